@@ -1,0 +1,77 @@
+"""`nightside bench`: runs the benches beside this module and prints their figures. It judges none of them.
+
+A bench is a module here with a function `run()`, which returns the figures it measured by name, the unit last in each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import click
+
+import loadgen.bench
+
+Figures = Mapping[str, object]
+
+
+class Bench(Protocol):
+    """What a bench module offers."""
+
+    def run(self) -> Figures: ...
+
+
+def bench_names() -> list[str]:
+    """Every bench beside this module, in the order in which they run."""
+    return sorted(module.name for module in pkgutil.iter_modules(loadgen.bench.__path__) if module.name != "main")
+
+
+def load_bench(name: str) -> Bench:
+    return cast(Bench, importlib.import_module(f"loadgen.bench.{name}"))
+
+
+def as_text(value: object) -> str:
+    match value:
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
+
+
+def as_table(figures: Figures) -> str:
+    width = max((len(name) for name in figures), default=0)
+    return "\n".join(f"  {name:<{width}}  {as_text(value)}" for name, value in figures.items())
+
+
+def print_tables(benches: Mapping[str, Bench]) -> None:
+    """Each bench's figures as soon as it has run."""
+    for name, module in benches.items():
+        click.echo(f"{name}\n{as_table(module.run())}")
+
+
+def print_json(benches: Mapping[str, Bench]) -> None:
+    click.echo(json.dumps({name: module.run() for name, module in benches.items()}, indent=2))
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: bench, figure, value.")
+def bench(names: tuple[str, ...], as_json: bool) -> None:
+    """Measure the parts that every request passes through.
+
+    Runs the benches named, or all of them. Figures depend on the machine: compare ratios, or runs on one machine.
+    """
+    known = bench_names()
+    chosen = [name.replace("-", "_") for name in names] or known
+    if unknown := sorted(set(chosen) - set(known)):
+        raise click.UsageError(f"no bench named {', '.join(unknown)}; there are: {', '.join(known) or 'none'}")
+    benches = {name: load_bench(name) for name in chosen}
+    if as_json:
+        print_json(benches)
+    else:
+        print_tables(benches)

@@ -1,0 +1,57 @@
+"""The one command `nightside`: finds the subcommand's module and loads it only when that subcommand runs.
+
+Nothing imports this module, and it must import no part of the product before it is asked to run it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+COMMANDS = {
+    "gateway": ("gateway.main:cli", "Serve one region."),
+    "policy": ("gateway.policy_cli:policy", "Check a residency policy and explain its decisions."),
+    "replay": ("gateway.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
+    "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
+    "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
+    "bench": ("loadgen.bench.main:bench", "Measure the parts that every request passes through."),
+}
+"""Each subcommand: where it lives (module:attribute) and the line that `--help` shows for it."""
+
+
+class LazyCommand(click.Command):
+    """Stands for a subcommand in the help and hands over to the real one as soon as it is called."""
+
+    def __init__(self, name: str, target: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self.target = target
+
+    def load(self) -> click.Command:
+        module_name, _, attribute = self.target.partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        assert isinstance(command, click.Command), f"{self.target} is not a command"
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+
+@click.group(
+    "nightside",
+    commands={name: LazyCommand(name, target, short_help) for name, (target, short_help) in COMMANDS.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="nightside", prog_name="nightside")
+def main() -> None:
+    """Gateways that run a busy region's LLM requests on another region's idle engines.
+
+    Exit codes: 0 all is well, 1 a problem was found, 2 the command was used wrongly.
+    """
+
+
+if __name__ == "__main__":
+    main(prog_name="nightside")

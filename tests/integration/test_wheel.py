@@ -1,0 +1,63 @@
+"""The wheel carries everything that the command needs, and runs where the repository is not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("gateway", "controller", "loadgen", "protos")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the sources, so that no build output stays in the tree."""
+    copy, dist = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("dist")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "nightside.py"):
+        shutil.copy(ROOT / name, copy)
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    subprocess.run([*pip, "--no-index", "--wheel-dir", dist, copy], check=True)
+    (built,) = dist.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
+    wanted = {str(path.relative_to(ROOT)) for path in files if path.suffix != ".pyc"}
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == wanted | {"nightside.py"}
+
+
+def run_from(site: Path, cwd: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(site)}  # noqa: TID251 - the command inherits ours
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_wheel_runs_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    zipfile.ZipFile(wheel).extractall(site)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run_from(site, elsewhere, "-m", "nightside", "--version") == f"nightside, version {version}\n"
+    assert run_from(site, elsewhere, "-c", "import nightside; print(nightside.__file__)") == f"{site}/nightside.py\n"

@@ -1,0 +1,201 @@
+"""Builders for core tests: short ways to say who exists, what was observed and who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gateway.core.config import CoreConfig
+from gateway.core.effects import Effect, EndRequest, StartLeg
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    Event,
+    FirstToken,
+    PeersObserved,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestArrived,
+    TimePassed,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.invariants import Checker
+from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.residency import ResidencyPolicy, TenantPolicy
+from gateway.core.vocabulary import (
+    DEFAULT_POOL,
+    AttemptResult,
+    GatewayId,
+    Jurisdiction,
+    LoadReport,
+    ModelCapacity,
+    ModelName,
+    ModelQueue,
+    PeerObservation,
+    PeerSpec,
+    Place,
+    PlaceRule,
+    RegionName,
+    ReplicaId,
+    ReplicaObservation,
+    ReplicaSpec,
+    RequestId,
+    RequestProfile,
+    TenantName,
+)
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+MODEL = ModelName("llama")
+TENANT = TenantName("default")
+
+US = Place(RegionName("us-east-1"), Jurisdiction("US"))
+EU = Place(RegionName("eu-west-1"), Jurisdiction("EU"))
+AP = Place(RegionName("ap-northeast-1"), Jurisdiction("JP"))
+ANYWHERE = PlaceRule(jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction, AP.jurisdiction}))
+
+
+def rule(*places: Place) -> PlaceRule:
+    return PlaceRule(regions=frozenset(place.region for place in places))
+
+
+def policy(
+    place: Place,
+    process: PlaceRule = ANYWHERE,
+    accept: PlaceRule = ANYWHERE,
+    tenants: dict[TenantName, TenantPolicy] | None = None,
+) -> ResidencyPolicy:
+    return ResidencyPolicy(place, process, accept, tenants or {}, digest=f"policy-of-{place.region}")
+
+
+def profile(
+    request_id: str,
+    *,
+    prompt: str = "hello",
+    model: ModelName = MODEL,
+    tenant: TenantName = TENANT,
+    session: str = "",
+) -> RequestProfile:
+    chain, prompt_bytes = prefix_chain(
+        prefix_salt(model, tenant, ""), [prompt.encode()], block_bytes=16, blocks_max=4096
+    )
+    return RequestProfile(
+        RequestId(request_id), model, tenant, prompt_bytes, chain, 16, session_key=session or request_id, stream=True
+    )
+
+
+def replica_spec(name: str, place: Place = US, models: Iterable[ModelName] = (MODEL,)) -> ReplicaSpec:
+    return ReplicaSpec(ReplicaId(name), place, tuple(models))
+
+
+def peer_spec(name: str, place: Place) -> PeerSpec:
+    return PeerSpec(GatewayId(name), place)
+
+
+@dataclass
+class Desk:
+    """One core under test, with a clock that only the test moves and a checker that looks after every event."""
+
+    core: GatewayCore
+    now_ns: int = 0
+    effects: list[Effect] = field(default_factory=list)
+    """Everything ordered so far."""
+
+    def __post_init__(self) -> None:
+        self.checker = Checker(self.core)
+        self._sequence = 0
+
+    def tell(self, event: Event) -> list[Effect]:
+        effects = self.core.handle(event, self.now_ns)
+        violations = self.checker.after(event, effects, self.now_ns)
+        assert not violations, violations
+        self.effects += effects
+        return effects
+
+    def wait(self, duration_ns: int) -> list[Effect]:
+        """Let time pass, waking the core whenever it asked to be woken."""
+        end_ns = self.now_ns + duration_ns
+        seen: list[Effect] = []
+        while (wake_ns := self.core.next_wakeup_ns()) is not None and wake_ns <= end_ns:
+            self.now_ns = max(wake_ns, self.now_ns)
+            seen += self.tell(TimePassed())
+        self.now_ns = end_ns
+        seen += self.tell(TimePassed())
+        return seen
+
+    def probe(self, *names: str, waiting: int = 0, running: int = 0, healthy: bool = True) -> list[Effect]:
+        """Observe replicas right now; all of them when none is named."""
+        ids = names or tuple(state.spec.replica_id for state in self.core.replicas)
+        observations = tuple(
+            ReplicaObservation(ReplicaId(name), self.now_ns, healthy, running=running, waiting=waiting) for name in ids
+        )
+        return self.tell(ReplicasObserved(observations))
+
+    def hear(
+        self,
+        name: str,
+        place: Place,
+        *,
+        available: int = 1,
+        queue: int = 0,
+        model: ModelName = MODEL,
+        rtt_ms: int = 10,
+        accepting: bool = True,
+    ) -> list[Effect]:
+        """A heartbeat of a peer, as fresh as can be."""
+        self._sequence += 1
+        report = LoadReport(
+            GatewayId(name),
+            place,
+            self._sequence,
+            accepting,
+            1,
+            "digest",
+            (ModelCapacity(model, DEFAULT_POOL, place, max(available, 1), available),),
+            (ModelQueue(model, queue),),
+        )
+        rtt_ns = rtt_ms * MS
+        return self.tell(PeersObserved((PeerObservation(report, self.now_ns, self.now_ns, rtt_ns, rtt_ns),)))
+
+    def ask(self, request_id: str, *, deadline_ns: int = 600 * SECOND, **details: str) -> list[Effect]:
+        """A client's request arrives."""
+        return self.tell(RequestArrived(profile(request_id, **details), self.now_ns + deadline_ns))  # type: ignore[arg-type]
+
+    def first_token(self, request_id: str, attempt: int = 1) -> list[Effect]:
+        return self.tell(FirstToken(RequestId(request_id), attempt))
+
+    def finish(
+        self, request_id: str, result: AttemptResult = AttemptResult.COMPLETED, attempt: int = 1, **more: object
+    ) -> list[Effect]:
+        return self.tell(AttemptEnded(RequestId(request_id), attempt, result, **more))  # type: ignore[arg-type]
+
+
+def desk(
+    place: Place = US,
+    *,
+    replicas: Iterable[ReplicaSpec] | int = 2,
+    peers: Iterable[PeerSpec] = (),
+    config: CoreConfig | None = None,
+    own_policy: ResidencyPolicy | None = None,
+    probed: bool = True,
+) -> Desk:
+    """A configured core; its replicas `r0`, `r1`, … have been probed idle unless told otherwise."""
+    specs = [replica_spec(f"r{i}", place) for i in range(replicas)] if isinstance(replicas, int) else list(replicas)
+    made = Desk(GatewayCore(GatewayId(f"gw-{place.region}"), place, seed=1))
+    made.tell(ConfigApplied(config or CoreConfig()))
+    made.tell(PolicyApplied(own_policy or policy(place)))
+    made.tell(AssignmentApplied(1, tuple(specs), tuple(peers)))
+    if probed and specs:
+        made.probe()
+    return made
+
+
+def started(effects: Iterable[Effect]) -> list[str]:
+    """Targets of the legs that were ordered, in order."""
+    return [effect.target.id for effect in effects if isinstance(effect, StartLeg)]
+
+
+def ended(effects: Iterable[Effect]) -> list[tuple[str, str]]:
+    """(request, outcome) of the requests that ended, in order."""
+    return [(effect.request_id, effect.outcome.value) for effect in effects if isinstance(effect, EndRequest)]

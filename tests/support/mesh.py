@@ -1,0 +1,320 @@
+"""A whole mesh of gateway cores in one thread, with a network that delays, reorders and drops what a test tells it to.
+
+It relays forwards between cores as the live edges would, and keeps its own naive record of where each request was
+allowed to
+run, so that a wrong decision cannot hide behind the code that made it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.core.config import CoreConfig
+from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    PeersObserved,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestAbandoned,
+    RequestArrived,
+    TimePassed,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.invariants import Checker
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    GatewayId,
+    Hops,
+    LoadReport,
+    Outcome,
+    PeerObservation,
+    PeerSpec,
+    Place,
+    PlaceRule,
+    ReplicaId,
+    ReplicaObservation,
+    ReplicaSpec,
+    RequestId,
+    ResidencyStamp,
+    TargetKind,
+    TenantName,
+)
+from tests.support.core import MS, profile
+
+RTT_NS = 80 * MS
+
+
+@dataclass
+class OpenLeg:
+    """An attempt that runs somewhere, waiting for the test (or the other gateway) to say how it goes on."""
+
+    gateway: str
+    order: StartLeg
+    tokens_seen: bool = False
+
+
+@dataclass
+class Ask:
+    """A request as the outside world knows it."""
+
+    ingress: str
+    tenant: TenantName
+    ends: list[Outcome] = field(default_factory=list)
+    stamped: PlaceRule | None = None
+    """Where the ingress policy allowed it to run when the ingress last sent it somewhere."""
+
+
+class Mesh:
+    """Cores, their open legs, and messages under way. Every step is the test's choice."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now_ns = 0
+        self.cores: dict[str, GatewayCore] = {}
+        self.checkers: dict[str, Checker] = {}
+        self.specs: dict[str, list[ReplicaSpec]] = {}
+        self.policies: dict[str, ResidencyPolicy] = {}
+        self.legs: dict[tuple[str, RequestId], OpenLeg] = {}
+        self.asks: dict[RequestId, Ask] = {}
+        self.heartbeats: list[tuple[str, LoadReport, int]] = []
+        """Under way: (to, report, measured at)."""
+        self.forwards_under_way: list[tuple[str, str, StartLeg]] = []
+        """Sent and not yet arrived: (from, to, order)."""
+        self.cut: set[tuple[str, str]] = set()
+        """One-way partitions: what goes from the first to the second is lost."""
+        self.story: list[str] = []
+
+    # Building
+
+    def add_gateway(
+        self, name: str, place: Place, replicas: list[ReplicaSpec], policy: ResidencyPolicy, config: CoreConfig
+    ) -> None:
+        core = GatewayCore(GatewayId(name), place, seed=self.rng.randrange(2**32))
+        self.cores[name] = core
+        self.checkers[name] = Checker(core)
+        self.specs[name] = replicas
+        self.tell(name, ConfigApplied(config))
+        self.apply_policy(name, policy)
+
+    def connect_all(self) -> None:
+        for name, core in self.cores.items():
+            peers = tuple(PeerSpec(GatewayId(other), peer.place) for other, peer in self.cores.items() if other != name)
+            self.tell(name, AssignmentApplied(core.assignment_version + 1, tuple(self.specs[name]), peers))
+
+    def apply_policy(self, name: str, policy: ResidencyPolicy) -> None:
+        self.policies[name] = policy
+        self.tell(name, PolicyApplied(policy))
+
+    # One event into one core
+
+    def tell(self, name: str, event: Event) -> list[Effect]:
+        effects = self.cores[name].handle(event, self.now_ns)
+        self.story.append(f"{self.now_ns / 1e6:.1f}ms {name} {type(event).__name__} -> {len(effects)} effects")
+        violations = self.checkers[name].after(event, effects, self.now_ns)
+        assert not violations, (name, event, violations)
+        for effect in effects:
+            self._perform(name, effect)
+        return effects
+
+    def advance(self, duration_ns: int) -> None:
+        """Let time pass for everybody; each core is woken when it asked to be."""
+        end_ns = self.now_ns + duration_ns
+        while True:
+            wakeups = [(core.next_wakeup_ns(), name) for name, core in self.cores.items()]
+            due = [(max(at_ns, self.now_ns), name) for at_ns, name in wakeups if at_ns is not None and at_ns <= end_ns]
+            if not due:
+                break
+            self.now_ns, name = min(due)
+            self.tell(name, TimePassed())
+        self.now_ns = end_ns
+
+    # The outside world
+
+    def ask(self, name: str, request_id: str, tenant: TenantName, prompt: str, patience_ns: int) -> None:
+        self.asks[RequestId(request_id)] = Ask(name, tenant)
+        asked = profile(request_id, prompt=prompt, tenant=tenant)
+        self.tell(name, RequestArrived(asked, self.now_ns + patience_ns))
+
+    def abandon(self, request_id: RequestId) -> None:
+        """The client goes away: its owner closes the leg, then reports."""
+        name = self.asks[request_id].ingress
+        self._close_leg(name, request_id)
+        self.tell(name, RequestAbandoned(request_id))
+
+    def probe(
+        self, name: str, *, waiting: Callable[[ReplicaSpec], int], healthy: Callable[[ReplicaSpec], bool]
+    ) -> None:
+        self.tell(
+            name,
+            ReplicasObserved(
+                tuple(
+                    ReplicaObservation(spec.replica_id, self.now_ns, healthy(spec), running=1, waiting=waiting(spec))
+                    for spec in self.specs[name]
+                )
+            ),
+        )
+
+    def deliver_heartbeat(self, index: int, *, drop: bool) -> None:
+        to, report, measured_ns = self.heartbeats.pop(index)
+        if not drop and (report.gateway_id, to) not in self.cut:
+            heard = PeerObservation(report, measured_ns, self.now_ns, RTT_NS, 2 * RTT_NS)
+            self.tell(to, PeersObserved((heard,)))
+
+    def deliver_forward(self, index: int) -> None:
+        origin, to, order = self.forwards_under_way.pop(index)
+        leg = self.legs.get((origin, order.request_id))
+        if leg is None or leg.order is not order:
+            return  # the origin has closed it meanwhile
+        if (origin, to) in self.cut:
+            self.end_leg(origin, order.request_id, AttemptResult.FAILED)
+            return
+        assert order.hops is not None
+        assert order.stamp is not None
+        self._oracle_departure(to, order)
+        asked = self.asks[order.request_id]
+        forwarded = profile(order.request_id, prompt="forwarded prompt", tenant=asked.tenant)
+        self.tell(
+            to,
+            ForwardArrived(forwarded, order.deadline_ns, GatewayId(origin), order.hops, order.stamp),
+        )
+
+    def lie(self, to: str, claimed_origin: str, stamp: ResidencyStamp, hops: Hops, request_id: str) -> list[Effect]:
+        """A forward that no honest gateway would send."""
+        event = ForwardArrived(profile(request_id), self.now_ns + 1000 * MS, GatewayId(claimed_origin), hops, stamp)
+        return self.tell(to, event)
+
+    # How legs go on
+
+    def replica_legs(self) -> list[OpenLeg]:
+        return [leg for leg in self.legs.values() if leg.order.target.kind is TargetKind.REPLICA]
+
+    def first_token(self, leg: OpenLeg) -> None:
+        leg.tokens_seen = True
+        request_id = leg.order.request_id
+        self.tell(leg.gateway, FirstToken(request_id, leg.order.attempt))
+        origin = self._origin_of(leg)
+        if origin is not None:
+            self.first_token(origin)
+
+    def end_leg(self, name: str, request_id: RequestId, result: AttemptResult, **more: object) -> None:
+        leg = self.legs.pop((name, request_id))
+        self.tell(name, AttemptEnded(request_id, leg.order.attempt, result, **more))  # type: ignore[arg-type]
+
+    # Performing effects
+
+    def _perform(self, name: str, effect: Effect) -> None:
+        match effect:
+            case StartLeg():
+                self._start(name, effect)
+            case StopLeg():
+                self._close_leg(name, effect.request_id)
+            case AcceptForward():
+                self._oracle_accepted(name, effect.request_id)
+                origin = self._leg_towards(name, effect.request_id)
+                if origin is not None:
+                    self.tell(origin.gateway, LegAccepted(effect.request_id, origin.order.attempt))
+            case RefuseForward():
+                origin = self._leg_towards(name, effect.request_id)
+                if origin is not None:
+                    self.end_leg(
+                        origin.gateway,
+                        effect.request_id,
+                        AttemptResult.REFUSED,
+                        refusal=effect.reason,
+                        detail=effect.detail,
+                    )
+            case EndRequest():
+                self._ended(name, effect)
+            case PublishLoad():
+                for other in self.cores:
+                    if other != name:
+                        self.heartbeats.append((other, effect.report, self.now_ns))
+
+    def _start(self, name: str, order: StartLeg) -> None:
+        self.legs[name, order.request_id] = OpenLeg(name, order)
+        ask = self.asks[order.request_id]
+        if ask.ingress == name:
+            ask.stamped = self._rule_of(name, ask.tenant)
+        if order.target.kind is TargetKind.PEER:
+            assert not self.policies[name].closed_reason, "a closed policy forwarded"
+            self.forwards_under_way.append((name, order.target.id, order))
+        else:
+            self._oracle_run(name, order)
+
+    def _close_leg(self, name: str, request_id: RequestId) -> None:
+        """The owner closes its connection; whoever works at the other end notices."""
+        leg = self.legs.get((name, request_id))
+        if leg is None:
+            return
+        target = leg.order.target
+        self.end_leg(name, request_id, AttemptResult.CANCELLED)
+        if target.kind is TargetKind.PEER and request_id in self.cores[target.id].requests:
+            self._close_leg(target.id, request_id)
+            self.tell(target.id, RequestAbandoned(request_id))
+
+    def _ended(self, name: str, end: EndRequest) -> None:
+        if self.asks[end.request_id].ingress == name:
+            self.asks[end.request_id].ends.append(end.outcome)
+            return
+        origin = self._leg_towards(name, end.request_id)
+        if origin is None:
+            return
+        result = {
+            Outcome.COMPLETED: AttemptResult.COMPLETED,
+            Outcome.CLIENT_ERROR: AttemptResult.CLIENT_ERROR,
+        }.get(end.outcome, AttemptResult.FAILED)
+        self.end_leg(origin.gateway, end.request_id, result)
+
+    def _leg_towards(self, name: str, request_id: RequestId) -> OpenLeg | None:
+        """The forward through which another gateway reached `name` with this request."""
+        for (gateway, leg_request), leg in self.legs.items():
+            if leg_request == request_id and gateway != name and leg.order.target.id == name:
+                return leg
+        return None
+
+    def _origin_of(self, leg: OpenLeg) -> OpenLeg | None:
+        return self._leg_towards(leg.gateway, leg.order.request_id)
+
+    # The oracle: written without the residency module, on purpose
+
+    def _rule_of(self, name: str, tenant: TenantName) -> PlaceRule:
+        policy = self.policies[name]
+        return policy.tenants[tenant].process if tenant in policy.tenants else policy.process
+
+    def _oracle_departure(self, to: str, order: StartLeg) -> None:
+        assert order.hops is not None
+        assert order.hops.cross_region <= 1, "forwarded across regions twice"
+        assert order.hops.in_region <= 1, "forwarded within a region twice"
+        self._oracle_place(order.request_id, self.cores[to].place)
+
+    def _oracle_run(self, name: str, order: StartLeg) -> None:
+        spec = next(spec for spec in self.specs[name] if spec.replica_id == ReplicaId(order.target.id))
+        self._oracle_place(order.request_id, spec.place)
+        if self.asks[order.request_id].ingress != name:
+            self._oracle_accepted(name, order.request_id)
+
+    def _oracle_accepted(self, name: str, request_id: RequestId) -> None:
+        origin = self.cores[self.asks[request_id].ingress].place
+        policy = self.policies[name]
+        assert not policy.closed_reason, "a closed policy accepted a forward"
+        assert origin == policy.place or _names(policy.accept, origin), f"{name} does not accept {origin}"
+
+    def _oracle_place(self, request_id: RequestId, place: Place) -> None:
+        rule = self.asks[request_id].stamped
+        assert rule is not None
+        assert _names(rule, place), f"{request_id} may not be processed in {place}"
+
+
+def _names(rule: PlaceRule, place: Place) -> bool:
+    named = place.region in rule.regions or place.jurisdiction in rule.jurisdictions
+    return named and place.region not in rule.denied_regions

@@ -1,0 +1,191 @@
+"""Rules of the repository that no single module can keep: what files may say, what is pinned, that checks bite."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+BUILT = {".git", ".venv", ".hypothesis", "build", "dist", "out", "__pycache__"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+PURE_FILES = [*sorted((ROOT / "gateway/core").rglob("*.py")), ROOT / "loadgen/engine/model.py"]
+PURE_IMPORTS = {
+    "__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "functools", "gateway.core",
+    "hashlib", "heapq", "itertools", "loadgen.engine", "math", "numpy", "operator", "random", "statistics", "struct",
+    "types", "typing", "xxhash",
+}  # fmt: skip
+IMPURE_CALLS = {"breakpoint", "exec", "eval", "hash", "input", "open", "print", "__import__"}
+
+
+def is_built(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return any(part in BUILT or part.endswith(("_cache", ".egg-info")) for part in parts)
+
+
+def text_files() -> Iterator[tuple[str, str]]:
+    """Path and content of every file that is part of the repository, except this one."""
+    for path in sorted(ROOT.rglob("*")):
+        if path.is_file() and not is_built(path) and path != Path(__file__):
+            yield str(path.relative_to(ROOT)), path.read_text(errors="replace")
+
+
+def test_no_file_names_a_place_on_one_machine() -> None:
+    banned = re.compile(r"/work/|/root/|/home/\w|/tmp/\w|shared/(design|papers|traces)|\.\./shared|file:///")
+    assert [(path, match.group()) for path, text in text_files() if (match := banned.search(text))] == []
+
+
+def test_unit_tests_mirror_the_tree() -> None:
+    unit = ROOT / "tests/unit"
+    of_the_house = {unit / "test_house.py"}
+    for test in set(unit.rglob("test_*.py")) - of_the_house:
+        tested = ROOT / test.relative_to(unit).with_name(test.name.removeprefix("test_"))
+        assert tested.is_file() or tested.with_suffix("").is_dir(), f"{test} tests nothing: there is no {tested}"
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+            case _:
+                pass
+
+
+def called_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                yield name
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pure_modules_import_and_call_only_what_is_pure(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    allowed = tuple(f"{name}." for name in PURE_IMPORTS)
+    assert [name for name in imported_modules(tree) if not f"{name}.".startswith(allowed)] == []
+    assert [name for name in called_names(tree) if name in IMPURE_CALLS] == []
+
+
+def pins(lock: str) -> dict[str, set[str]]:
+    """Every version pinned for each package; one package may have several, each for other Python versions."""
+    found: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / lock).read_text(), flags=re.MULTILINE):
+        found.setdefault(canonicalize_name(name), set()).add(version)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lock", "requirements"),
+    [
+        ("requirements.lock", PROJECT["dependencies"]),
+        ("requirements-dev.lock", [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]),
+    ],
+)
+def test_every_requirement_is_pinned_within_its_range(lock: str, requirements: list[str]) -> None:
+    pinned = pins(lock)
+    for requirement in map(Requirement, requirements):
+        versions = pinned.get(canonicalize_name(requirement.name), set())
+        assert versions, f"{requirement} is not in {lock}: run make lock"
+        assert all(requirement.specifier.contains(version) for version in versions), (
+            f"{requirement} but {versions}: run make lock"
+        )
+
+
+def test_both_locks_pin_the_same_versions() -> None:
+    assert pins("requirements.lock").items() <= pins("requirements-dev.lock").items()
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
+def test_locks_name_no_index_and_hash_everything(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    blocks = re.split(r"^(?=[\w])", text, flags=re.MULTILINE)[1:]
+    assert [block for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_every_make_target_is_explained() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[0].split()
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in shown.splitlines()] == targets
+
+
+def test_a_missing_test_program_is_named_and_fails(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.write_text("# a comment\n\nsh dash the shell\nno-such-program - a reason to have it\n")
+    done = subprocess.run([ROOT / ".ci/setup-tests", programs], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "no-such-program (Debian package -): a reason to have it" in done.stderr
+    assert "the shell" not in done.stderr
+
+
+BANNED_LINES = [
+    "import time\nNOW = time.monotonic_ns()",
+    "import datetime\nNOW = datetime.datetime.now(datetime.UTC)",
+    "import random\nCHANCE = random.random()",
+    "import os\nHOME = os.environ['HOME']",
+    "import os\nHOME = os.getenv('HOME')",
+    "import asyncio\nasyncio.create_task(asyncio.sleep(0))",
+    "import pickle\nDATA = pickle.loads(b'')",
+    "from unittest.mock import patch\nPATCH = patch",
+]
+
+
+@pytest.mark.parametrize("line", BANNED_LINES)
+def test_the_linter_bans_with_a_reason(line: str) -> None:
+    ruff = [str(BIN / "ruff"), "check", "--output-format=concise", "--stdin-filename", "gateway/probe.py", "-"]
+    done = subprocess.run(ruff, cwd=ROOT, input=line, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "TID251" in done.stdout
+
+
+LAYER_BREAKS = [
+    ("gateway/core/probe.py", "import time", "Pure"),
+    ("gateway/core/probe.py", "import gateway.legs", "Gateway"),
+    ("gateway/http/probe.py", "import gateway.peers", "Gateway"),
+    ("gateway/http/probe.py", "import protos.mesh.v1.peer_pb2", "Wire"),
+    ("gateway/engines/probe.py", "import loadgen.wan", "Roots"),
+    ("gateway/new_room.py", "", "Gateway"),
+    ("controller/probe.py", "import gateway.core.events", "Controller"),
+    ("loadgen/probe.py", "import gateway.driver", "Load"),
+    ("loadgen/probe.py", "import nightside", "Command"),
+]
+
+
+@pytest.fixture(scope="module")
+def tree_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("tree")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for package in ("gateway", "controller", "loadgen", "protos"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.mark.parametrize(("path", "line", "contract"), LAYER_BREAKS)
+def test_the_layers_hold(tree_copy: Path, path: str, line: str, contract: str) -> None:
+    probe = tree_copy / path
+    probe.write_text(line + "\n")
+    done = subprocess.run(
+        [BIN / "lint-imports", "--no-logo", "--no-cache"], cwd=tree_copy, capture_output=True, text=True
+    )
+    probe.unlink()
+    assert done.returncode == 1
+    assert re.search(rf"^{contract}:[^:]*BROKEN$", done.stdout, flags=re.MULTILINE), done.stdout

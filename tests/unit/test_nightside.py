@@ -1,0 +1,85 @@
+"""The dispatcher: what it offers, what it loads, and how it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from nightside import COMMANDS, LazyCommand, main
+
+ROOT = Path(__file__).parents[2]
+LOADED_BY_HELP = """
+import sys
+from click.testing import CliRunner
+import nightside
+assert CliRunner().invoke(nightside.main, ["--help"]).exit_code == 0
+print(*(name for name in sys.modules if name.partition(".")[0] in sys.argv[1:]))
+"""
+
+
+def test_help_names_every_command_with_its_line() -> None:
+    output = CliRunner().invoke(main, ["--help"], terminal_width=200).output
+    for name, (_, short_help) in COMMANDS.items():
+        assert any(line.split() == [name, *short_help.split()] for line in output.splitlines())
+
+
+def test_help_loads_no_part_of_the_product() -> None:
+    heavy = ["gateway", "controller", "loadgen", "protos", "aiohttp", "grpc", "numpy", "pydantic", "rich", "uvloop"]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_BY_HELP, *heavy], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert CliRunner().invoke(main, ["--version"]).output == f"nightside, version {project['version']}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there(name: str) -> None:
+    command = main.commands[name]
+    assert isinstance(command, LazyCommand)
+    assert isinstance(command.load(), click.Command)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: nightside {name} ")
+
+
+def test_a_target_that_is_no_command_is_our_own_fault() -> None:
+    with pytest.raises(AssertionError, match="json:dumps is not a command"):
+        LazyCommand("dumps", "json:dumps", "Not a command.").load()
+
+
+@pytest.mark.parametrize("arguments", [["nosuch"], ["--nosuch"], ["bench", "--nosuch"]])
+def test_wrong_use_ends_with_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+
+
+def test_a_misspelt_command_is_recognised() -> None:
+    assert "Did you mean 'bench'?" in CliRunner().invoke(main, ["benhc"]).output
+
+
+@click.command()
+@click.option("--found", is_flag=True)
+def probe(found: bool) -> None:
+    """Ends as a command does that looks for a problem."""
+    if found:
+        raise click.ClickException("a problem was found")
+
+
+@pytest.mark.parametrize(("arguments", "exit_code"), [([], 0), (["--found"], 1), (["--nosuch"], 2)])
+def test_a_command_is_given_its_arguments_and_its_exit_code_is_kept(arguments: list[str], exit_code: int) -> None:
+    lazy = LazyCommand("probe", f"{__name__}:probe", "Look for a problem.")
+    group = click.Group(commands={"probe": lazy})
+    assert CliRunner().invoke(group, ["probe", *arguments]).exit_code == exit_code
