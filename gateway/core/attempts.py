@@ -1,0 +1,144 @@
+"""What attempts teach about a target: a breaker that ignores client errors, a ramp for its return, a budget for
+retries."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+
+from gateway.core.config import AttemptConfig
+from gateway.core.vocabulary import AttemptResult
+
+_SUCCESSES = frozenset({AttemptResult.COMPLETED, AttemptResult.CLIENT_ERROR})
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Breaker:
+    """Keeps attempts away from a target that fails.
+
+    It opens after failures in a row, or when a full window holds too large a share of them, so that a target which
+    fails
+    fast never looks idle. Once its time is over it lets a single trial through; each failed trial doubles the next
+    wait.
+    Busy, refused and cancelled attempts say nothing about health and are not counted.
+    """
+
+    __slots__ = ("_config", "_failures_in_row", "_open_for_ns", "_window", "open_until_ns", "state")
+
+    def __init__(self, config: AttemptConfig) -> None:
+        self._config = config
+        self._window: deque[bool] = deque(maxlen=config.breaker_window)
+        self._failures_in_row = 0
+        self._open_for_ns = config.breaker_open_ns
+        self.state = BreakerState.CLOSED
+        self.open_until_ns = 0
+
+    def configure(self, config: AttemptConfig) -> None:
+        """What is counted stays; the new numbers hold from the next end of an attempt."""
+        self._config = config
+        self._window = deque(self._window, maxlen=config.breaker_window)
+
+    def allows(self, in_flight: int) -> bool:
+        if self.state is BreakerState.HALF_OPEN:
+            return in_flight == 0
+        return self.state is BreakerState.CLOSED
+
+    def wake(self, now_ns: int) -> None:
+        """Let a trial through once the open time is over."""
+        if self.state is BreakerState.OPEN and now_ns >= self.open_until_ns:
+            self.state = BreakerState.HALF_OPEN
+
+    def record(self, result: AttemptResult, now_ns: int) -> bool:
+        """Count an attempt's end. True when the target has just proved itself after having been open."""
+        if result in _SUCCESSES:
+            return self._succeed()
+        if result is AttemptResult.FAILED:
+            self._fail(now_ns)
+        return False
+
+    def _succeed(self) -> bool:
+        self._failures_in_row = 0
+        self._window.append(True)
+        if self.state is not BreakerState.HALF_OPEN:
+            return False
+        self.state = BreakerState.CLOSED
+        self._open_for_ns = self._config.breaker_open_ns
+        self._window.clear()
+        return True
+
+    def _fail(self, now_ns: int) -> None:
+        self._failures_in_row += 1
+        self._window.append(False)
+        if self.state is BreakerState.HALF_OPEN:
+            self._open_for_ns = min(2 * self._open_for_ns, self._config.breaker_open_max_ns)
+            self._open(now_ns)
+        elif self.state is BreakerState.CLOSED and self._has_failed_too_often():
+            self._open(now_ns)
+
+    def _has_failed_too_often(self) -> bool:
+        if self._failures_in_row >= self._config.breaker_failures_in_row:
+            return True
+        if len(self._window) < self._config.breaker_window:
+            return False
+        return self._window.count(False) >= self._config.breaker_failure_share * len(self._window)
+
+    def _open(self, now_ns: int) -> None:
+        self.state = BreakerState.OPEN
+        self.open_until_ns = now_ns + self._open_for_ns
+        self._failures_in_row = 0
+        self._window.clear()
+
+
+class Ramp:
+    """Limits the attempts at a returning target: one, then twice as many after each step, until the limit is no limit."""
+
+    __slots__ = ("_config", "limit", "next_step_ns")
+
+    def __init__(self, config: AttemptConfig) -> None:
+        self._config = config
+        self.limit: int | None = None
+        self.next_step_ns = 0
+
+    def configure(self, config: AttemptConfig) -> None:
+        self._config = config
+
+    def start(self, now_ns: int) -> None:
+        self.limit = 1
+        self.next_step_ns = now_ns + self._config.ramp_step_ns
+
+    def allows(self, in_flight: int) -> bool:
+        return self.limit is None or in_flight < self.limit
+
+    def wake(self, now_ns: int) -> None:
+        while self.limit is not None and now_ns >= self.next_step_ns:
+            self.limit *= 2
+            self.next_step_ns += self._config.ramp_step_ns
+            if self.limit >= self._config.ramp_limit:
+                self.limit = None
+
+
+class RetryBudget:
+    """Retries may add only a share to the load, so that an outage is not multiplied by its own retries."""
+
+    __slots__ = ("_credit", "_credit_max", "_share")
+
+    def __init__(self, config: AttemptConfig) -> None:
+        self._share = config.retry_budget_share
+        self._credit_max = float(max(config.retry_budget_min, 1))
+        self._credit = self._credit_max
+
+    def first_attempt(self) -> None:
+        """Each first attempt earns a share of a retry."""
+        self._credit = min(self._credit + self._share, self._credit_max)
+
+    def take(self) -> bool:
+        """Spend one retry if there is one."""
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True

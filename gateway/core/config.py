@@ -1,0 +1,106 @@
+"""The numbers and choices that decisions depend on, validated by `gateway.config` and frozen here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+_MILLISECOND_NS = 1_000_000
+_SECOND_NS = 1_000_000_000
+
+
+class PlacementPolicy(StrEnum):
+    """How one target is picked among those that are available (SkyWalker §3.2 and the baselines of §5.1)."""
+
+    PREFIX = "prefix"
+    CONSISTENT_HASH = "consistent_hash"
+    ROUND_ROBIN = "round_robin"
+    LEAST_LOAD = "least_load"
+    RANDOM = "random"
+    POWER_OF_TWO = "power_of_two"
+
+
+class PushingMode(StrEnum):
+    """When a replica counts as available (SkyWalker §3.3)."""
+
+    PENDING = "pending"
+    """SP-P: while the engine reports no pending request."""
+    OUTSTANDING = "outstanding"
+    """SP-O: while fewer than `outstanding_max` of our attempts are in flight there."""
+    BLIND = "blind"
+    """BP: always."""
+
+
+class OverflowMode(StrEnum):
+    """Whether requests may leave for another region."""
+
+    OFF = "off"
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementConfig:
+    policy: PlacementPolicy = PlacementPolicy.PREFIX
+    explore_below_share: float = 0.5
+    """Below this matched share of the prompt the least loaded replica is chosen instead (SkyWalker §5.1)."""
+    overflow: OverflowMode = OverflowMode.ON
+    peer_queue_length_max: int = 10
+    """τ: a peer with a longer queue for the model is not available (SkyWalker §3.3)."""
+    ring_virtual_nodes: int = 160
+    prefix_index_bytes_max: int = 64 * 2**20
+    prefix_ttl_ns: int = 3600 * _SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class PushingConfig:
+    mode: PushingMode = PushingMode.PENDING
+    in_band_credit: int | None = 4
+    """Own pushes without a first token since the last probe, beyond which they count as pending. None: trust probes
+    alone."""
+    outstanding_max: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    length_max: int = 10_000
+    """All requests waiting at this gateway."""
+    wait_max_ns: int = 60 * _SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptConfig:
+    attempts_max: int = 3
+    refusals_max: int = 8
+    """Refused forwards are not failures; a request stops looking for a peer after this many, and waits for its own
+    region."""
+    retry_budget_share: float = 0.2
+    """Retries may add this share to the attempts, over all requests."""
+    retry_budget_min: int = 10
+    """Retries always in hand, so that a quiet gateway can retry at all."""
+    first_token_deadline_ns: int = 120 * _SECOND_NS
+    breaker_failures_in_row: int = 5
+    breaker_window: int = 20
+    breaker_failure_share: float = 0.5
+    """With a full window of attempts, this share of failures opens the breaker too: failing fast must not look idle."""
+    breaker_open_ns: int = 5 * _SECOND_NS
+    breaker_open_max_ns: int = 60 * _SECOND_NS
+    ramp_step_ns: int = 1 * _SECOND_NS
+    """A returning target may hold 1 attempt, then twice as many after each step."""
+    ramp_limit: int = 64
+    """The ramp is over once it would allow this many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationConfig:
+    replica_stale_ns: int = 2 * _SECOND_NS
+    publish_interval_ns: int = 100 * _MILLISECOND_NS
+    keep_alive_ns: int = 1 * _SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    pushing: PushingConfig = field(default_factory=PushingConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    attempt: AttemptConfig = field(default_factory=AttemptConfig)
+    observation: ObservationConfig = field(default_factory=ObservationConfig)

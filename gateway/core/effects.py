@@ -1,0 +1,76 @@
+"""What the core orders. Whoever drives it performs these in order; each names its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.vocabulary import (
+    Decision,
+    Hops,
+    LoadReport,
+    Outcome,
+    RefusalReason,
+    RequestId,
+    ResidencyStamp,
+    Target,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartLeg:
+    """Send this attempt to this target. The owner must answer it with exactly one AttemptEnded."""
+
+    request_id: RequestId
+    attempt: int
+    target: Target
+    decision: Decision
+    deadline_ns: int
+    hops: Hops | None = None
+    """For a peer: the hops to put on the wire."""
+    stamp: ResidencyStamp | None = None
+    """For a peer: the residency stamp to put on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopLeg:
+    """Close this attempt's connection now; its AttemptEnded follows."""
+
+    request_id: RequestId
+    attempt: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptForward:
+    """Tell the origin that its request waits or runs here."""
+
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseForward:
+    """Tell the origin no, and why. The request was never ours: no EndRequest follows."""
+
+    request_id: RequestId
+    reason: RefusalReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequest:
+    """The request is over. If nothing was sent to the client yet, the owner sends the outcome's error."""
+
+    request_id: RequestId
+    outcome: Outcome
+    detail: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishLoad:
+    """Send this heartbeat to every peer."""
+
+    report: LoadReport
+
+
+Effect = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest | PublishLoad

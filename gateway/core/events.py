@@ -1,0 +1,148 @@
+"""What can happen to a gateway. Frozen values, so a journal of them replays to the same story."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.config import CoreConfig
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    GatewayId,
+    Hops,
+    PeerObservation,
+    PeerSpec,
+    RefusalReason,
+    ReplicaObservation,
+    ReplicaSpec,
+    RequestId,
+    RequestProfile,
+    ResidencyStamp,
+    Target,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigApplied:
+    """Placement, pushing and limits change; what waits is decided again at once."""
+
+    config: CoreConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyApplied:
+    """A residency policy replaces the one before; running attempts finish under their stamp."""
+
+    policy: ResidencyPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentApplied:
+    """The replicas this gateway owns and the peers it knows, whole and versioned; older versions are ignored."""
+
+    version: int
+    replicas: tuple[ReplicaSpec, ...]
+    peers: tuple[PeerSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Finish what runs or waits; take nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasObserved:
+    observations: tuple[ReplicaObservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeersObserved:
+    observations: tuple[PeerObservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLost:
+    """The edge knows at once that a target is gone (its connection broke): no need to wait for staleness."""
+
+    target: Target
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    """A client's request. `deadline_ns` is absolute, on the clock of `now_ns`."""
+
+    profile: RequestProfile
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardArrived:
+    """Another gateway asks us to run a request."""
+
+    profile: RequestProfile
+    deadline_ns: int
+    origin_gateway_id: GatewayId
+    hops: Hops
+    """Counted with the hop that brought it here."""
+    stamp: ResidencyStamp
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAbandoned:
+    """The owner left: the client disconnected or the origin cancelled its forward."""
+
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class LegAccepted:
+    """The target took the attempt: a peer accepted the forward, or an engine sent response headers."""
+
+    request_id: RequestId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token (or the first byte of a whole answer) came back; from here on there is no retry."""
+
+    request_id: RequestId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
+
+    request_id: RequestId
+    attempt: int
+    result: AttemptResult
+    refusal: RefusalReason | None = None
+    """Set when `result` is REFUSED."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The wake-up the core asked for with `next_wakeup_ns()`."""
+
+
+Event = (
+    ConfigApplied
+    | PolicyApplied
+    | AssignmentApplied
+    | DrainRequested
+    | ReplicasObserved
+    | PeersObserved
+    | TargetLost
+    | RequestArrived
+    | ForwardArrived
+    | RequestAbandoned
+    | LegAccepted
+    | FirstToken
+    | AttemptEnded
+    | TimePassed
+)

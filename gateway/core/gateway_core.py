@@ -1,0 +1,707 @@
+"""The gateway's one decision maker: events in, effects out. It never waits, looks at a clock, or touches the world.
+
+Read `handle` first; each event has one method, and after each event whoever can be placed is placed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from gateway.core.admission import AttemptState, Phase, RequestClass, RequestState, WaitingRoom
+from gateway.core.attempts import RetryBudget
+from gateway.core.config import CoreConfig
+from gateway.core.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RefuseForward,
+    StartLeg,
+    StopLeg,
+)
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    DrainRequested,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    PeersObserved,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestAbandoned,
+    RequestArrived,
+    TargetLost,
+    TimePassed,
+)
+from gateway.core.peers import Peers, PeerState
+from gateway.core.placement import Placement, Placer
+from gateway.core.prefix_index import PrefixIndex
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.residency import closed_policy, may_enter, processing_rule, refusal_of
+from gateway.core.timers import TimerKind, Timers
+from gateway.core.vocabulary import (
+    AttemptResult,
+    Decision,
+    GatewayId,
+    Hops,
+    LoadReport,
+    ModelName,
+    ModelQueue,
+    Outcome,
+    Place,
+    PlaceRule,
+    RefusalReason,
+    ReplicaId,
+    RequestId,
+    ResidencyStamp,
+    TargetKind,
+)
+
+_PUBLISH = (TimerKind.PUBLISH, "")
+_RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
+
+
+@dataclass(frozen=True, slots=True)
+class CoreGauges:
+    """Levels for the metrics page."""
+
+    queue_length: int
+    requests: int
+    attempts: int
+    prefix_index_bytes: int
+    prefix_index_blocks: int
+    replicas: int
+    replicas_available: int
+    peers: int
+    peers_usable: int
+    probe_age_ns: dict[ReplicaId, int]
+    heartbeat_age_ns: dict[GatewayId, int]
+
+
+class GatewayCore:
+    """Queues, places and follows every request of one gateway."""
+
+    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int) -> None:
+        self.gateway_id = gateway_id
+        self.place = place
+        self.config = CoreConfig()
+        self.policy = closed_policy(place, "no policy applied yet")
+        self.assignment_version = 0
+        self.draining = False
+        self.requests: dict[RequestId, RequestState] = {}
+        self.waiting = WaitingRoom()
+        self._timers = Timers()
+        self.replicas = Replicas(self.config, self._timers)
+        self.peers = Peers(self.config, self._timers)
+        self.placer = Placer(place.region, self.config.placement, self.replicas, self.peers, random.Random(seed))
+        self._retry_budget = RetryBudget(self.config.attempt)
+        self._now_ns: int | None = None
+        self._arrivals = 0
+        self._effects: list[Effect] = []
+        self._published: LoadReport | None = None
+        self._published_ns = 0
+        self._published_state: tuple[object, ...] = ()
+
+    # The two doors
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """Take in one event and answer with what has to be done, in order. `now_ns` never goes backwards."""
+        assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
+        self._now_ns = now_ns
+        self._effects = []
+        self._fire_timers(now_ns)
+        self._take_in(event, now_ns)
+        self._place_waiting(now_ns)
+        self._publish_if_due(now_ns)
+        return self._effects
+
+    def next_wakeup_ns(self) -> int | None:
+        """When TimePassed is wanted next, if nothing else happens first."""
+        return self._timers.next_ns()
+
+    def _take_in(self, event: Event, now_ns: int) -> None:
+        match event:
+            case RequestArrived():
+                self._request_arrived(event, now_ns)
+            case ForwardArrived():
+                self._forward_arrived(event, now_ns)
+            case RequestAbandoned():
+                self._request_abandoned(event)
+            case LegAccepted():
+                pass  # recorded by whoever drives us; a decision rests on it nowhere
+            case FirstToken():
+                self._first_token(event, now_ns)
+            case AttemptEnded():
+                self._attempt_ended(event, now_ns)
+            case ReplicasObserved():
+                for observation in event.observations:
+                    self.replicas.observe(observation, now_ns)
+            case PeersObserved():
+                for heartbeat in event.observations:
+                    self.peers.observe(heartbeat, now_ns)
+            case TargetLost():
+                self._target_lost(event, now_ns)
+            case ConfigApplied():
+                self._config_applied(event, now_ns)
+            case PolicyApplied():
+                self._policy_applied(event)
+            case AssignmentApplied():
+                self._assignment_applied(event, now_ns)
+            case DrainRequested():
+                self.draining = True
+            case TimePassed():
+                pass  # the timers have fired already
+            case _ as never:
+                assert_never(never)
+
+    # Requests come
+
+    def _request_arrived(self, event: RequestArrived, now_ns: int) -> None:
+        profile = event.profile
+        assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
+        rejection = self._rejection_of(event)
+        if rejection is not None:
+            outcome, detail = rejection
+            self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0))
+            return
+        rule = processing_rule(self.policy, profile.tenant)
+        stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
+        self._admit(event, stamp, Hops(), None, now_ns)
+
+    def _rejection_of(self, event: RequestArrived) -> tuple[Outcome, str] | None:
+        profile = event.profile
+        ingress = may_enter(self.policy, profile.tenant)
+        if not ingress.allowed:
+            return Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why
+        if self.draining:
+            return Outcome.REJECTED_DRAINING, "this gateway is going out of service"
+        if not self._knows_model(profile.model):
+            return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{profile.model}` does not exist"
+        request_class = self._class_of(profile.model, processing_rule(self.policy, profile.tenant), Hops())
+        if self._is_full_for(request_class):
+            return Outcome.REJECTED_QUEUE_FULL, f"{len(self.waiting)} requests are waiting"
+        return None
+
+    def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
+        request_id = event.profile.request_id
+        refusal = self._refusal_of(event, now_ns)
+        if refusal is not None:
+            reason, detail = refusal
+            self._effects.append(RefuseForward(request_id, reason, detail))
+            return
+        self._effects.append(AcceptForward(request_id))
+        self._admit(event, event.stamp, event.hops, event.origin_gateway_id, now_ns)
+
+    def _refusal_of(self, event: ForwardArrived, now_ns: int) -> tuple[RefusalReason, str] | None:
+        """Every reason not to take a forward, the lawful ones first."""
+        return self._residency_refusal_of(event) or self._capacity_refusal_of(event, now_ns)
+
+    def _residency_refusal_of(self, event: ForwardArrived) -> tuple[RefusalReason, str] | None:
+        """The origin is whom our operator says it is, wherever the stamp claims to come from."""
+        origin = self.peers.get(event.origin_gateway_id)
+        if origin is None:
+            return RefusalReason.RESIDENCY_NOT_ACCEPTED, f"gateway {event.origin_gateway_id} is no peer of ours"
+        told = origin.spec.place
+        if event.stamp.origin != told:
+            return (
+                RefusalReason.RESIDENCY_STAMP,
+                f"gateway {event.origin_gateway_id} is in {told.region}, not where its stamp says",
+            )
+        if not event.hops.is_within_limit(crosses_regions=told.region != self.place.region):
+            return RefusalReason.HOP_LIMIT, "a forwarded request is not forwarded again"
+        return refusal_of(self.policy, event.stamp)
+
+    def _capacity_refusal_of(self, event: ForwardArrived, now_ns: int) -> tuple[RefusalReason, str] | None:
+        profile = event.profile
+        if self.draining:
+            return RefusalReason.DRAINING, "this gateway is going out of service"
+        if profile.request_id in self.requests:
+            return RefusalReason.DUPLICATE, "a request of this id is here already"
+        if event.deadline_ns <= now_ns:
+            return RefusalReason.DEADLINE, "its deadline has passed"
+        request_class = self._class_of(profile.model, event.stamp.rule, event.hops)
+        if not self.replicas.eligible(profile.model, event.stamp.rule):
+            return RefusalReason.UNKNOWN_MODEL, f"no replica here may serve `{profile.model}` for it"
+        if self._is_full_for(request_class):
+            return RefusalReason.QUEUE_FULL, f"{len(self.waiting)} requests are waiting"
+        if self.placer.has_replica(request_class) and not self.waiting.has_class(request_class):
+            return None
+        queue_length = self.waiting.length(profile.model)
+        if queue_length >= self.config.placement.peer_queue_length_max:
+            return RefusalReason.BUSY, f"{queue_length} requests wait for `{profile.model}`"
+        return None
+
+    def _admit(
+        self,
+        event: RequestArrived | ForwardArrived,
+        stamp: ResidencyStamp,
+        hops: Hops,
+        origin_gateway_id: GatewayId | None,
+        now_ns: int,
+    ) -> None:
+        self._arrivals += 1
+        request = RequestState(
+            event.profile,
+            self._class_of(event.profile.model, stamp.rule, hops),
+            arrival_number=self._arrivals,
+            arrived_ns=now_ns,
+            deadline_ns=event.deadline_ns,
+            queue_deadline_ns=now_ns + self.config.queue.wait_max_ns,
+            stamp=stamp,
+            hops=hops,
+            origin_gateway_id=origin_gateway_id,
+        )
+        self.requests[request.request_id] = request
+        self._wait(request, now_ns)
+
+    def _class_of(self, model: ModelName, rule: PlaceRule, hops: Hops) -> RequestClass:
+        """Without a usable policy nothing is forwarded, not even inside the region."""
+        is_open = not self.policy.closed_reason
+        return RequestClass(
+            model,
+            rule,
+            may_stay_in_region=is_open and hops.may_stay_in_region,
+            may_cross_regions=is_open and hops.may_cross_regions,
+        )
+
+    def _knows_model(self, model: ModelName) -> bool:
+        return self.replicas.serves(model) or self.peers.serves(model)
+
+    def _is_full_for(self, request_class: RequestClass) -> bool:
+        """A full queue turns away only those who would have to wait in it."""
+        if len(self.waiting) < self.config.queue.length_max:
+            return False
+        return self.waiting.has_class(request_class) or not self.placer.has_target(request_class)
+
+    # Requests wait and are placed
+
+    def _wait(self, request: RequestState, now_ns: int) -> None:
+        request.phase = Phase.WAITING
+        self.waiting.join(request)
+        if now_ns >= request.next_deadline_ns:
+            self._deadline_passed(request, now_ns)
+        else:
+            self._timers.set((TimerKind.REQUEST, request.request_id), request.next_deadline_ns)
+
+    def _wait_again(self, request: RequestState, now_ns: int) -> None:
+        """Back to the old place in the queue, under the policy of this moment rather than that of its last attempt."""
+        self._judge_again(request)
+        if request.phase is not Phase.ENDED:
+            self._wait(request, now_ns)
+
+    def _place_waiting(self, now_ns: int) -> None:
+        """Place whoever can be placed, earliest arrival first. Placing only uses capacity up, so a class that is
+        blocked
+        stays blocked for the rest of the round."""
+        heads = self.waiting.heads()
+        while heads:
+            _, request = heapq.heappop(heads)
+            placement = self.placer.place(request, now_ns)
+            if placement is None:
+                continue
+            self._start(request, placement, now_ns)
+            successor = self.waiting.head_of(request.request_class)
+            if successor is not None:
+                heapq.heappush(heads, (successor.arrival_number, successor))
+
+    def _start(self, request: RequestState, placement: Placement, now_ns: int) -> None:
+        self.waiting.leave(request)
+        request.phase = Phase.RUNNING
+        request.attempts += 1
+        if request.attempts == 1:
+            self._retry_budget.first_attempt()
+        attempt = AttemptState(request.attempts, placement.state, now_ns, placement.kept_blocks)
+        request.attempt = attempt
+        self._count_start(request, attempt, now_ns)
+        self._timers.set(
+            (TimerKind.REQUEST, request.request_id),
+            min(now_ns + self.config.attempt.first_token_deadline_ns, request.deadline_ns),
+        )
+        self._effects.append(self._start_leg(request, attempt, placement, now_ns))
+
+    def _start_leg(self, request: RequestState, attempt: AttemptState, placement: Placement, now_ns: int) -> StartLeg:
+        decision = Decision(
+            placement.reason,
+            placement.matched_blocks,
+            request.profile.prefix_blocks,
+            placement.candidates,
+            waited_ns=now_ns - request.arrived_ns,
+        )
+        leg = StartLeg(request.request_id, attempt.number, attempt.target, decision, request.deadline_ns)
+        if not isinstance(placement.state, PeerState):
+            return leg
+        crosses_regions = placement.state.spec.place.region != self.place.region
+        return replace(leg, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
+
+    def _count_start(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
+        key = (request.request_id, attempt.number)
+        if isinstance(attempt.state, ReplicaState):
+            self.replicas.started(attempt.state, key, now_ns)
+        else:
+            self.peers.started(attempt.state, key, now_ns)
+
+    # Requests run
+
+    def _running(self, request_id: RequestId, number: int) -> tuple[RequestState, AttemptState] | None:
+        """The attempt of that number if it is the request's living one; a late answer from an old one gives nothing."""
+        request = self.requests.get(request_id)
+        if request is None or request.attempt is None or request.attempt.number != number:
+            return None
+        return request, request.attempt
+
+    def _first_token(self, event: FirstToken, now_ns: int) -> None:
+        running = self._running(event.request_id, event.attempt)
+        if running is None:
+            return
+        request, attempt = running
+        attempt.first_token = True
+        key = (request.request_id, attempt.number)
+        if isinstance(attempt.state, ReplicaState):
+            self.replicas.first_token(attempt.state, key, now_ns)
+        else:
+            self.peers.first_token(attempt.state, key, now_ns)
+        if request.phase is Phase.RUNNING:
+            self._timers.set((TimerKind.REQUEST, request.request_id), request.deadline_ns)
+
+    def _attempt_ended(self, event: AttemptEnded, now_ns: int) -> None:
+        running = self._running(event.request_id, event.attempt)
+        if running is None:
+            return
+        request, attempt = running
+        request.attempt = None
+        result, detail = event.result, event.detail
+        if result is AttemptResult.CANCELLED and attempt.stop_detail:
+            result, detail = AttemptResult.FAILED, attempt.stop_detail
+        self._count_end(request, attempt, result, now_ns)
+        if request.phase is Phase.ENDED:
+            del self.requests[request.request_id]
+            return
+        request.last_failure = f"{attempt.target}: {detail or result}"
+        match result:
+            case AttemptResult.COMPLETED:
+                self._end(request, Outcome.COMPLETED, "")
+            case AttemptResult.CLIENT_ERROR:
+                self._end(request, Outcome.CLIENT_ERROR, detail)
+            case AttemptResult.CANCELLED:
+                self._end(request, Outcome.ABANDONED, detail)
+            case AttemptResult.FAILED | AttemptResult.BUSY | AttemptResult.REFUSED if attempt.first_token:
+                self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
+            case AttemptResult.FAILED:
+                self._try_again_after_failure(request, attempt, now_ns)
+            case AttemptResult.BUSY:
+                self._try_again_after_busy(request, now_ns)
+            case AttemptResult.REFUSED:
+                self._try_again_after_refusal(request, attempt, event.refusal, now_ns)
+            case _ as never:
+                assert_never(never)
+
+    def _count_end(self, request: RequestState, attempt: AttemptState, result: AttemptResult, now_ns: int) -> None:
+        key = (request.request_id, attempt.number)
+        if isinstance(attempt.state, ReplicaState):
+            self.replicas.ended(attempt.state, key, result, now_ns)
+        else:
+            self.peers.ended(attempt.state, key, result, now_ns)
+
+    def _try_again_after_failure(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
+        request.failures += 1
+        if request.failures >= self.config.attempt.attempts_max:
+            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, request.last_failure)
+        elif not self._retry_budget.take():
+            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"{request.last_failure}; retry budget spent")
+        else:
+            self._avoid(request, attempt)
+            request.queue_deadline_ns = now_ns + self.config.queue.wait_max_ns
+            self._wait_again(request, now_ns)
+
+    def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:
+        """The target was full: it is alive, so nothing was lost but time. The target itself rests until its next
+        probe."""
+        request.busy_answers += 1
+        if request.busy_answers > self.config.attempt.refusals_max:
+            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, request.last_failure)
+        else:
+            self._wait_again(request, now_ns)
+
+    def _try_again_after_refusal(
+        self, request: RequestState, attempt: AttemptState, refusal: RefusalReason | None, now_ns: int
+    ) -> None:
+        """Back to the old place in the queue. The snapshot forgets what it learnt from this forward."""
+        assert isinstance(attempt.state, PeerState), "only peers refuse"
+        self.placer.retract(request, attempt.state, attempt.kept_blocks)
+        request.refusals += 1
+        if refusal in _RESIDENCY_REFUSALS:
+            self._avoid(request, attempt)
+        self._wait_again(request, now_ns)
+
+    def _avoid(self, request: RequestState, attempt: AttemptState) -> None:
+        old = request.request_class
+        bit = 1 << attempt.state.slot
+        if isinstance(attempt.state, ReplicaState):
+            request.request_class = replace(old, failed_replicas=old.failed_replicas | bit)
+        else:
+            request.request_class = replace(old, failed_peers=old.failed_peers | bit)
+
+    # Requests end
+
+    def _request_abandoned(self, event: RequestAbandoned) -> None:
+        request = self.requests.get(event.request_id)
+        if request is not None and request.phase is not Phase.ENDED:
+            self._end(request, Outcome.ABANDONED, "the client went away")
+
+    def _end(self, request: RequestState, outcome: Outcome, detail: str) -> None:
+        """End it for the client. The record stays until a living attempt has reported its end."""
+        if request in self.waiting:
+            self.waiting.leave(request)
+        request.phase = Phase.ENDED
+        self._timers.cancel((TimerKind.REQUEST, request.request_id))
+        if request.attempt is None:
+            del self.requests[request.request_id]
+        self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts))
+
+    def _deadline_passed(self, request: RequestState, now_ns: int) -> None:
+        attempt = request.attempt
+        if attempt is None:
+            waited_ms = (now_ns - request.arrived_ns) // 1_000_000
+            because = f"; before that, {request.last_failure}" if request.last_failure else ""
+            self._end(request, Outcome.EXPIRED_IN_QUEUE, f"no replica was free for {waited_ms} ms{because}")
+        elif now_ns >= request.deadline_ns:
+            self._effects.append(StopLeg(request.request_id, attempt.number, "deadline"))
+            self._end(request, Outcome.EXPIRED_RUNNING, f"deadline passed while running at {attempt.target}")
+        elif not attempt.first_token and not attempt.stop_detail:
+            attempt.stop_detail = "no first token before the deadline"
+            self._effects.append(StopLeg(request.request_id, attempt.number, attempt.stop_detail))
+            self._timers.set((TimerKind.REQUEST, request.request_id), request.deadline_ns)
+
+    # The fleet changes
+
+    def _target_lost(self, event: TargetLost, now_ns: int) -> None:
+        if event.target.kind is TargetKind.REPLICA:
+            self.replicas.lose(ReplicaId(event.target.id), event.detail, now_ns)
+        else:
+            self.peers.lose(GatewayId(event.target.id), event.detail, now_ns)
+
+    def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
+        if event.config.attempt != self.config.attempt:
+            self._retry_budget = RetryBudget(event.config.attempt)
+        self.config = event.config
+        self.replicas.configure(event.config, now_ns)
+        self.peers.configure(event.config, now_ns)
+        self.placer.configure(event.config.placement)
+
+    def _policy_applied(self, event: PolicyApplied) -> None:
+        """What waits is judged again under the new policy; what runs finishes under its stamp."""
+        assert event.policy.place == self.place, "a policy of another place"
+        self.policy = event.policy
+        for request in list(self.waiting):
+            self.waiting.leave(request)
+            self._judge_again(request)
+            if request.phase is not Phase.ENDED:
+                self.waiting.join(request)
+
+    def _judge_again(self, request: RequestState) -> None:
+        """Hold a request that is not in the queue against the policy of this moment; it may end here."""
+        if request.origin_gateway_id is None:
+            self._judge_own(request)
+        else:
+            self._judge_forwarded(request)
+
+    def _judge_own(self, request: RequestState) -> None:
+        tenant = request.profile.tenant
+        ingress = may_enter(self.policy, tenant)
+        if not ingress.allowed:
+            self._end(request, Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why)
+            return
+        request.stamp = ResidencyStamp(self.place, tenant, processing_rule(self.policy, tenant), self.policy.digest)
+        self._classify_again(request)
+
+    def _judge_forwarded(self, request: RequestState) -> None:
+        refusal = refusal_of(self.policy, request.stamp)
+        if refusal is not None:
+            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {refusal[1]}")
+            return
+        self._classify_again(request)
+
+    def _classify_again(self, request: RequestState) -> None:
+        old = request.request_class
+        fresh = self._class_of(request.profile.model, request.stamp.rule, request.hops)
+        gave_up_peers = request.refusals >= self.config.attempt.refusals_max
+        request.request_class = replace(
+            fresh,
+            may_stay_in_region=fresh.may_stay_in_region and not gave_up_peers,
+            may_cross_regions=fresh.may_cross_regions and not gave_up_peers,
+            failed_replicas=old.failed_replicas,
+            failed_peers=old.failed_peers,
+        )
+
+    def _assignment_applied(self, event: AssignmentApplied, now_ns: int) -> None:
+        if event.version <= self.assignment_version:
+            return
+        self.assignment_version = event.version
+        joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns)
+        self.placer.replicas_changed(joined_replicas, left_replicas)
+        joined_peers, left_peers = self.peers.assign(event.peers)
+        self.placer.peers_changed(joined_peers, left_peers)
+
+    # Time
+
+    def _fire_timers(self, now_ns: int) -> None:
+        for kind, key in self._timers.pop_due(now_ns):
+            match kind:
+                case TimerKind.REQUEST:
+                    self._deadline_passed(self.requests[RequestId(key)], now_ns)
+                case TimerKind.REPLICA:
+                    self.replicas.wake(ReplicaId(key), now_ns)
+                case TimerKind.PEER:
+                    self.peers.wake(GatewayId(key), now_ns)
+                case TimerKind.PUBLISH:
+                    pass  # looked at after every event
+                case _ as never:
+                    assert_never(never)
+
+    def _publish_if_due(self, now_ns: int) -> None:
+        """Heartbeats go out on change, at most once per interval, and as a keep-alive."""
+        observation = self.config.observation
+        due_ns = self._published_ns + observation.publish_interval_ns
+        if self._published is not None and now_ns < due_ns:
+            if self._publishable_state() != self._published_state:
+                self._timers.set_earlier(_PUBLISH, due_ns)
+            return
+        keep_alive_ns = self._published_ns + observation.keep_alive_ns
+        if self._published is None or now_ns >= keep_alive_ns or self._publishable_state() != self._published_state:
+            self._publish(now_ns)
+
+    def _publishable_state(self) -> tuple[object, ...]:
+        """Cheap to compare: what a report is made of has changed only if one of these has."""
+        return (
+            self.replicas.available,
+            self.replicas.version,
+            tuple(self.waiting.lengths().items()),
+            self.draining,
+            self.assignment_version,
+            self.policy.digest,
+        )
+
+    def _publish(self, now_ns: int) -> None:
+        sequence = self._published.sequence + 1 if self._published else 1
+        self._published = LoadReport(
+            self.gateway_id,
+            self.place,
+            sequence,
+            accepting=not self.draining and not self.policy.closed_reason,
+            assignment_version=self.assignment_version,
+            policy_digest=self.policy.digest,
+            capacities=self.replicas.capacities(),
+            queues=tuple(ModelQueue(model, length) for model, length in self.waiting.lengths().items()),
+        )
+        self._published_ns = now_ns
+        self._published_state = self._publishable_state()
+        self._timers.set(_PUBLISH, now_ns + self.config.observation.keep_alive_ns)
+        self._effects.append(PublishLoad(self._published))
+
+    # What may be looked at
+
+    def gauges(self, now_ns: int) -> CoreGauges:
+        return CoreGauges(
+            queue_length=len(self.waiting),
+            requests=len(self.requests),
+            attempts=sum(request.attempt is not None for request in self.requests.values()),
+            prefix_index_bytes=self.placer.replica_index.size_bytes + self.placer.peer_index.size_bytes,
+            prefix_index_blocks=self.placer.replica_index.blocks + self.placer.peer_index.blocks,
+            replicas=len(self.replicas),
+            replicas_available=self.replicas.available.bit_count(),
+            peers=len(self.peers),
+            peers_usable=self.peers.usable.bit_count(),
+            probe_age_ns={
+                state.spec.replica_id: now_ns - state.sampled_ns
+                for state in self.replicas
+                if state.sampled_ns is not None
+            },
+            heartbeat_age_ns={
+                state.spec.gateway_id: now_ns - state.observation.generated_ns
+                for state in self.peers
+                if state.observation is not None
+            },
+        )
+
+    def describe(self, now_ns: int) -> dict[str, object]:
+        """The whole state in plain words and numbers, for an operator. No request content is in here to be shown."""
+        return {
+            "gateway": self.gateway_id,
+            "region": self.place.region,
+            "jurisdiction": self.place.jurisdiction,
+            "draining": self.draining,
+            "policy": {"digest": self.policy.digest, "closed_reason": self.policy.closed_reason},
+            "assignment_version": self.assignment_version,
+            "placement_policy": self.config.placement.policy,
+            "pushing": self.config.pushing.mode,
+            "overflow": self.config.placement.overflow,
+            "requests": len(self.requests),
+            "queue": {"length": len(self.waiting), "by_model": self.waiting.lengths()},
+            "replicas": [_describe_replica(state, self.replicas, now_ns) for state in self.replicas],
+            "peers": [_describe_peer(state, self.peers, now_ns) for state in self.peers],
+            "prefix_index": {
+                "replicas": _describe_index(self.placer.replica_index),
+                "peers": _describe_index(self.placer.peer_index),
+            },
+        }
+
+
+def _describe_replica(state: ReplicaState, replicas: Replicas, now_ns: int) -> dict[str, object]:
+    return {
+        "id": state.spec.replica_id,
+        "region": state.spec.place.region,
+        "pool": state.spec.pool,
+        "models": list(state.spec.models),
+        "available": bool(replicas.available >> state.slot & 1),
+        "healthy": state.healthy,
+        "detail": state.detail,
+        "running": state.running,
+        "pending": state.waiting,
+        "kv_usage": state.kv_usage,
+        "in_flight": state.in_flight,
+        "unreflected": len(state.unreflected),
+        "breaker": state.breaker.state,
+        "ramp_limit": state.ramp.limit,
+        "probe_age_ms": None if state.sampled_ns is None else (now_ns - state.sampled_ns) / 1e6,
+    }
+
+
+def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, object]:
+    observation = state.observation
+    return {
+        "id": state.spec.gateway_id,
+        "region": state.spec.place.region,
+        "jurisdiction": state.spec.place.jurisdiction,
+        "usable": bool(peers.usable >> state.slot & 1),
+        "lost": state.lost,
+        "detail": state.detail,
+        "accepting": observation is not None and observation.report.accepting,
+        "in_flight": state.in_flight,
+        "unreflected": len(state.unreflected),
+        "breaker": state.breaker.state,
+        "rtt_ms": None if observation is None else observation.rtt_ns / 1e6,
+        "heartbeat_age_ms": None if observation is None else (now_ns - observation.generated_ns) / 1e6,
+        "models": []
+        if observation is None
+        else [
+            {
+                "model": capacity.model,
+                "pool": capacity.pool,
+                "region": capacity.place.region,
+                "replicas": capacity.replicas,
+                "available": capacity.available,
+                "queue_length": state.queue_lengths.get(capacity.model, 0),
+            }
+            for capacity in observation.report.capacities
+        ],
+    }
+
+
+def _describe_index(index: PrefixIndex) -> dict[str, int]:
+    return {"bytes": index.size_bytes, "blocks": index.blocks, "records": index.records, "nodes": index.nodes}

@@ -1,0 +1,194 @@
+"""What must hold after every event of a gateway core. Tests and the simulator call it; it changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.admission import Phase, RequestState
+from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
+from gateway.core.events import AttemptEnded, Event, ForwardArrived, RequestArrived
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.replicas import ReplicaState
+from gateway.core.vocabulary import PlaceRule, RequestId, TargetKind
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken invariant: which one, and what was seen."""
+
+    invariant: str
+    detail: str
+
+
+@dataclass(slots=True)
+class _Story:
+    """What one request has been through, as told by events and effects alone."""
+
+    rule: PlaceRule
+    is_forward: bool
+    last_attempt: int = 0
+    living_attempt: int | None = None
+    ended: bool = False
+
+
+class Checker:
+    """Follows one core through its events. Feed it every event with its effects, right after `handle`."""
+
+    def __init__(self, core: GatewayCore) -> None:
+        self._core = core
+        self._stories: dict[RequestId, _Story] = {}
+        self._violations: list[Violation] = []
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have arrived and not ended: zero once everything is quiet, or something was lost."""
+        return sum(not story.ended for story in self._stories.values())
+
+    def after(self, event: Event, effects: list[Effect], now_ns: int) -> list[Violation]:
+        self._violations = []
+        self._follow_event(event, effects)
+        for effect in effects:
+            self._follow_effect(effect)
+        self._check_requests(now_ns)
+        self._check_counts()
+        self._check_somebody_is_served()
+        self._check_bounds()
+        self._forget_finished()
+        return self._violations
+
+    # The story of each request
+
+    def _follow_event(self, event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, RequestArrived):
+            self._open(event.profile.request_id, _Story(self._rule_of(event), is_forward=False))
+        elif isinstance(event, ForwardArrived) and any(isinstance(effect, AcceptForward) for effect in effects):
+            self._open(event.profile.request_id, _Story(event.stamp.rule, is_forward=True))
+            self._expect(
+                "a request never leaves the regions its policy allows",
+                event.stamp.rule.allows(self._core.place),
+                f"{event.profile.request_id} was accepted at {self._core.place.region}",
+            )
+        elif isinstance(event, AttemptEnded):
+            story = self._stories.get(event.request_id)
+            if story is not None and story.living_attempt == event.attempt:
+                story.living_attempt = None
+
+    def _rule_of(self, event: RequestArrived) -> PlaceRule:
+        request = self._core.requests.get(event.profile.request_id)
+        return request.stamp.rule if request is not None else PlaceRule()
+
+    def _open(self, request_id: RequestId, story: _Story) -> None:
+        self._expect("every request arrives once", request_id not in self._stories, request_id)
+        self._stories[request_id] = story
+
+    def _follow_effect(self, effect: Effect) -> None:
+        if isinstance(effect, StartLeg):
+            self._follow_start(effect)
+        elif isinstance(effect, EndRequest):
+            self._follow_end(effect)
+
+    def _follow_start(self, leg: StartLeg) -> None:
+        story = self._stories.get(leg.request_id)
+        if story is None or story.ended:
+            self._fail("every request ends exactly once", f"{leg.request_id} was started after its end")
+            return
+        self._expect("one attempt at a time", story.living_attempt is None, f"{leg.request_id} attempt {leg.attempt}")
+        self._expect("attempt numbers rise", leg.attempt > story.last_attempt, f"{leg.request_id} {leg.attempt}")
+        story.last_attempt = leg.attempt
+        story.living_attempt = leg.attempt
+        self._check_target(leg)
+
+    def _check_target(self, leg: StartLeg) -> None:
+        request = self._core.requests[leg.request_id]
+        assert request.attempt is not None
+        spec = request.attempt.state.spec
+        rule = request.stamp.rule
+        where = f"{leg.request_id} went to {leg.target} in {spec.place.region}"
+        self._expect("a request never leaves the regions its policy allows", rule.allows(spec.place), where)
+        if leg.target.kind is TargetKind.PEER:
+            crossed = request.hops.cross_region > 0
+            self._expect("a forwarded request is never forwarded again", not crossed, where)
+            self._expect("a closed policy forwards nothing", not self._core.policy.closed_reason, where)
+
+    def _follow_end(self, end: EndRequest) -> None:
+        story = self._stories.get(end.request_id)
+        if story is None:
+            self._fail("every request ends exactly once", f"{end.request_id} ended without arriving")
+            return
+        self._expect("every request ends exactly once", not story.ended, f"{end.request_id} ended twice")
+        story.ended = True
+
+    def _forget_finished(self) -> None:
+        done = [key for key, story in self._stories.items() if story.ended and story.living_attempt is None]
+        for request_id in done:
+            del self._stories[request_id]
+
+    # The state of the core
+
+    def _check_requests(self, now_ns: int) -> None:
+        for request in self._core.requests.values():
+            story = self._stories.get(request.request_id)
+            self._expect("nothing is remembered after its end", story is not None, request.request_id)
+            if request.phase is not Phase.ENDED:
+                self._expect(
+                    "nothing waits past its deadline",
+                    now_ns <= request.next_deadline_ns,
+                    f"{request.request_id} waits on",
+                )
+        open_ids = {request.request_id for request in self._core.requests.values() if request.phase is not Phase.ENDED}
+        for request_id, story in self._stories.items():
+            self._expect("nothing is lost", story.ended or request_id in open_ids, f"{request_id} vanished")
+
+    def _check_counts(self) -> None:
+        alive: dict[int, int] = {}
+        for request in self._core.requests.values():
+            if request.attempt is not None:
+                key = id(request.attempt.state)
+                alive[key] = alive.get(key, 0) + 1
+        for state in [*self._core.replicas, *self._core.peers]:
+            counted = alive.get(id(state), 0)
+            self._expect(
+                "counts of in-flight work equal the attempts alive",
+                state.in_flight == counted,
+                f"{state.target}: {state.in_flight} counted, {counted} alive",
+            )
+        waiting = [request for request in self._core.requests.values() if request.phase is Phase.WAITING]
+        self._expect("the queue's length is true", len(self._core.waiting) == len(waiting), f"{len(waiting)} wait")
+
+    def _check_somebody_is_served(self) -> None:
+        for _, head in self._core.waiting.heads():
+            idle = [state for state in self._core.replicas if self._could_serve(state, head)]
+            self._expect(
+                "while an allowed replica is available for someone who waits, someone is placed",
+                not idle,
+                f"{head.request_id} waits beside {[str(state.target) for state in idle]}",
+            )
+
+    def _could_serve(self, state: ReplicaState, request: RequestState) -> bool:
+        wanted = request.request_class
+        return (
+            bool(self._core.replicas.available >> state.slot & 1)
+            and wanted.model in state.spec.models
+            and wanted.rule.allows(state.spec.place)
+            and not wanted.failed_replicas >> state.slot & 1
+        )
+
+    def _check_bounds(self) -> None:
+        core = self._core
+        limit = core.config.placement.prefix_index_bytes_max
+        for name, index in (("replica", core.placer.replica_index), ("peer", core.placer.peer_index)):
+            self._expect(
+                "every map has a bound", index.size_bytes <= limit, f"{name} index holds {index.size_bytes} bytes"
+            )
+        unreflected = sum(len(state.unreflected) for state in [*core.replicas, *core.peers])
+        attempts = sum(request.attempt is not None for request in core.requests.values())
+        self._expect(
+            "every map has a bound", unreflected <= attempts, f"{unreflected} unreflected of {attempts} attempts"
+        )
+
+    def _expect(self, invariant: str, holds: bool, detail: str) -> None:
+        if not holds:
+            self._fail(invariant, detail)
+
+    def _fail(self, invariant: str, detail: str) -> None:
+        self._violations.append(Violation(invariant, detail))

@@ -1,0 +1,306 @@
+"""Filter, score, pick: this replica, that gateway, or nobody yet (SkyWalker, Algorithm 1).
+
+The region's own replicas come first, sibling gateways compete with them by prefix, other regions are asked only when
+nobody
+here is available. It looks at the fleet and remembers prefixes; it never starts anything.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import assert_never
+
+from gateway.core.admission import RequestClass, RequestState
+from gateway.core.bits import next_slot_from, select_slot, slots_of
+from gateway.core.config import OverflowMode, PlacementConfig, PlacementPolicy
+from gateway.core.hash_ring import HashRing
+from gateway.core.peers import Peers, PeerState
+from gateway.core.prefix_index import PrefixIndex
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.vocabulary import PlacementReason, RegionName
+
+_LOCAL_REASONS = frozenset({PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE, PlacementReason.LOCAL_POLICY})
+_CLASSES_CACHED_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One choice, with what it rested on."""
+
+    state: ReplicaState | PeerState
+    reason: PlacementReason
+    matched_blocks: int
+    candidates: int
+    kept_blocks: int
+    """How many of the prompt's blocks the index already had for this target."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    slot: int
+    reason: PlacementReason
+    matched_blocks: int
+
+
+@dataclass(slots=True)
+class _Targets:
+    """Which targets one class may go to; kept until the fleet changes."""
+
+    replicas_version: int = -1
+    eligible_replicas: int = 0
+    peers_version: int = -1
+    available_peers: int = 0
+
+
+class Placer:
+    """Chooses a target for the head of a class. Costs do not grow with the number of replicas or of waiting requests."""
+
+    def __init__(
+        self, region: RegionName, config: PlacementConfig, replicas: Replicas, peers: Peers, rng: random.Random
+    ):
+        self._region = region
+        self._config = config
+        self._replicas = replicas
+        self._peers = peers
+        self._rng = rng
+        self._cursors = {"replica": 0, "peer": 0}
+        self._targets: dict[RequestClass, _Targets] = {}
+        self._sibling_mask = 0
+        self.replica_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+        self.peer_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+        """The regional snapshot: what we forwarded where."""
+        self._replica_ring = HashRing(config.ring_virtual_nodes)
+        self._peer_ring = HashRing(config.ring_virtual_nodes)
+
+    # What changes it
+
+    def configure(self, config: PlacementConfig) -> None:
+        """Take new settings. Indexes and rings start afresh only if their own sizes changed."""
+        old, self._config = self._config, config
+        self._targets.clear()
+        if (old.prefix_index_bytes_max, old.prefix_ttl_ns) != (config.prefix_index_bytes_max, config.prefix_ttl_ns):
+            self.replica_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+            self.peer_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+        if old.ring_virtual_nodes != config.ring_virtual_nodes:
+            self._rebuild_rings()
+
+    def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
+        for state in left:
+            self.replica_index.remove_target(state.slot)
+            self._replica_ring.remove(state.slot)
+        for state in joined:
+            self._replica_ring.add(state.slot, state.spec.replica_id)
+
+    def peers_changed(self, joined: list[PeerState], left: list[PeerState]) -> None:
+        for state in left:
+            self.peer_index.remove_target(state.slot)
+            self._peer_ring.remove(state.slot)
+        for state in joined:
+            self._peer_ring.add(state.slot, state.spec.gateway_id)
+        self._sibling_mask = sum(1 << state.slot for state in self._peers if state.spec.place.region == self._region)
+
+    def retract(self, request: RequestState, state: PeerState, kept_blocks: int) -> None:
+        """A peer refused: what its snapshot gained by this request was never there."""
+        if state.listed and self._remembers_prefixes:
+            self.peer_index.retract(request.profile.prefix, state.slot, kept_blocks)
+
+    # What is asked of it
+
+    def has_target(self, request_class: RequestClass) -> bool:
+        """Is anybody available for this class right now?"""
+        return bool(
+            self._available_replicas(request_class)
+            or self._available_siblings(request_class)
+            or self._available_remotes(request_class)
+        )
+
+    def has_replica(self, request_class: RequestClass) -> bool:
+        """Is one of our own replicas available for this class right now?"""
+        return bool(self._available_replicas(request_class))
+
+    def place(self, request: RequestState, now_ns: int) -> Placement | None:
+        """Choose a target and remember the prefix there; None when the request has to wait."""
+        local = self._available_replicas(request.request_class)
+        others = self._available_siblings(request.request_class)
+        choice = self._choose_in_region(request, local, others)
+        if choice is None:
+            others = self._available_remotes(request.request_class)
+            choice = self._choose_peer(request, others, is_remote=True)
+        if choice is None:
+            return None
+        return self._settle(request, choice, local.bit_count() + others.bit_count(), now_ns)
+
+    # Layers
+
+    def _choose_in_region(self, request: RequestState, local: int, siblings: int) -> _Choice | None:
+        if not siblings:
+            return self._choose_replica(request, local)
+        sibling = self._choose_peer(request, siblings, is_remote=False)
+        replica = self._choose_replica(request, local)
+        if replica is None or sibling is None:
+            return replica or sibling
+        knows_more = sibling.matched_blocks > replica.matched_blocks
+        return sibling if knows_more and self._is_worth_following(request, sibling.matched_blocks) else replica
+
+    def _choose_replica(self, request: RequestState, mask: int) -> _Choice | None:
+        if not mask:
+            return None
+        if self._config.policy is not PlacementPolicy.PREFIX:
+            return _Choice(self._pick_replica(request, mask), PlacementReason.LOCAL_POLICY, 0)
+        match = self.replica_index.match(request.profile.prefix, mask)
+        if self._is_worth_following(request, match.blocks):
+            return _Choice(self._replicas.least_loaded(match.mask), PlacementReason.LOCAL_PREFIX, match.blocks)
+        slot = self._replicas.least_loaded(mask)
+        kept = match.blocks if match.mask >> slot & 1 else 0
+        return _Choice(slot, PlacementReason.LOCAL_EXPLORE, kept)
+
+    def _choose_peer(self, request: RequestState, mask: int, *, is_remote: bool) -> _Choice | None:
+        if not mask:
+            return None
+        if self._config.policy is not PlacementPolicy.PREFIX:
+            reason = PlacementReason.REMOTE_POLICY if is_remote else PlacementReason.SIBLING_OVERFLOW
+            return _Choice(self._pick_peer(request, mask), reason, 0)
+        match = self.peer_index.match(request.profile.prefix, mask)
+        slot = self._nearest(match.mask or mask, request)
+        if match.mask:
+            reason = PlacementReason.REMOTE_PREFIX if is_remote else PlacementReason.SIBLING_PREFIX
+        else:
+            reason = PlacementReason.REMOTE_NEAREST if is_remote else PlacementReason.SIBLING_OVERFLOW
+        return _Choice(slot, reason, match.blocks)
+
+    def _is_worth_following(self, request: RequestState, matched_blocks: int) -> bool:
+        if not matched_blocks:
+            return False
+        matched_bytes = matched_blocks * request.profile.prefix_block_bytes
+        return matched_bytes >= self._config.explore_below_share * request.profile.prompt_bytes
+
+    # Picks
+
+    def _pick_replica(self, request: RequestState, mask: int) -> int:
+        match self._config.policy:
+            case PlacementPolicy.PREFIX | PlacementPolicy.LEAST_LOAD:
+                return self._replicas.least_loaded(mask)
+            case PlacementPolicy.CONSISTENT_HASH:
+                return self._on_ring(self._replica_ring, request, mask)
+            case PlacementPolicy.ROUND_ROBIN:
+                return self._next_in_turn("replica", mask)
+            case PlacementPolicy.RANDOM:
+                return self._any_of(mask)
+            case PlacementPolicy.POWER_OF_TWO:
+                return min(self._any_of(mask), self._any_of(mask), key=self._replicas.load_at)
+            case _ as never:
+                assert_never(never)
+
+    def _pick_peer(self, request: RequestState, mask: int) -> int:
+        match self._config.policy:
+            case PlacementPolicy.PREFIX | PlacementPolicy.LEAST_LOAD:
+                return self._least_loaded_peer(mask, request)
+            case PlacementPolicy.CONSISTENT_HASH:
+                return self._on_ring(self._peer_ring, request, mask)
+            case PlacementPolicy.ROUND_ROBIN:
+                return self._next_in_turn("peer", mask)
+            case PlacementPolicy.RANDOM:
+                return self._any_of(mask)
+            case PlacementPolicy.POWER_OF_TWO:
+                pair = 1 << self._any_of(mask) | 1 << self._any_of(mask)
+                return self._least_loaded_peer(pair, request)
+            case _ as never:
+                assert_never(never)
+
+    def _on_ring(self, ring: HashRing, request: RequestState, mask: int) -> int:
+        slot = ring.owner(request.profile.session_key, mask)
+        assert slot is not None, "a target is available but not on the ring"
+        return slot
+
+    def _next_in_turn(self, kind: str, mask: int) -> int:
+        slot = next_slot_from(mask, self._cursors[kind])
+        self._cursors[kind] = slot + 1
+        return slot
+
+    def _any_of(self, mask: int) -> int:
+        return select_slot(mask, self._rng.randrange(mask.bit_count()))
+
+    def _nearest(self, mask: int, request: RequestState) -> int:
+        return min(slots_of(mask), key=lambda slot: (self._peers.at(slot).rtt_ns, self._peer_load(slot, request)))
+
+    def _least_loaded_peer(self, mask: int, request: RequestState) -> int:
+        return min(slots_of(mask), key=lambda slot: (self._peer_load(slot, request), self._peers.at(slot).rtt_ns))
+
+    def _peer_load(self, slot: int, request: RequestState) -> int:
+        state = self._peers.at(slot)
+        return self._peers.queue_length(state, request.profile.model) + len(state.unreflected)
+
+    # Inside
+
+    def _settle(self, request: RequestState, choice: _Choice, candidates: int, now_ns: int) -> Placement:
+        is_peer = choice.reason not in _LOCAL_REASONS
+        state = self._peers.at(choice.slot) if is_peer else self._replicas.at(choice.slot)
+        if self._remembers_prefixes:
+            index = self.peer_index if is_peer else self.replica_index
+            index.insert(request.profile.prefix, choice.slot, now_ns)
+        return Placement(state, choice.reason, choice.matched_blocks, candidates, kept_blocks=choice.matched_blocks)
+
+    @property
+    def _remembers_prefixes(self) -> bool:
+        return self._config.policy is PlacementPolicy.PREFIX
+
+    def _available_replicas(self, request_class: RequestClass) -> int:
+        return self._targets_of(request_class).eligible_replicas & self._replicas.available
+
+    def _available_siblings(self, request_class: RequestClass) -> int:
+        if not self._sibling_mask or not request_class.may_stay_in_region:
+            return 0
+        return self._available_peers(request_class) & self._sibling_mask
+
+    def _available_remotes(self, request_class: RequestClass) -> int:
+        if not self._may_overflow(request_class):
+            return 0
+        return self._available_peers(request_class) & ~self._sibling_mask
+
+    def _available_peers(self, request_class: RequestClass) -> int:
+        targets = self._targets_of(request_class)
+        if targets.peers_version != self._peers.version:
+            targets.peers_version = self._peers.version
+            available = self._peers.available(request_class.model, request_class.rule)
+            targets.available_peers = available & ~request_class.failed_peers
+        return targets.available_peers
+
+    def _targets_of(self, request_class: RequestClass) -> _Targets:
+        targets = self._targets.get(request_class)
+        if targets is None:
+            if len(self._targets) >= _CLASSES_CACHED_MAX:
+                self._targets.clear()
+            targets = self._targets[request_class] = _Targets()
+        if targets.replicas_version != self._replicas.version or request_class.failed_replicas:
+            targets.replicas_version = self._replicas.version
+            targets.eligible_replicas = self._eligible_replicas(request_class)
+        return targets
+
+    def _eligible_replicas(self, request_class: RequestClass) -> int:
+        """A request avoids the replicas that failed it, as long as there is anywhere else it could ever go."""
+        everywhere = self._replicas.eligible(request_class.model, request_class.rule)
+        untried = everywhere & ~request_class.failed_replicas
+        if untried or self._has_untried_peer(request_class):
+            return untried
+        return everywhere
+
+    def _has_untried_peer(self, request_class: RequestClass) -> bool:
+        within_reach = 0
+        if request_class.may_stay_in_region:
+            within_reach |= self._sibling_mask
+        if self._may_overflow(request_class):
+            within_reach |= ~self._sibling_mask
+        if not within_reach:
+            return False
+        eligible = self._peers.eligible(request_class.model, request_class.rule)
+        return bool(eligible & within_reach & ~request_class.failed_peers)
+
+    def _may_overflow(self, request_class: RequestClass) -> bool:
+        return request_class.may_cross_regions and self._config.overflow is OverflowMode.ON
+
+    def _rebuild_rings(self) -> None:
+        self._replica_ring = HashRing(self._config.ring_virtual_nodes)
+        self._peer_ring = HashRing(self._config.ring_virtual_nodes)
+        self.replicas_changed(list(self._replicas), [])
+        self.peers_changed(list(self._peers), [])

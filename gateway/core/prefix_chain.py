@@ -1,0 +1,60 @@
+"""Turns a prompt into a chain of block hashes, so that prefixes can be compared without keeping any text.
+
+Never decodes the prompt, and never hashes more of it than was asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from xxhash import xxh3_64_intdigest
+
+from gateway.core.vocabulary import ModelName, TenantName
+
+
+def prefix_salt(model: ModelName, tenant: TenantName, cache_salt: str | None) -> bytes:
+    """What two prompts must have in common before anything about one may be used for the other.
+
+    Each field comes after its length, so no two triples look alike.
+    """
+    fields = (model, tenant) if cache_salt is None else (model, tenant, cache_salt)
+    return b"".join(_framed(field) for field in fields)
+
+
+def prefix_chain(
+    salt: bytes, parts: Iterable[bytes | memoryview], *, block_bytes: int, blocks_max: int
+) -> tuple[bytes, int]:
+    """Hash the text that `parts` make together, block by block, each block seeded with the hash before it.
+
+    Returns the packed chain (8 bytes, big-endian, per full block, at most `blocks_max` blocks) and the length of the
+    whole text in bytes. Equal hash i means equal salt and equal blocks 0..i, wherever the borders of the parts fell.
+    """
+    assert block_bytes > 0, "a block has at least one byte"
+    assert blocks_max >= 0, "a limit is never negative"
+    views = [memoryview(part) for part in parts]
+    link = xxh3_64_intdigest(salt)
+    links = [link := xxh3_64_intdigest(block, link) for block in islice(_blocks(views, block_bytes), blocks_max)]
+    return struct.pack(f">{len(links)}Q", *links), sum(map(len, views))
+
+
+def _framed(field: str) -> bytes:
+    """JSON strings may hold lone surrogates; they must not make a request fail here."""
+    raw = field.encode("utf-8", "surrogatepass")
+    return len(raw).to_bytes(4, "big") + raw
+
+
+def _blocks(views: list[memoryview], block_bytes: int) -> Iterator[bytes]:
+    """Full blocks, one at a time; only a block that straddles two parts is put together from copies."""
+    rest = b""
+    for view in views:
+        start = min(-len(rest) % block_bytes, len(view))
+        rest += view[:start]
+        if len(rest) == block_bytes:
+            yield rest
+            rest = b""
+        end = len(view) - (len(view) - start) % block_bytes
+        for (block,) in struct.iter_unpack(f"{block_bytes}s", view[start:end]):
+            yield block
+        rest += view[end:]

@@ -1,0 +1,488 @@
+"""Remembers which target has seen which prompt prefix (SkyWalker §3.2), within a fixed number of bytes.
+
+It holds hashes and slots, never text, and never more than it was allowed: the earliest refreshed records go first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
+
+from gateway.core.vocabulary import PREFIX_HASH_BYTES
+
+_NODE_BYTES = 200
+"""A node with its label's header, its key and its place in the table of nodes."""
+_END_BYTES = 115
+_SUPPORT_BYTES = 45
+_BOOKS_BYTES = 545
+"""One slot's books while they are empty, without the int of its bit."""
+_INT_BYTES = 28
+_INT_BITS_PER_BYTE = 7.5
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The targets that know the longest part of a prompt, and how many of its blocks that is."""
+
+    blocks: int
+    mask: int
+
+
+_NO_MATCH = Match(0, 0)
+
+
+class _Node:
+    """A run of blocks without a branch. The root's label is empty, and it is its own parent."""
+
+    __slots__ = ("first_child", "label", "mask", "next_sibling", "parent", "previous_sibling")
+
+    def __init__(self, label: bytes, parent: _Node | None, mask: int) -> None:
+        self.label = label
+        self.parent: _Node = parent or self
+        self.mask = mask
+        self.first_child: _Node | None = None
+        self.next_sibling: _Node | None = None
+        self.previous_sibling: _Node | None = None
+
+    def children(self) -> Iterator[_Node]:
+        child = self.first_child
+        while child is not None:
+            yield child
+            child = child.next_sibling
+
+    def adopt(self, child: _Node) -> None:
+        child.parent = self
+        child.previous_sibling = None
+        child.next_sibling = self.first_child
+        if self.first_child is not None:
+            self.first_child.previous_sibling = child
+        self.first_child = child
+
+    def release(self, child: _Node) -> None:
+        if child.previous_sibling is not None:
+            child.previous_sibling.next_sibling = child.next_sibling
+        else:
+            self.first_child = child.next_sibling
+        if child.next_sibling is not None:
+            child.next_sibling.previous_sibling = child.previous_sibling
+
+
+@dataclass(slots=True, eq=False)
+class _Books:
+    """What is known of one slot."""
+
+    bit: int
+    """The one int that serves every node with no other slot: at slot 4,000 an int takes 560 bytes."""
+    ends: OrderedDict[_Node, int]
+    """Where a chain sent to the slot ended, and when it was last sent; the earliest first."""
+    spare_supports: dict[_Node, int]
+    """By node, how many supports its record has beyond the one that every record has."""
+
+    @property
+    def earliest_ns(self) -> int:
+        return next(iter(self.ends.values()))
+
+    @property
+    def latest_ns(self) -> int:
+        return next(reversed(self.ends.values()))
+
+
+class PrefixIndex:
+    """A compressed radix tree over packed prefix chains; each node holds the slots of the targets that know its blocks.
+
+    A record is one slot at one node. It stays while something supports it: a chain that ended there, or the same slot's
+    record at a child. So a child's slots are always a subset of its parent's, a record is as fresh as the freshest
+    chain through it, and neither refreshing a path nor splitting a node has to visit the records concerned.
+
+    Hash i of a chain stands for all blocks up to i, so one table finds the child for any hash. Chains come from other
+    gateways too: one in which a hash turns up where it cannot be is indexed up to that point.
+    """
+
+    def __init__(self, bytes_max: int, ttl_ns: int) -> None:
+        self._bytes_max = bytes_max
+        self._ttl_ns = ttl_ns
+        self._root = _Node(b"", None, 0)
+        self._nodes: dict[bytes, _Node] = {}
+        """By the first hash of the label."""
+        self._books: dict[int, _Books] = {}
+        self._queue: list[tuple[int, int]] = []
+        """A heap with one (time, slot) per book, the time never later than the slot's earliest end."""
+        self._bytes = 0
+        self._blocks = 0
+        self._records = 0
+        self._now_ns = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory in use, estimated: the constants above were measured on CPython 3.11."""
+        return self._bytes
+
+    @property
+    def blocks(self) -> int:
+        return self._blocks
+
+    @property
+    def records(self) -> int:
+        return self._records
+
+    @property
+    def nodes(self) -> int:
+        return len(self._nodes)
+
+    def match(self, chain: bytes, available: int) -> Match:
+        """The longest prefix of the chain known for any available slot, and all available slots for which it is."""
+        nodes = self._nodes
+        position, length, mask = 0, len(chain), 0
+        while position < length:
+            child = nodes.get(chain[position : position + PREFIX_HASH_BYTES])
+            if child is None:
+                break
+            known = child.mask & available
+            if not known:
+                break
+            mask = known
+            label = child.label
+            if not chain.startswith(label, position):
+                position += _common_bytes(label, chain, position)
+                break
+            position += len(label)
+        return Match(position // PREFIX_HASH_BYTES, mask) if mask else _NO_MATCH
+
+    def insert(self, chain: bytes, slot: int, now_ns: int) -> None:
+        """Record the slot all along the chain, as fresh as now. A chain that could never fit is not recorded."""
+        assert len(chain) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
+        assert now_ns >= self._now_ns, "time went backwards"
+        self._now_ns = now_ns
+        if not self._fits_alone(chain, slot):
+            return
+        node = self._grow(chain)
+        if node is not self._root:
+            self._mark_end(self._open_books(slot, now_ns), node, now_ns)
+            self._evict()
+
+    def retract(self, chain: bytes, slot: int, keep_blocks: int) -> None:
+        """Take a slot's records off the chain's path, and off all below it, beyond the first blocks.
+
+        The blocks kept stay as fresh as the freshest chain of the slot.
+        """
+        books = self._books.get(slot)
+        if books is None:
+            return
+        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES)
+        if top is None or not top.mask & books.bit:
+            return
+        parent = top.parent
+        if parent is not self._root:
+            self._mark_end(books, parent, books.latest_ns)
+        self._strip(books, top)
+        self._withdraw_support(books, parent)
+        self._evict()
+
+    def remove_target(self, slot: int) -> None:
+        """Forget everything about a slot, at a cost of its own records."""
+        books = self._books.get(slot)
+        if books is None:
+            return
+        while books.ends:
+            self._drop_earliest(books)
+        books.ends.clear()
+        books.spare_supports.clear()
+
+    def expire(self, now_ns: int) -> None:
+        """Drop the records that nothing refreshed for longer than the time to live."""
+        assert now_ns >= self._now_ns, "time went backwards"
+        self._now_ns = now_ns
+        while (books := self._stalest()) is not None and now_ns - books.earliest_ns > self._ttl_ns:
+            self._drop_earliest(books)
+
+    def check(self) -> list[str]:
+        """Everything that should hold and does not, for tests; takes time in proportion to the whole index."""
+        return [*self._check_tree(), *self._check_books(), *self._check_sums()]
+
+    # The tree
+
+    def _grow(self, chain: bytes) -> _Node:
+        """The node at which the chain ends, made by splitting and adding where there is none."""
+        node, position = self._root, 0
+        while position < len(chain):
+            child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
+            if child is None:
+                return self._add_leaf(node, chain[position:])
+            if child.parent is not node:
+                return node
+            if chain.startswith(child.label, position):
+                node = child
+            else:
+                upper = self._split(child, _common_bytes(child.label, chain, position))
+                if upper is None:
+                    return node
+                node = upper
+            position += len(node.label)
+        return node
+
+    def _add_leaf(self, parent: _Node, label: bytes) -> _Node:
+        leaf = _Node(label, parent, 0)
+        parent.adopt(leaf)
+        self._nodes[label[:PREFIX_HASH_BYTES]] = leaf
+        self._bytes += _NODE_BYTES + len(label)
+        self._blocks += len(label) // PREFIX_HASH_BYTES
+        return leaf
+
+    def _split(self, lower: _Node, at: int) -> _Node | None:
+        """Move the first bytes of a label to a node above; None if the rest begins with a hash known elsewhere.
+
+        The records stay with the lower node, and each supports its new twin above. Nobody else notices.
+        """
+        label = lower.label
+        key = label[at : at + PREFIX_HASH_BYTES]
+        if key in self._nodes:
+            return None
+        parent = lower.parent
+        upper = _Node(label[:at], parent, lower.mask)
+        parent.release(lower)
+        parent.adopt(upper)
+        upper.adopt(lower)
+        lower.label = label[at:]
+        self._nodes[label[:PREFIX_HASH_BYTES]] = upper
+        self._nodes[key] = lower
+        self._bytes += _NODE_BYTES + _mask_bytes(upper.mask)
+        self._records += upper.mask.bit_count()
+        return upper
+
+    def _remove_leaf(self, leaf: _Node) -> None:
+        leaf.parent.release(leaf)
+        del self._nodes[leaf.label[:PREFIX_HASH_BYTES]]
+        self._bytes -= _NODE_BYTES + len(leaf.label)
+        self._blocks -= len(leaf.label) // PREFIX_HASH_BYTES
+
+    def _first_beyond(self, chain: bytes, keep: int) -> _Node | None:
+        """The first node on the chain's path from byte `keep` on; a node across that border is split."""
+        node, position = self._root, 0
+        while position < len(chain):
+            child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
+            if child is None or child.parent is not node:
+                return None
+            if position >= keep:
+                return child
+            goes_on = chain.startswith(child.label, position)
+            position_after = position + (len(child.label) if goes_on else _common_bytes(child.label, chain, position))
+            if position_after > keep:
+                return child if self._split(child, keep - position) else None
+            if not goes_on:
+                return None
+            node, position = child, position_after
+        return None
+
+    # Records and what supports them
+
+    def _mark_end(self, books: _Books, node: _Node, time_ns: int) -> None:
+        """A chain ended here at a time no earlier than any other end of the slot."""
+        ends = books.ends
+        if node in ends:
+            ends[node] = time_ns
+            ends.move_to_end(node)
+        else:
+            ends[node] = time_ns
+            self._bytes += _END_BYTES
+            self._support(books, node)
+
+    def _support(self, books: _Books, node: _Node) -> None:
+        """Support a record at a node; a record that is new supports one at the parent.
+
+        An ancestor's end that meets this newer support is replaced by it: a conversation that went on keeps one end.
+        """
+        if node.mask & books.bit:
+            self._add_spare(books, node)
+            return
+        while node is not self._root and not node.mask & books.bit:
+            self._add_record(books, node)
+            node = node.parent
+        if books.ends.pop(node, None) is not None:
+            self._bytes -= _END_BYTES
+        elif node is not self._root:
+            self._add_spare(books, node)
+
+    def _withdraw_support(self, books: _Books, node: _Node, enough_bytes: int = -1) -> _Node | None:
+        """Take one support from a record; one left without goes, which takes one from its parent's.
+
+        Stops early when no more than `enough_bytes` are in use, and returns the node whose record then lacks support.
+        """
+        while node is not self._root:
+            if node in books.spare_supports:
+                self._remove_spare(books, node)
+                return None
+            if self._bytes <= enough_bytes:
+                return node
+            parent = node.parent
+            self._remove_record(books, node)
+            node = parent
+        return None
+
+    def _strip(self, books: _Books, top: _Node) -> None:
+        """Remove the slot's records from a node and all below it. What they supported above is left to the caller."""
+        found = [top]
+        for node in found:
+            found.extend(child for child in node.children() if child.mask & books.bit)
+        for node in reversed(found):
+            if books.ends.pop(node, None) is not None:
+                self._bytes -= _END_BYTES
+            if books.spare_supports.pop(node, None) is not None:
+                self._bytes -= _SUPPORT_BYTES
+            self._remove_record(books, node)
+
+    def _add_record(self, books: _Books, node: _Node) -> None:
+        mask = node.mask
+        node.mask = mask | books.bit if mask else books.bit
+        self._bytes += _mask_bytes(node.mask) - _mask_bytes(mask)
+        self._records += 1
+
+    def _remove_record(self, books: _Books, node: _Node) -> None:
+        self._records -= 1
+        mask = node.mask ^ books.bit
+        if not mask:
+            self._remove_leaf(node)
+            return
+        self._bytes += _mask_bytes(mask) - _mask_bytes(node.mask)
+        node.mask = mask if mask & (mask - 1) else self._books[mask.bit_length() - 1].bit
+
+    def _add_spare(self, books: _Books, node: _Node) -> None:
+        spare = books.spare_supports.get(node, 0)
+        books.spare_supports[node] = spare + 1
+        if not spare:
+            self._bytes += _SUPPORT_BYTES
+
+    def _remove_spare(self, books: _Books, node: _Node) -> None:
+        books.spare_supports[node] -= 1
+        if not books.spare_supports[node]:
+            del books.spare_supports[node]
+            self._bytes -= _SUPPORT_BYTES
+
+    # The order in which records go
+
+    def _open_books(self, slot: int, now_ns: int) -> _Books:
+        books = self._books.get(slot)
+        if books is None:
+            books = self._books[slot] = _Books(1 << slot, OrderedDict(), {})
+            heappush(self._queue, (now_ns, slot))
+            self._bytes += _books_bytes(slot)
+        return books
+
+    def _stalest(self) -> _Books | None:
+        """The books with the earliest end of all. Closes empty books on the way, and puts refreshed ones in order."""
+        queue = self._queue
+        while queue:
+            time_ns, slot = queue[0]
+            books = self._books[slot]
+            if not books.ends:
+                heappop(queue)
+                del self._books[slot]
+                self._bytes -= _books_bytes(slot)
+            elif books.earliest_ns == time_ns:
+                return books
+            else:
+                heapreplace(queue, (books.earliest_ns, slot))
+        return None
+
+    def _evict(self) -> None:
+        """Remove the earliest refreshed records, the deepest first, until the rest fits."""
+        while self._bytes > self._bytes_max and (books := self._stalest()) is not None:
+            node, time_ns = books.ends.popitem(last=False)
+            self._bytes -= _END_BYTES
+            left = self._withdraw_support(books, node, self._bytes_max - _END_BYTES)
+            if left is not None:
+                books.ends[left] = time_ns
+                books.ends.move_to_end(left, last=False)
+                self._bytes += _END_BYTES
+
+    def _drop_earliest(self, books: _Books) -> None:
+        node, _ = books.ends.popitem(last=False)
+        self._bytes -= _END_BYTES
+        self._withdraw_support(books, node)
+
+    def _fits_alone(self, chain: bytes, slot: int) -> bool:
+        return _NODE_BYTES + len(chain) + _END_BYTES + _books_bytes(slot) <= self._bytes_max
+
+    # What must hold
+
+    def _check_tree(self) -> Iterator[str]:
+        for key, node in self._nodes.items():
+            name = key.hex()
+            if not node.label.startswith(key) or len(node.label) % PREFIX_HASH_BYTES:
+                yield f"node {name} has label {node.label.hex()}"
+            if node not in node.parent.children():
+                yield f"node {name} is not among its parent's children"
+            if node.parent is not self._root:
+                yield from self._check_parent(name, node.parent, node.mask)
+            if not node.mask or node.mask & ~sum(1 << slot for slot in self._books):
+                yield f"node {name} has no slot, or one without books"
+            for slot, books in self._books.items():
+                if node.mask & books.bit:
+                    yield from self._check_record(name, node, slot, books)
+
+    def _check_parent(self, name: str, parent: _Node, mask: int) -> Iterator[str]:
+        if self._nodes.get(parent.label[:PREFIX_HASH_BYTES]) is not parent:
+            yield f"node {name} hangs below a node that is gone"
+        if mask & ~parent.mask:
+            yield f"node {name} has slots that its parent lacks"
+
+    def _check_record(self, name: str, node: _Node, slot: int, books: _Books) -> Iterator[str]:
+        supports = (node in books.ends) + sum(1 for child in node.children() if child.mask & books.bit)
+        if supports != 1 + books.spare_supports.get(node, 0):
+            yield f"slot {slot} at node {name} has {supports} supports, and its books say otherwise"
+        if node.mask == books.bit and node.mask is not books.bit:
+            yield f"node {name} has an int of its own for slot {slot}"
+
+    def _check_books(self) -> Iterator[str]:
+        queued = {slot: time_ns for time_ns, slot in self._queue}
+        if len(self._queue) != len(queued) or queued.keys() != self._books.keys():
+            yield "not every slot is queued once"
+        for slot, books in self._books.items():
+            times = list(books.ends.values())
+            if times != sorted(times):
+                yield f"the ends of slot {slot} are out of order"
+            if times and queued[slot] > times[0]:
+                yield f"slot {slot} is queued after its earliest end"
+            for node in (*books.ends, *books.spare_supports):
+                if self._nodes.get(node.label[:PREFIX_HASH_BYTES]) is not node or not node.mask & books.bit:
+                    yield f"the books of slot {slot} hold a node without its record"
+
+    def _check_sums(self) -> Iterator[str]:
+        nodes = self._nodes.values()
+        size = sum(_NODE_BYTES + len(node.label) + _mask_bytes(node.mask) for node in nodes)
+        for slot, books in self._books.items():
+            size += _books_bytes(slot) + _END_BYTES * len(books.ends) + _SUPPORT_BYTES * len(books.spare_supports)
+        found = (size, sum(len(node.label) for node in nodes), sum(node.mask.bit_count() for node in nodes))
+        counted = (self._bytes, self._blocks * PREFIX_HASH_BYTES, self._records)
+        if counted != found:
+            yield f"bytes, bytes of labels and records counted: {counted}, found: {found}"
+        if size > self._bytes_max:
+            yield f"{size} bytes in use, {self._bytes_max} allowed"
+
+
+def _common_bytes(label: bytes, chain: bytes, position: int) -> int:
+    """How far the chain goes along with a label whose first hash it has but whose last it has not or does not reach.
+
+    A binary search: two hashes are equal only if all before them are.
+    """
+    equal, end = 1, min(len(label) - PREFIX_HASH_BYTES, len(chain) - position) // PREFIX_HASH_BYTES
+    while equal < end:
+        middle = (equal + end + 1) // 2
+        at = (middle - 1) * PREFIX_HASH_BYTES
+        if chain.startswith(label[at : at + PREFIX_HASH_BYTES], position + at):
+            equal = middle
+        else:
+            end = middle - 1
+    return equal * PREFIX_HASH_BYTES
+
+
+def _mask_bytes(mask: int) -> int:
+    """What a node's own mask takes; a lone slot's int is shared."""
+    if not mask & (mask - 1):
+        return 0
+    return _INT_BYTES + int(mask.bit_length() / _INT_BITS_PER_BYTE)
+
+
+def _books_bytes(slot: int) -> int:
+    return _BOOKS_BYTES + _INT_BYTES + int(slot / _INT_BITS_PER_BYTE)

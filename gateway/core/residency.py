@@ -1,0 +1,116 @@
+"""May this request be processed there? One policy per region, directional, asked at the origin and again at the
+receiver.
+
+Parsing policy files is the edge's work (`gateway.policy_file`); a policy that cannot be used becomes `closed_policy`,
+under which nothing leaves the region and nothing is taken in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.core.vocabulary import Place, PlaceRule, RefusalReason, ResidencyStamp, TenantName
+
+_CLOSED = "closed: this region has no usable policy"
+"""All that a peer may learn: `closed_reason` names files and perhaps tenants, and stays at home."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPolicy:
+    """What replaces the region's rule for one tenant."""
+
+    process: PlaceRule
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingRule:
+    """Which details of a request may appear in logs and audit records. Content never may."""
+
+    tenant: bool = True
+    client_address: bool = False
+    session_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyPolicy:
+    """One region's policy: where its traffic may be processed, and whose traffic it accepts."""
+
+    place: Place
+    process: PlaceRule
+    accept: PlaceRule
+    tenants: dict[TenantName, TenantPolicy] = field(default_factory=dict)
+    logging: LoggingRule = field(default_factory=LoggingRule)
+    digest: str = ""
+    closed_reason: str = ""
+    """Non-empty when this stands in for a policy that could not be used; it says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An answer with its reason, in words."""
+
+    allowed: bool
+    why: str
+
+
+def closed_policy(place: Place, reason: str) -> ResidencyPolicy:
+    """The policy of a region without a usable one: its traffic stays in the region, nobody else's is accepted, and
+    logs show as little as a policy could ask for."""
+    assert reason, "a closed policy says why"
+    home = PlaceRule(regions=frozenset({place.region}))
+    logging = LoggingRule(tenant=False, client_address=False, session_key=False)
+    return ResidencyPolicy(
+        place, process=home, accept=PlaceRule(), logging=logging, digest="closed", closed_reason=reason
+    )
+
+
+def processing_rule(policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
+    """Where this tenant's requests may be processed: the tenant's own rule if there is one, else the region's."""
+    own = policy.tenants.get(tenant)
+    if own is None or policy.closed_reason:
+        return policy.process
+    return own.process
+
+
+def may_enter(policy: ResidencyPolicy, tenant: TenantName) -> Verdict:
+    """May the ingress region itself see this tenant's plaintext?"""
+    return may_process(policy, tenant, policy.place)
+
+
+def may_process(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> Verdict:
+    """May this tenant's requests, arriving in the policy's region, be processed at `place`?"""
+    rule = processing_rule(policy, tenant)
+    allowed = rule.allows(place)
+    if policy.closed_reason and not allowed:
+        return Verdict(False, _CLOSED)
+    return Verdict(allowed, _explain(rule, place, "process"))
+
+
+def may_accept(policy: ResidencyPolicy, origin: Place) -> Verdict:
+    """Does the policy's region take in traffic that arrived at `origin`? Its own always, unless it is closed: a
+    sibling gateway's request stays where it already is."""
+    if policy.closed_reason:
+        return Verdict(False, _CLOSED)
+    if origin == policy.place:
+        return Verdict(True, "it is the same region")
+    return Verdict(policy.accept.allows(origin), _explain(policy.accept, origin, "accept"))
+
+
+def refusal_of(policy: ResidencyPolicy, stamp: ResidencyStamp) -> tuple[RefusalReason, str] | None:
+    """The receiver's check of a forward against its own policy and the origin's stamp; None when it may come in."""
+    accepted = may_accept(policy, stamp.origin)
+    if not accepted.allowed:
+        return RefusalReason.RESIDENCY_NOT_ACCEPTED, accepted.why
+    if not stamp.rule.allows(policy.place):
+        return RefusalReason.RESIDENCY_STAMP, _explain(stamp.rule, policy.place, "process")
+    return None
+
+
+def _explain(rule: PlaceRule, place: Place, key: str) -> str:
+    if place.region in rule.denied_regions:
+        return f"{key} denies region {place.region}"
+    if place.region in rule.regions:
+        return f"{key} names region {place.region}"
+    if place.jurisdiction in rule.jurisdictions:
+        return f"{key} names jurisdiction {place.jurisdiction}"
+    return f"{key} names neither region {place.region} nor jurisdiction {place.jurisdiction}"

@@ -1,0 +1,282 @@
+"""The words of the mesh: ids, places, targets, outcomes and the plain values that events and effects carry.
+
+Nothing here decides anything. One word stands for one thing, in code, config, metrics and docs alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+RegionName = NewType("RegionName", str)
+Jurisdiction = NewType("Jurisdiction", str)
+GatewayId = NewType("GatewayId", str)
+ReplicaId = NewType("ReplicaId", str)
+ModelName = NewType("ModelName", str)
+"""A name that clients put into `model`: a base model or a LoRA adapter, which is routed like a model of its own."""
+PoolName = NewType("PoolName", str)
+TenantName = NewType("TenantName", str)
+RequestId = NewType("RequestId", str)
+
+DEFAULT_POOL = PoolName("default")
+PREFIX_HASH_BYTES = 8
+"""Width of one block hash in a packed prefix chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where plaintext would be seen: a region and the jurisdiction whose law holds there."""
+
+    region: RegionName
+    jurisdiction: Jurisdiction
+
+
+class TargetKind(StrEnum):
+    REPLICA = "replica"
+    PEER = "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something an attempt can be sent to: one of our replicas or another gateway."""
+
+    kind: TargetKind
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+
+def replica_target(replica_id: ReplicaId) -> Target:
+    return Target(TargetKind.REPLICA, replica_id)
+
+
+def peer_target(gateway_id: GatewayId) -> Target:
+    return Target(TargetKind.PEER, gateway_id)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRule:
+    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it."""
+
+    jurisdictions: frozenset[Jurisdiction] = frozenset()
+    regions: frozenset[RegionName] = frozenset()
+    denied_regions: frozenset[RegionName] = frozenset()
+
+    def allows(self, place: Place) -> bool:
+        if place.region in self.denied_regions:
+            return False
+        return place.region in self.regions or place.jurisdiction in self.jurisdictions
+
+
+@dataclass(frozen=True, slots=True)
+class RequestProfile:
+    """What a decision may know of a request. It holds no text, so neither does the journal."""
+
+    request_id: RequestId
+    model: ModelName
+    tenant: TenantName
+    prompt_bytes: int
+    prefix: bytes
+    """Chained 64-bit block hashes, 8 bytes each, salted with model and tenant: equal hash i means equal blocks 0..i."""
+    prefix_block_bytes: int
+    """Bytes of prompt behind each hash; the last, partial block has none."""
+    session_key: str
+    """Keeps one user's or session's requests together under consistent hashing; never empty."""
+    stream: bool
+    output_tokens_max: int | None = None
+
+    @property
+    def prefix_blocks(self) -> int:
+        return len(self.prefix) // PREFIX_HASH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """How often a request has been forwarded. One in-region hop, then one cross-region hop, which is final."""
+
+    in_region: int = 0
+    cross_region: int = 0
+
+    @property
+    def may_stay_in_region(self) -> bool:
+        return self.in_region == 0 and self.cross_region == 0
+
+    @property
+    def may_cross_regions(self) -> bool:
+        return self.cross_region == 0
+
+    def is_within_limit(self, *, crosses_regions: bool) -> bool:
+        """Could a request that arrives by a hop of this kind honestly carry these counts?"""
+        if crosses_regions:
+            return self.cross_region == 1 and self.in_region <= 1
+        return self.in_region == 1 and self.cross_region == 0
+
+    def after(self, *, crosses_regions: bool) -> Hops:
+        return Hops(self.in_region + (not crosses_regions), self.cross_region + crosses_regions)
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyStamp:
+    """What the origin vouches for when it forwards: whose request this is and where it may be processed."""
+
+    origin: Place
+    tenant: TenantName
+    rule: PlaceRule
+    policy_digest: str
+
+
+class Outcome(StrEnum):
+    """How a request ended; each request ends with exactly one."""
+
+    COMPLETED = "completed"
+    CLIENT_ERROR = "client_error"
+    """The engine found fault with the request (4xx); its answer went to the client."""
+    ABANDONED = "abandoned"
+    """The client, or the gateway that forwarded it, went away first."""
+    REJECTED_UNKNOWN_MODEL = "rejected_unknown_model"
+    REJECTED_RESIDENCY_INGRESS = "rejected_residency_ingress"
+    REJECTED_QUEUE_FULL = "rejected_queue_full"
+    REJECTED_DRAINING = "rejected_draining"
+    REJECTED_DUPLICATE = "rejected_duplicate"
+    EXPIRED_IN_QUEUE = "expired_in_queue"
+    EXPIRED_RUNNING = "expired_running"
+    FAILED_BEFORE_FIRST_BYTE = "failed_before_first_byte"
+    FAILED_MIDSTREAM = "failed_midstream"
+
+
+class RefusalReason(StrEnum):
+    """Why a gateway did not take a forward. The origin puts the request back at its old place."""
+
+    RESIDENCY_NOT_ACCEPTED = "residency_not_accepted"
+    """Our policy does not accept this origin's traffic."""
+    RESIDENCY_STAMP = "residency_stamp"
+    """The origin's own stamp does not allow processing here."""
+    UNKNOWN_MODEL = "unknown_model"
+    BUSY = "busy"
+    QUEUE_FULL = "queue_full"
+    DRAINING = "draining"
+    HOP_LIMIT = "hop_limit"
+    DUPLICATE = "duplicate"
+    DEADLINE = "deadline"
+
+
+class AttemptResult(StrEnum):
+    """How one attempt at one target ended, as its owner saw it."""
+
+    COMPLETED = "completed"
+    CLIENT_ERROR = "client_error"
+    """4xx with the client's name on it: relayed, and never held against the target."""
+    BUSY = "busy"
+    """The target said it is full (engine 429 or 503): try elsewhere; it is alive."""
+    FAILED = "failed"
+    """Connection refused or lost, 5xx, garbage, error event, empty stream."""
+    REFUSED = "refused"
+    """A peer declined, with a RefusalReason."""
+    CANCELLED = "cancelled"
+    """We stopped it: the client left, the core ordered it, or the process is stopping."""
+
+
+class PlacementReason(StrEnum):
+    """Why this target: which layer and which rule chose it."""
+
+    LOCAL_PREFIX = "local_prefix"
+    LOCAL_EXPLORE = "local_explore"
+    LOCAL_POLICY = "local_policy"
+    SIBLING_PREFIX = "sibling_prefix"
+    SIBLING_OVERFLOW = "sibling_overflow"
+    REMOTE_PREFIX = "remote_prefix"
+    REMOTE_NEAREST = "remote_nearest"
+    REMOTE_POLICY = "remote_policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The record of one placement, kept for the log line, the metrics and `explain`."""
+
+    reason: PlacementReason
+    matched_blocks: int
+    prompt_blocks: int
+    candidates: int
+    """How many targets could have taken it when it was placed."""
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """One engine we own, as configuration or the controller describes it."""
+
+    replica_id: ReplicaId
+    place: Place
+    models: tuple[ModelName, ...]
+    """Base models and LoRA adapters it serves."""
+    pool: PoolName = DEFAULT_POOL
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSpec:
+    """Another gateway, as our own operator describes it. What the peer claims must agree, or it is no target."""
+
+    gateway_id: GatewayId
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaObservation:
+    """One probe of one replica."""
+
+    replica_id: ReplicaId
+    sampled_ns: int
+    """When the probe was *sent*, on our clock: what we pushed later is not in its numbers."""
+    healthy: bool
+    running: int = 0
+    waiting: int = 0
+    """Accepted by the engine, not yet in its batch: what makes a replica unavailable."""
+    kv_usage: float = 0.0
+    """Share of the KV cache in use, 0..1."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCapacity:
+    """What a gateway can do for one (model, pool) on replicas of one place."""
+
+    model: ModelName
+    pool: PoolName
+    place: Place
+    replicas: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQueue:
+    model: ModelName
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """A heartbeat's content: everything a peer may know of us when it looks for a place."""
+
+    gateway_id: GatewayId
+    place: Place
+    sequence: int
+    accepting: bool
+    """False while draining or without a readable policy."""
+    assignment_version: int
+    policy_digest: str
+    capacities: tuple[ModelCapacity, ...] = ()
+    queues: tuple[ModelQueue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerObservation:
+    """One heartbeat as it reached us."""
+
+    report: LoadReport
+    generated_ns: int
+    """When the peer measured it, on *our* clock: time of receipt less the carried age and half a round trip."""
+    heard_ns: int
+    rtt_ns: int
+    rtt_p99_ns: int

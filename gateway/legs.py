@@ -1,0 +1,115 @@
+"""The contract between a request's owner and the edges: what an attempt's connection gives, and where its answer goes.
+
+`engines/` and `peers/` open legs, `http/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.vocabulary import AttemptResult, Place, RefusalReason, ReplicaId, RequestProfile
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundRequest:
+    """What is sent to a target: the client's own bytes, with only the headers an engine may see."""
+
+    profile: RequestProfile
+    path: str
+    """Path of the engine API, for example `/v1/chat/completions`."""
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RanAt:
+    """Where an attempt really ran; for a forward, as the peer told us."""
+
+    replica_id: ReplicaId
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class LegHead:
+    """Status and headers of an engine's answer, and where it runs."""
+
+    status: int
+    headers: Headers
+    ran_at: RanAt
+
+
+@dataclass(slots=True)
+class LegFailure(Exception):
+    """An attempt that did not give a usable answer. Never CANCELLED: that is the owner's own doing."""
+
+    result: AttemptResult
+    detail: str
+    refusal: RefusalReason | None = None
+
+    def __str__(self) -> str:
+        return f"{self.result}: {self.detail}"
+
+
+class Leg(Protocol):
+    """One attempt's open connection. Leaving its context before the end closes it, which aborts the engine's work."""
+
+    @property
+    def head(self) -> LegHead: ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, in pieces of any size. Raises LegFailure when the target dies or misbehaves midway."""
+        ...
+
+
+class LegOpener(Protocol):
+    """Opens legs at one kind of target."""
+
+    def open(
+        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
+    ) -> AbstractAsyncContextManager[Leg]:
+        """Connect, send, and wait for the head; entering raises LegFailure. `on_accepted` is called once, when the target took it."""
+        ...
+
+
+class Sink(Protocol):
+    """Where the answer goes: an HTTP client or the gateway that forwarded to us."""
+
+    async def start(self, head: LegHead) -> None:
+        """Send status and headers. Called at most once, and only when the first token, body byte or error body is at hand."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send body bytes, waiting while the receiver is slow."""
+        ...
+
+    async def accepted(self) -> None:
+        """The core accepted a forward: tell the origin. Nothing to do for an HTTP client."""
+        ...
+
+    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        """Finish. Before `start`, this sends the outcome's error; after it, a failure becomes an error event, never a silent end."""
+        ...
+
+
+@dataclass(slots=True)
+class RequestSummary:
+    """What the owner learnt of a finished request, for the log line, the metrics and a forward's last message."""
+
+    ran_at: RanAt | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_token_ns: int | None = None
+    """From arrival to the first token."""
+    duration_ns: int = 0
+    started: bool = False
+    """True once status and headers went out."""
+    is_event_stream: bool = False
+    attempts: list[str] = field(default_factory=list)
+    """One `target: result` per attempt."""

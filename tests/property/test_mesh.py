@@ -1,0 +1,260 @@
+"""Any topology, any policies, any order of events: nothing is lost, nothing ends twice, nothing leaves its regions."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gateway.core.config import (
+    AttemptConfig,
+    CoreConfig,
+    OverflowMode,
+    PlacementConfig,
+    PlacementPolicy,
+    PushingConfig,
+    PushingMode,
+    QueueConfig,
+)
+from gateway.core.effects import AcceptForward, StartLeg
+from gateway.core.residency import ResidencyPolicy, TenantPolicy, closed_policy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    Hops,
+    Jurisdiction,
+    Place,
+    PlaceRule,
+    RegionName,
+    ReplicaId,
+    ReplicaSpec,
+    ResidencyStamp,
+    TenantName,
+)
+from tests.support.core import MODEL, MS, SECOND
+from tests.support.mesh import Mesh
+
+PLACES = [
+    Place(RegionName("us-east-1"), Jurisdiction("US")),
+    Place(RegionName("us-west-2"), Jurisdiction("US")),
+    Place(RegionName("eu-west-1"), Jurisdiction("EU")),
+    Place(RegionName("ap-south-1"), Jurisdiction("IN")),
+]
+TENANTS = [TenantName("default"), TenantName("acme"), TenantName("beta")]
+
+rules = st.builds(
+    PlaceRule,
+    jurisdictions=st.frozensets(st.sampled_from([place.jurisdiction for place in PLACES])),
+    regions=st.frozensets(st.sampled_from([place.region for place in PLACES])),
+    denied_regions=st.frozensets(st.sampled_from([place.region for place in PLACES]), max_size=1),
+)
+configs = st.builds(
+    CoreConfig,
+    placement=st.builds(
+        PlacementConfig,
+        policy=st.sampled_from(PlacementPolicy),
+        overflow=st.sampled_from([OverflowMode.ON, OverflowMode.ON, OverflowMode.ON, OverflowMode.OFF]),
+        peer_queue_length_max=st.integers(0, 3),
+        prefix_index_bytes_max=st.sampled_from([4096, 2**20]),
+    ),
+    pushing=st.builds(
+        PushingConfig,
+        mode=st.sampled_from(PushingMode),
+        in_band_credit=st.sampled_from([None, 0, 2]),
+        outstanding_max=st.integers(1, 3),
+    ),
+    queue=st.builds(QueueConfig, length_max=st.integers(1, 6), wait_max_ns=st.sampled_from([200 * MS, 5 * SECOND])),
+    attempt=st.builds(
+        AttemptConfig,
+        attempts_max=st.integers(1, 3),
+        refusals_max=st.integers(1, 3),
+        first_token_deadline_ns=st.sampled_from([300 * MS, 5 * SECOND]),
+        breaker_failures_in_row=st.integers(1, 3),
+    ),
+)
+
+
+EVERYWHERE = PlaceRule(jurisdictions=frozenset(place.jurisdiction for place in PLACES))
+
+
+@st.composite
+def rules_with(draw: st.DrawFn, place: Place) -> PlaceRule:
+    """Often open, sometimes narrow; a narrow one mostly keeps the region itself."""
+    kind = draw(st.integers(0, 3))
+    if kind < 2:
+        return EVERYWHERE
+    narrow = draw(rules)
+    if kind == 2:
+        return PlaceRule(narrow.jurisdictions, narrow.regions | {place.region}, narrow.denied_regions - {place.region})
+    return narrow
+
+
+@st.composite
+def policies(draw: st.DrawFn, place: Place) -> ResidencyPolicy:
+    if draw(st.integers(0, 7)) == 7:
+        return closed_policy(place, "unreadable")
+    tenants = {tenant: TenantPolicy(draw(rules_with(place))) for tenant in draw(st.sets(st.sampled_from(TENANTS[1:])))}
+    digest = draw(st.text("abcdef", min_size=4, max_size=4))
+    return ResidencyPolicy(place, draw(rules_with(place)), draw(rules_with(place)), tenants, digest=digest)
+
+
+class MeshMachine(RuleBasedStateMachine):
+    """Hypothesis picks topology, policies and every step; the mesh checks itself and its oracle at each one."""
+
+    @initialize(data=st.data(), seed=st.integers(0, 2**16))
+    def build(self, data: st.DataObject, seed: int) -> None:
+        self.mesh = Mesh(random.Random(seed))
+        self.asked = 0
+        self.lies = 0
+        places = data.draw(st.lists(st.sampled_from(PLACES), min_size=2, max_size=4))
+        for number, place in enumerate(places):
+            adopted = data.draw(st.sampled_from([place, place, *PLACES]))
+            replicas = [
+                ReplicaSpec(ReplicaId(f"r{number}-{i}"), adopted if i == 1 else place, (MODEL,))
+                for i in range(data.draw(st.integers(1, 3)))
+            ]
+            self.mesh.add_gateway(f"gw{number}", place, replicas, data.draw(policies(place)), data.draw(configs))
+        self.mesh.connect_all()
+        for name in self.mesh.cores:
+            self._probe(name, 0, healthy=True)
+        self.all_heartbeats_arrive()
+
+    def _probe(self, name: str, waiting: int, *, healthy: bool) -> None:
+        self.mesh.probe(name, waiting=lambda _: waiting, healthy=lambda _: healthy)
+
+    @rule(data=st.data(), tenant=st.sampled_from(TENANTS), prompt=st.text("ab", min_size=1, max_size=80))
+    def a_request_arrives(self, data: st.DataObject, tenant: TenantName, prompt: str) -> None:
+        self.asked += 1
+        name = data.draw(st.sampled_from(list(self.mesh.cores)))
+        patience_ns = data.draw(st.sampled_from([100 * MS, 10 * SECOND]))
+        self.mesh.ask(name, f"q{self.asked}", tenant, prompt, patience_ns)
+
+    @rule(data=st.data(), burst=st.integers(1, 4))
+    def one_gateway_is_busy_and_everybody_knows(self, data: st.DataObject, burst: int) -> None:
+        """What overflow is for: requests at a busy gateway while others are idle."""
+        busy = data.draw(st.sampled_from(list(self.mesh.cores)))
+        self.mesh.advance(100 * MS)
+        for name in self.mesh.cores:
+            self._probe(name, int(name == busy), healthy=True)
+        self.all_heartbeats_arrive()
+        for _ in range(burst):
+            self.asked += 1
+            tenant = data.draw(st.sampled_from(TENANTS))
+            self.mesh.ask(busy, f"q{self.asked}", tenant, "a" * data.draw(st.integers(1, 80)), 10 * SECOND)
+
+    @rule(data=st.data(), waiting=st.integers(0, 1), healthy=st.sampled_from([True, True, True, False]))
+    def replicas_are_probed(self, data: st.DataObject, waiting: int, healthy: bool) -> None:
+        self._probe(data.draw(st.sampled_from(list(self.mesh.cores))), waiting, healthy=healthy)
+
+    @precondition(lambda self: self.mesh.heartbeats)
+    @rule(data=st.data(), drop=st.sampled_from([False, False, False, True]))
+    def a_heartbeat_arrives_or_is_lost(self, data: st.DataObject, drop: bool) -> None:
+        self.mesh.deliver_heartbeat(data.draw(st.integers(0, len(self.mesh.heartbeats) - 1)), drop=drop)
+
+    @rule()
+    def all_heartbeats_arrive(self) -> None:
+        for _ in range(len(self.mesh.heartbeats)):
+            self.mesh.deliver_heartbeat(0, drop=False)
+
+    @precondition(lambda self: self.mesh.forwards_under_way)
+    @rule(data=st.data())
+    def a_forward_arrives(self, data: st.DataObject) -> None:
+        self.mesh.deliver_forward(data.draw(st.integers(0, len(self.mesh.forwards_under_way) - 1)))
+
+    @precondition(lambda self: self.mesh.replica_legs())
+    @rule(data=st.data())
+    def a_first_token_comes(self, data: st.DataObject) -> None:
+        self.mesh.first_token(data.draw(st.sampled_from(self.mesh.replica_legs())))
+
+    @precondition(lambda self: self.mesh.replica_legs())
+    @rule(
+        data=st.data(),
+        result=st.sampled_from(
+            [
+                AttemptResult.COMPLETED,
+                AttemptResult.COMPLETED,
+                AttemptResult.FAILED,
+                AttemptResult.BUSY,
+                AttemptResult.CLIENT_ERROR,
+            ]
+        ),
+    )
+    def an_attempt_ends(self, data: st.DataObject, result: AttemptResult) -> None:
+        leg = data.draw(st.sampled_from(self.mesh.replica_legs()))
+        self.mesh.end_leg(leg.gateway, leg.order.request_id, result)
+
+    @precondition(lambda self: any(not ask.ends for ask in self.mesh.asks.values()))
+    @rule(data=st.data())
+    def a_client_leaves(self, data: st.DataObject) -> None:
+        alive = [request_id for request_id, ask in self.mesh.asks.items() if not ask.ends]
+        self.mesh.abandon(data.draw(st.sampled_from(alive)))
+
+    @rule(duration_ns=st.sampled_from([1 * MS, 50 * MS, 400 * MS, 6 * SECOND]))
+    def time_passes(self, duration_ns: int) -> None:
+        self.mesh.advance(duration_ns)
+
+    @rule(data=st.data())
+    def a_policy_changes(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(list(self.mesh.cores)))
+        self.mesh.apply_policy(name, data.draw(policies(self.mesh.cores[name].place)))
+
+    @rule(data=st.data())
+    def a_one_way_partition_starts_or_heals(self, data: st.DataObject) -> None:
+        names = list(self.mesh.cores)
+        pair = (data.draw(st.sampled_from(names)), data.draw(st.sampled_from(names)))
+        self.mesh.cut ^= {pair}
+
+    @rule(data=st.data(), hops=st.builds(Hops, st.integers(0, 2), st.integers(0, 2)), origin=st.sampled_from(PLACES))
+    def a_gateway_lies(self, data: st.DataObject, hops: Hops, origin: Place) -> None:
+        """A stamp from another place than its sender, or hop counts that cannot be: never accepted."""
+        names = list(self.mesh.cores)
+        to, sender = data.draw(st.sampled_from(names)), data.draw(st.sampled_from([*names, "gw-unknown"]))
+        known = sender in self.mesh.cores and sender != to
+        crosses = known and self.mesh.cores[sender].place.region != self.mesh.cores[to].place.region
+        honest = known and origin == self.mesh.cores[sender].place and hops.is_within_limit(crosses_regions=crosses)
+        if honest:
+            return
+        self.lies += 1
+        effects = self.mesh.lie(to, sender, ResidencyStamp(origin, TENANTS[0], EVERYWHERE, "x"), hops, f"lie{self.lies}")
+        taken = [effect for effect in effects if isinstance(effect, AcceptForward | StartLeg)]
+        assert not any(effect.request_id.startswith("lie") for effect in taken)
+
+    @invariant()
+    def nothing_ends_twice(self) -> None:
+        for request_id, ask in getattr(getattr(self, "mesh", None), "asks", {}).items():
+            assert len(ask.ends) <= 1, (request_id, ask.ends)
+
+    def teardown(self) -> None:
+        """Heal everything and let every leg finish: whoever asked gets exactly one end."""
+        mesh = getattr(self, "mesh", None)
+        if mesh is None:
+            return
+        mesh.cut.clear()
+        for _ in range(40):
+            for name in mesh.cores:
+                self._probe(name, 0, healthy=True)
+            while mesh.heartbeats:
+                mesh.deliver_heartbeat(0, drop=False)
+            while mesh.forwards_under_way:
+                mesh.deliver_forward(0)
+            for leg in mesh.replica_legs():
+                if mesh.legs.get((leg.gateway, leg.order.request_id)) is leg:
+                    mesh.end_leg(leg.gateway, leg.order.request_id, AttemptResult.COMPLETED)
+            mesh.advance(300 * MS)
+        mesh.advance(20 * SECOND)
+        for request_id, ask in mesh.asks.items():
+            assert len(ask.ends) == 1, (request_id, ask.ends, mesh.story[-30:])
+        for name, core in mesh.cores.items():
+            assert not core.requests, (name, list(core.requests))
+            assert all(state.in_flight == 0 for state in [*core.replicas, *core.peers])
+
+
+TestMesh = MeshMachine.TestCase
+TestMesh.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

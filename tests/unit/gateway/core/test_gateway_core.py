@@ -1,0 +1,598 @@
+"""What the core decides for single requests: queueing, retries, deadlines, forwards, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.config import AttemptConfig, CoreConfig, OverflowMode, PlacementConfig, PushingConfig, QueueConfig
+from gateway.core.effects import AcceptForward, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    DrainRequested,
+    ForwardArrived,
+    PolicyApplied,
+    RequestAbandoned,
+    TargetLost,
+)
+from gateway.core.residency import TenantPolicy, closed_policy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    GatewayId,
+    Hops,
+    Place,
+    RefusalReason,
+    ReplicaId,
+    RequestId,
+    ResidencyStamp,
+    TenantName,
+    peer_target,
+    replica_target,
+)
+from tests.support.core import (
+    ANYWHERE,
+    AP,
+    EU,
+    MS,
+    SECOND,
+    US,
+    Desk,
+    desk,
+    ended,
+    peer_spec,
+    policy,
+    profile,
+    replica_spec,
+    rule,
+    started,
+)
+
+EU_PEER = peer_spec("gw-eu", EU)
+
+
+def forward(
+    request_id: str,
+    *,
+    origin: str = "gw-eu",
+    origin_place: Place = EU,
+    allowed: object = ANYWHERE,
+    hops: Hops = Hops(0, 1),
+    deadline_ns: int = 60 * SECOND,
+) -> ForwardArrived:
+    stamp = ResidencyStamp(origin_place, TenantName("default"), allowed, "digest")  # type: ignore[arg-type]
+    return ForwardArrived(profile(request_id), deadline_ns, GatewayId(origin), hops, stamp)
+
+
+def busy_desk(**more: object) -> Desk:
+    """A US gateway with two replicas, both with a pending request, and an idle peer in the EU."""
+    made = desk(replicas=2, peers=[EU_PEER], **more)  # type: ignore[arg-type]
+    made.probe(waiting=1)
+    made.hear("gw-eu", EU)
+    return made
+
+
+class TestQueue:
+    def test_an_idle_replica_takes_a_request_at_once(self) -> None:
+        assert started(desk().ask("q")) in (["r0"], ["r1"])
+
+    def test_with_pending_requests_everywhere_it_waits_and_is_placed_by_the_next_good_probe(self) -> None:
+        one = desk()
+        one.probe(waiting=1)
+        assert started(one.ask("q")) == []
+        assert started(one.probe("r1")) == ["r1"]
+
+    def test_waiting_requests_are_served_in_order_of_arrival(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=0)))
+        one.probe(waiting=1)
+        for name in ("first", "second", "third"):
+            one.ask(name)
+        served = []
+        for _ in range(3):
+            one.wait(1 * MS)
+            served += [effect.request_id for effect in one.probe() if isinstance(effect, StartLeg)]
+        assert served == ["first", "second", "third"]
+
+    def test_a_retried_request_keeps_its_place(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=0)))
+        one.ask("early")
+        one.ask("late")
+        one.finish("early", AttemptResult.BUSY)
+        one.wait(1 * MS)
+        effects = one.probe()
+        assert [effect.request_id for effect in effects if isinstance(effect, StartLeg)] == ["early"]
+
+    def test_a_request_that_may_go_nowhere_does_not_block_one_that_may(self) -> None:
+        home_only = {TenantName("home"): TenantPolicy(rule(US))}
+        one = desk(replicas=1, peers=[EU_PEER], own_policy=policy(US, tenants=home_only))
+        one.probe(waiting=1)
+        one.ask("stays", tenant="home")
+        assert started(one.ask("goes")) == []
+        assert started(one.hear("gw-eu", EU)) == ["gw-eu"]
+
+    def test_a_full_queue_refuses_with_a_reason(self) -> None:
+        one = desk(config=CoreConfig(queue=QueueConfig(length_max=1)))
+        one.probe(waiting=1)
+        one.ask("waits")
+        assert ended(one.ask("too-many")) == [("too-many", "rejected_queue_full")]
+
+    def test_a_full_queue_lets_through_who_need_not_wait(self) -> None:
+        other = replica_spec("other", models=["mistral"])  # type: ignore[list-item]
+        one = desk(replicas=[replica_spec("r0"), other], config=CoreConfig(queue=QueueConfig(length_max=1)))
+        one.probe("r0", waiting=1)
+        one.ask("waits")
+        assert started(one.ask("elsewhere", model="mistral")) == ["other"]
+
+    def test_patience_ends_in_the_queue(self) -> None:
+        one = desk(config=CoreConfig(queue=QueueConfig(wait_max_ns=2 * SECOND)))
+        one.probe(waiting=1)
+        one.ask("q")
+        assert ended(one.wait(1999 * MS)) == []
+        assert ended(one.wait(2 * MS)) == [("q", "expired_in_queue")]
+
+    def test_an_unknown_model_is_refused(self) -> None:
+        assert ended(desk().ask("q", model="nope")) == [("q", "rejected_unknown_model")]
+
+    def test_an_adapter_is_routed_to_the_replicas_that_have_it(self) -> None:
+        tuned = replica_spec("tuned", models=["llama", "llama-legal"])  # type: ignore[list-item]
+        one = desk(replicas=[replica_spec("plain"), tuned])
+        assert started(one.ask("q", model="llama-legal")) == ["tuned"]
+
+    def test_a_client_that_leaves_the_queue_is_gone(self) -> None:
+        one = desk(replicas=1)
+        one.probe(waiting=1)
+        one.ask("q")
+        assert ended(one.tell(RequestAbandoned(RequestId("q")))) == [("q", "abandoned")]
+        assert started(one.probe()) == []
+        assert not one.core.requests
+
+
+class TestSelectivePushing:
+    def test_between_probes_own_pushes_count_as_pending_beyond_the_credit(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=2)))
+        placed = [started(one.ask(f"q{i}")) for i in range(5)]
+        assert placed == [["r0"], ["r0"], ["r0"], [], []]
+
+    def test_a_first_token_gives_the_credit_back(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=0)))
+        one.ask("a")
+        one.ask("b")
+        assert started(one.first_token("a")) == ["r0"]
+
+    def test_a_later_probe_accounts_for_earlier_pushes(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=0)))
+        one.ask("a")
+        one.ask("b")
+        one.wait(1 * MS)
+        assert started(one.probe()) == ["r0"]
+
+    def test_a_probe_sent_before_the_push_accounts_for_nothing(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=0)))
+        sent_at = one.now_ns
+        one.wait(5 * MS)
+        one.ask("a")
+        one.ask("b")
+        now, one.now_ns = one.now_ns, sent_at
+        observation_time = one.now_ns
+        one.now_ns = now
+        assert observation_time < now
+        from gateway.core.events import ReplicasObserved
+        from gateway.core.vocabulary import ReplicaObservation
+
+        late = ReplicaObservation(ReplicaId("r0"), observation_time, healthy=True)
+        assert started(one.tell(ReplicasObserved((late,)))) == []
+
+    def test_without_credit_knowledge_probes_alone_decide(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
+        assert all(started(one.ask(f"q{i}")) == ["r0"] for i in range(20))
+
+    def test_a_stale_probe_makes_a_replica_unavailable(self) -> None:
+        one = desk(replicas=1)
+        one.wait(3 * SECOND)
+        assert started(one.ask("q")) == []
+
+
+class TestRetries:
+    def test_a_failure_before_the_first_byte_goes_elsewhere(self) -> None:
+        one = desk(replicas=2)
+        (first,) = started(one.ask("q"))
+        (second,) = started(one.finish("q", AttemptResult.FAILED))
+        assert {first, second} == {"r0", "r1"}
+
+    def test_it_never_returns_to_the_replica_that_failed_while_there_is_another(self) -> None:
+        one = desk(replicas=2)
+        (first,) = started(one.ask("q"))
+        other = "r1" if first == "r0" else "r0"
+        one.probe(other, waiting=1)
+        assert started(one.finish("q", AttemptResult.FAILED)) == []
+        one.wait(10 * MS)
+        assert started(one.probe(first)) == []
+        assert started(one.probe(other)) == [other]
+
+    def test_a_lone_replica_is_tried_again_once_a_probe_found_it_well(self) -> None:
+        one = desk(replicas=1)
+        one.ask("q")
+        assert started(one.finish("q", AttemptResult.FAILED)) == []
+        one.wait(10 * MS)
+        assert started(one.probe()) == ["r0"]
+
+    def test_attempts_are_bounded(self) -> None:
+        one = desk(replicas=4, config=CoreConfig(attempt=AttemptConfig(attempts_max=2)))
+        one.ask("q")
+        one.finish("q", AttemptResult.FAILED)
+        assert ended(one.finish("q", AttemptResult.FAILED, attempt=2)) == [("q", "failed_before_first_byte")]
+
+    def test_an_outage_cannot_multiply_the_load(self) -> None:
+        """With every attempt failing, attempts exceed requests by the budget's share plus what was in hand, no more."""
+        budget = AttemptConfig(
+            retry_budget_min=5, retry_budget_share=0.1, breaker_failures_in_row=10**6, breaker_window=10**6
+        )
+        one = desk(replicas=3, config=CoreConfig(attempt=budget))
+        for i in range(200):
+            one.ask(f"q{i}")
+            for attempt in (1, 2, 3):
+                one.finish(f"q{i}", AttemptResult.FAILED, attempt=attempt)
+            one.wait(1 * MS)
+            one.probe()
+        assert len(started(one.effects)) <= 200 * 1.1 + 5
+
+    def test_after_the_first_token_there_is_no_retry(self) -> None:
+        one = desk()
+        one.ask("q")
+        one.first_token("q")
+        assert ended(one.finish("q", AttemptResult.FAILED)) == [("q", "failed_midstream")]
+
+    def test_a_busy_engine_costs_no_retry_and_rests_until_its_next_probe(self) -> None:
+        one = desk(replicas=1)
+        one.ask("q")
+        assert started(one.finish("q", AttemptResult.BUSY)) == []
+        one.wait(10 * MS)
+        assert started(one.probe()) == ["r0"]
+
+    def test_a_late_answer_from_an_old_attempt_changes_nothing(self) -> None:
+        one = desk(replicas=2)
+        one.ask("q")
+        one.finish("q", AttemptResult.FAILED)
+        before = one.core.describe(one.now_ns)
+        assert one.finish("q", AttemptResult.COMPLETED, attempt=1) == []
+        assert one.first_token("q", attempt=1) == []
+        assert one.core.describe(one.now_ns) == before
+
+    def test_client_errors_never_open_a_breaker(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
+        for i in range(50):
+            assert started(one.ask(f"q{i}")) == ["r0"]
+            one.finish(f"q{i}", AttemptResult.CLIENT_ERROR)
+
+    def test_a_replica_that_fails_fast_does_not_look_idle(self) -> None:
+        config = CoreConfig(
+            attempt=AttemptConfig(attempts_max=1, breaker_failures_in_row=3, breaker_open_ns=5 * SECOND)
+        )
+        one = desk(replicas=1, config=config)
+        for i in range(3):
+            one.ask(f"q{i}")
+            one.finish(f"q{i}", AttemptResult.FAILED)
+            one.wait(1 * MS)
+            one.probe()
+        assert started(one.ask("q")) == []
+        for _ in range(60):
+            one.wait(100 * MS)
+            one.probe()
+        assert "r0" in started(one.effects)[3:]
+
+    def test_no_first_token_in_time_is_a_failure_of_the_target(self) -> None:
+        config = CoreConfig(attempt=AttemptConfig(first_token_deadline_ns=1 * SECOND))
+        one = desk(replicas=2, config=config)
+        (first,) = started(one.ask("q"))
+        stops = [effect for effect in one.wait(1100 * MS) if isinstance(effect, StopLeg)]
+        assert len(stops) == 1
+        assert started(one.finish("q", AttemptResult.CANCELLED)) != [first]
+        assert ended(one.effects) == []
+
+    def test_the_deadline_stops_a_running_attempt_and_ends_the_request_once(self) -> None:
+        one = desk()
+        one.ask("q", deadline_ns=1 * SECOND)
+        one.first_token("q")
+        effects = one.wait(1 * SECOND)
+        assert [type(effect) for effect in effects if not isinstance(effect, PublishLoad)] == [StopLeg, EndRequest]
+        assert ended(effects) == [("q", "expired_running")]
+        assert ended(one.finish("q", AttemptResult.CANCELLED)) == []
+        assert not one.core.requests
+
+    def test_an_owner_that_left_ends_the_request_as_abandoned_only_once(self) -> None:
+        one = desk()
+        one.ask("q")
+        assert ended(one.finish("q", AttemptResult.CANCELLED)) == [("q", "abandoned")]
+        assert one.tell(RequestAbandoned(RequestId("q"))) == []
+
+
+class TestOverflow:
+    def test_a_busy_region_forwards_to_an_idle_peer(self) -> None:
+        (leg,) = [effect for effect in busy_desk().ask("q") if isinstance(effect, StartLeg)]
+        assert leg.target == peer_target(GatewayId("gw-eu"))
+        assert leg.hops == Hops(0, 1)
+        assert leg.stamp is not None
+        assert leg.stamp.origin == US
+
+    def test_a_local_replica_is_preferred_whatever_the_peer_knows(self) -> None:
+        one = busy_desk()
+        one.ask("q", prompt="a long shared prefix " * 10)
+        one.finish("q")
+        one.wait(1 * MS)
+        one.probe()
+        one.hear("gw-eu", EU)
+        assert started(one.ask("again", prompt="a long shared prefix " * 10)) in (["r0"], ["r1"])
+
+    def test_overflow_off_keeps_everything_at_home(self) -> None:
+        one = busy_desk(config=CoreConfig(placement=PlacementConfig(overflow=OverflowMode.OFF)))
+        assert started(one.ask("q")) == []
+
+    def test_a_peer_with_a_long_queue_is_left_alone(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=3)))
+        one.probe(waiting=1)
+        one.hear("gw-eu", EU, queue=4)
+        assert started(one.ask("q")) == []
+        assert started(one.hear("gw-eu", EU, queue=3)) == ["gw-eu"]
+
+    def test_own_forwards_count_until_a_heartbeat_reflects_them(self) -> None:
+        one = busy_desk()
+        assert started(one.ask("a")) == ["gw-eu"]
+        assert started(one.ask("b")) == []
+        one.wait(50 * MS)
+        assert started(one.hear("gw-eu", EU)) == ["gw-eu"]
+
+    def test_a_stale_peer_is_no_target(self) -> None:
+        one = busy_desk()
+        one.wait(3100 * MS)
+        one.probe(waiting=1)
+        assert started(one.ask("q")) == []
+
+    def test_a_lost_peer_is_no_target_at_once(self) -> None:
+        one = busy_desk()
+        one.tell(TargetLost(peer_target(GatewayId("gw-eu")), "connection broke"))
+        assert started(one.ask("q")) == []
+
+    def test_a_peer_that_claims_another_region_is_no_target(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER])
+        one.probe(waiting=1)
+        one.hear("gw-eu", AP)
+        assert started(one.ask("q")) == []
+        assert "claims" in one.core.describe(one.now_ns)["peers"][0]["detail"]  # type: ignore[index]
+
+    def test_a_refused_forward_returns_to_its_place_and_the_snapshot_forgets_it(self) -> None:
+        one = busy_desk()
+        one.ask("q", prompt="x" * 400)
+        assert one.core.placer.peer_index.blocks > 0
+        effects = one.finish("q", AttemptResult.REFUSED, refusal=RefusalReason.BUSY)
+        assert started(effects) == []
+        assert ended(effects) == []
+        assert one.core.placer.peer_index.blocks == 0
+        one.wait(1 * MS)
+        assert started(one.probe("r0")) == ["r0"]
+
+    def test_after_enough_refusals_it_waits_for_its_own_region(self) -> None:
+        one = busy_desk(config=CoreConfig(attempt=AttemptConfig(refusals_max=2)))
+        one.ask("q")
+        for attempt in (1, 2):
+            one.finish("q", AttemptResult.REFUSED, attempt=attempt, refusal=RefusalReason.BUSY)
+            one.wait(10 * MS)
+            one.hear("gw-eu", EU)
+        assert started(one.effects) == ["gw-eu", "gw-eu"]
+        one.probe("r0")
+        assert started(one.effects)[-1] == "r0"
+
+    def test_equal_matches_go_to_the_nearest(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER, peer_spec("gw-ap", AP)])
+        one.probe(waiting=1)
+        one.hear("gw-ap", AP, rtt_ms=150)
+        one.hear("gw-eu", EU, rtt_ms=70)
+        assert started(one.ask("q")) == ["gw-eu"]
+
+    def test_the_longest_match_beats_the_nearest(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER, peer_spec("gw-ap", AP)])
+        one.probe(waiting=1)
+        one.hear("gw-ap", AP, rtt_ms=150)
+        one.ask("first", prompt="conversation " * 20)
+        one.finish("first")
+        one.wait(10 * MS)
+        one.hear("gw-eu", EU, rtt_ms=70)
+        one.hear("gw-ap", AP, rtt_ms=150)
+        assert started(one.ask("second", prompt="conversation " * 20)) == ["gw-ap"]
+
+    def test_a_sibling_gateway_competes_by_prefix(self) -> None:
+        one = desk(replicas=1, peers=[peer_spec("gw-us-2", US)])
+        one.probe(waiting=1)
+        one.hear("gw-us-2", US)
+        assert started(one.ask("first", prompt="session " * 30)) == ["gw-us-2"]
+        one.finish("first")
+        one.wait(10 * MS)
+        one.probe()
+        one.hear("gw-us-2", US)
+        assert started(one.ask("second", prompt="session " * 30)) == ["gw-us-2"]
+        assert started(one.ask("other", prompt="quite another text " * 10)) == ["r0"]
+
+
+class TestForwardsIn:
+    def test_a_forward_is_accepted_and_placed(self) -> None:
+        one = desk(peers=[EU_PEER])
+        effects = one.tell(forward("q"))
+        assert [type(effect) for effect in effects[:2]] == [AcceptForward, StartLeg]
+
+    def test_it_is_never_forwarded_again(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER, peer_spec("gw-ap", AP)])
+        one.probe(waiting=1)
+        one.hear("gw-ap", AP)
+        effects = one.tell(forward("q"))
+        assert isinstance(effects[0], AcceptForward)
+        assert started(one.effects) == []
+
+    @pytest.mark.parametrize(
+        ("event", "reason"),
+        [
+            (forward("q", origin="gw-stranger"), RefusalReason.RESIDENCY_NOT_ACCEPTED),
+            (forward("q", origin_place=AP), RefusalReason.RESIDENCY_STAMP),
+            (forward("q", allowed=rule(EU)), RefusalReason.RESIDENCY_STAMP),
+            (forward("q", hops=Hops(0, 2)), RefusalReason.HOP_LIMIT),
+            (forward("q", hops=Hops(0, 0)), RefusalReason.HOP_LIMIT),
+            (forward("q", deadline_ns=0), RefusalReason.DEADLINE),
+        ],
+    )
+    def test_what_may_not_come_in_is_refused_with_its_reason(
+        self, event: ForwardArrived, reason: RefusalReason
+    ) -> None:
+        (refusal,) = [effect for effect in desk(peers=[EU_PEER]).tell(event) if isinstance(effect, RefuseForward)]
+        assert refusal.reason is reason
+
+    def test_a_policy_that_does_not_accept_the_origin_refuses(self) -> None:
+        one = desk(peers=[EU_PEER], own_policy=policy(US, accept=rule(AP)))
+        (refusal,) = one.tell(forward("q"))[:1]
+        assert isinstance(refusal, RefuseForward)
+        assert refusal.reason is RefusalReason.RESIDENCY_NOT_ACCEPTED
+
+    def test_an_adopted_replica_in_a_forbidden_place_is_not_used(self) -> None:
+        one = desk(replicas=[replica_spec("adopted", AP)], peers=[EU_PEER])
+        (refusal,) = one.tell(forward("q", allowed=rule(EU, US)))[:1]
+        assert isinstance(refusal, RefuseForward)
+        assert refusal.reason is RefusalReason.UNKNOWN_MODEL
+
+    def test_a_queue_longer_than_tau_refuses_as_busy(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1)))
+        one.probe(waiting=1)
+        one.ask("own")
+        (refusal,) = one.tell(forward("q"))[:1]
+        assert isinstance(refusal, RefuseForward)
+        assert refusal.reason is RefusalReason.BUSY
+
+    def test_a_forwarded_duplicate_is_refused(self) -> None:
+        one = desk(peers=[EU_PEER])
+        one.tell(forward("q"))
+        (refusal,) = one.tell(forward("q"))[:1]
+        assert isinstance(refusal, RefuseForward)
+        assert refusal.reason is RefusalReason.DUPLICATE
+
+
+class TestResidency:
+    def test_a_peer_outside_the_rule_is_never_asked(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], own_policy=policy(US, process=rule(US, AP)))
+        one.probe(waiting=1)
+        one.hear("gw-eu", EU)
+        assert started(one.ask("q")) == []
+
+    def test_a_forbidden_peer_with_an_adopted_replica_in_an_allowed_place_is_never_asked(self) -> None:
+        """The peer itself would see the plaintext."""
+        one = desk(replicas=1, peers=[EU_PEER], own_policy=policy(US, process=rule(US, AP)))
+        one.probe(waiting=1)
+        from gateway.core.events import PeersObserved
+        from gateway.core.vocabulary import DEFAULT_POOL, LoadReport, ModelCapacity, ModelName, PeerObservation
+
+        capacity = ModelCapacity(ModelName("llama"), DEFAULT_POOL, AP, 1, 1)
+        report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))
+        one.tell(PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 1, 1),)))
+        assert started(one.ask("q")) == []
+
+    def test_a_tenant_that_may_not_enter_is_refused(self) -> None:
+        away = {TenantName("eu-only"): TenantPolicy(rule(EU))}
+        one = desk(own_policy=policy(US, tenants=away))
+        assert ended(one.ask("q", tenant="eu-only")) == [("q", "rejected_residency_ingress")]
+
+    def test_a_closed_policy_forwards_nothing_and_takes_nothing(self) -> None:
+        one = busy_desk(own_policy=closed_policy(US, "file missing"))
+        assert started(one.ask("q")) == []
+        assert isinstance(one.tell(forward("f"))[0], RefuseForward)
+
+    def test_what_waits_is_judged_again_when_the_policy_changes(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], own_policy=policy(US, process=rule(US)))
+        one.probe(waiting=1)
+        one.hear("gw-eu", EU)
+        one.ask("q")
+        assert started(one.tell(PolicyApplied(policy(US)))) == ["gw-eu"]
+
+    def test_a_retry_runs_under_the_policy_of_its_moment(self) -> None:
+        one = busy_desk()
+        one.ask("q")
+        one.tell(PolicyApplied(policy(US, process=rule(US))))
+        one.finish("q", AttemptResult.FAILED)
+        one.wait(10 * MS)
+        assert started(one.hear("gw-eu", EU)) == []
+        assert started(one.probe("r0")) == ["r0"]
+
+
+class TestChangesOfTheFleet:
+    def test_a_returning_replica_ramps_up(self) -> None:
+        config = CoreConfig(pushing=PushingConfig(in_band_credit=None), attempt=AttemptConfig(ramp_step_ns=1 * SECOND))
+        one = desk(replicas=1, config=config)
+        one.probe(healthy=False)
+        one.wait(10 * MS)
+        one.probe()
+        taken = [len(started(one.ask(f"q{i}"))) for i in range(4)]
+        assert taken == [1, 0, 0, 0]
+        one.wait(990 * MS)
+        one.probe()
+        one.wait(20 * MS)
+        assert len(started(one.effects)) == 2
+
+    def test_a_removed_replica_gets_nothing_new_and_its_attempts_may_end(self) -> None:
+        one = desk(replicas=1)
+        one.ask("q")
+        one.tell(AssignmentApplied(2, (replica_spec("new"),), ()))
+        one.probe()
+        assert ended(one.finish("q")) == [("q", "completed")]
+        assert started(one.ask("next")) == ["new"]
+
+    def test_an_older_assignment_is_ignored(self) -> None:
+        one = desk(replicas=2)
+        one.tell(AssignmentApplied(3, (replica_spec("r9"),), ()))
+        one.tell(AssignmentApplied(2, (replica_spec("r5"),), ()))
+        assert [state.spec.replica_id for state in one.core.replicas] == ["r9"]
+
+    def test_a_lost_replica_is_not_used(self) -> None:
+        one = desk(replicas=1)
+        one.tell(TargetLost(replica_target(ReplicaId("r0")), "connection refused"))
+        assert started(one.ask("q")) == []
+
+    def test_draining_refuses_new_work_and_finishes_old(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER])
+        one.ask("running")
+        one.tell(DrainRequested())
+        assert ended(one.ask("late")) == [("late", "rejected_draining")]
+        assert isinstance(one.tell(forward("f"))[0], RefuseForward)
+        assert ended(one.finish("running")) == [("running", "completed")]
+
+    def test_a_new_config_decides_again_at_once(self) -> None:
+        one = busy_desk(config=CoreConfig(placement=PlacementConfig(overflow=OverflowMode.OFF)))
+        one.ask("q")
+        assert started(one.tell(ConfigApplied(CoreConfig()))) == ["gw-eu"]
+
+
+class TestHeartbeats:
+    def published(self, effects: list[object]) -> list[PublishLoad]:
+        return [effect for effect in effects if isinstance(effect, PublishLoad)]
+
+    def test_nothing_new_means_only_keep_alives(self) -> None:
+        one = desk()
+        one.wait(200 * MS)
+        assert len(self.published(list(one.wait(3 * SECOND)))) in (3, 4)
+
+    def test_a_change_is_told_within_the_interval_and_not_more_often(self) -> None:
+        one = desk(replicas=1)
+        one.wait(SECOND)
+        told = self.published(list(one.probe(waiting=1)) + list(one.wait(100 * MS)))
+        assert told[-1].report.capacities[0].available == 0
+        flapping = []
+        for i in range(100):
+            flapping += one.probe(waiting=i % 2)
+            flapping += one.wait(10 * MS)
+        assert len(self.published(list(flapping))) <= 11
+
+    def test_a_draining_gateway_says_so(self) -> None:
+        one = desk()
+        one.wait(SECOND)
+        told = self.published(one.tell(DrainRequested()) + one.wait(100 * MS))
+        assert told[0].report.accepting is False
+
+
+def test_time_never_goes_backwards() -> None:
+    one = desk()
+    one.wait(1 * SECOND)
+    with pytest.raises(AssertionError, match="backwards"):
+        one.core.handle(AttemptEnded(RequestId("x"), 1, AttemptResult.FAILED), 5)
