@@ -63,7 +63,8 @@ class Leg(Protocol):
     def head(self) -> LegHead: ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, in pieces of any size. Raises LegFailure when the target dies or misbehaves midway."""
+        """The body as it arrives, in pieces of any size. Raises LegFailure when the target dies or misbehaves
+        midway."""
         ...
 
 
@@ -73,7 +74,8 @@ class LegOpener(Protocol):
     def open(
         self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
     ) -> AbstractAsyncContextManager[Leg]:
-        """Connect, send, and wait for the head; entering raises LegFailure. `on_accepted` is called once, when the target took it."""
+        """Connect, send, and wait for the head; entering raises LegFailure. `on_accepted` is called once, when the
+        target took it."""
         ...
 
 
@@ -81,7 +83,8 @@ class Sink(Protocol):
     """Where the answer goes: an HTTP client or the gateway that forwarded to us."""
 
     async def start(self, head: LegHead) -> None:
-        """Send status and headers. Called at most once, and only when the first token, body byte or error body is at hand."""
+        """Send status and headers. Called at most once, and only when the first token, body byte or error body is
+        at hand."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -93,7 +96,8 @@ class Sink(Protocol):
         ...
 
     async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        """Finish. Before `start`, this sends the outcome's error; after it, a failure becomes an error event, never a silent end."""
+        """Finish. Before `start`, this sends the outcome's error; after it, a failure becomes an error event, never
+        a silent end."""
         ...
 
 

@@ -95,7 +95,8 @@ class Breaker:
 
 
 class Ramp:
-    """Limits the attempts at a returning target: one, then twice as many after each step, until the limit is no limit."""
+    """Limits the attempts at a returning target: one, then twice as many after each step, until the limit is no
+    limit."""
 
     __slots__ = ("_config", "limit", "next_step_ns")
 

@@ -1,4 +1,5 @@
-"""Other gateways as their heartbeats describe them, with our own recent forwards counted against what they advertised."""
+"""Other gateways as their heartbeats describe them, with our own recent forwards counted against what they
+advertised."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ class Peers:
             self.refresh(state, now_ns)
 
     def assign(self, specs: Iterable[PeerSpec]) -> tuple[list[PeerState], list[PeerState]]:
-        """Know exactly these peers from now on. Gives those that joined and those that left; a changed spec does both."""
+        """Know exactly these peers from now on. Gives those that joined and those that left; a changed spec does
+        both."""
         wanted = {spec.gateway_id: spec for spec in specs}
         left = [state for state in self if wanted.get(state.spec.gateway_id) != state.spec]
         for state in left:
@@ -246,7 +248,8 @@ class Peers:
         return state.breaker.allows(state.in_flight) and state.ramp.allows(state.in_flight)
 
     def _stale_at_ns(self, observation: PeerObservation) -> int:
-        """One lost packet on a long path must not flap a peer: three keep-alives, or two worst round trips if longer."""
+        """One lost packet on a long path must not flap a peer: three keep-alives, or two worst round trips if
+        longer."""
         keep_alive_ns = self._config.observation.keep_alive_ns
         return observation.generated_ns + max(3 * keep_alive_ns, 2 * observation.rtt_p99_ns)
 

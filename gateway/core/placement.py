@@ -54,7 +54,8 @@ class _Targets:
 
 
 class Placer:
-    """Chooses a target for the head of a class. Costs do not grow with the number of replicas or of waiting requests."""
+    """Chooses a target for the head of a class. Costs do not grow with the number of replicas or of waiting
+    requests."""
 
     def __init__(
         self, region: RegionName, config: PlacementConfig, replicas: Replicas, peers: Peers, rng: random.Random

@@ -216,7 +216,9 @@ class MeshMachine(RuleBasedStateMachine):
         if honest:
             return
         self.lies += 1
-        effects = self.mesh.lie(to, sender, ResidencyStamp(origin, TENANTS[0], EVERYWHERE, "x"), hops, f"lie{self.lies}")
+        effects = self.mesh.lie(
+            to, sender, ResidencyStamp(origin, TENANTS[0], EVERYWHERE, "x"), hops, f"lie{self.lies}"
+        )
         taken = [effect for effect in effects if isinstance(effect, AcceptForward | StartLeg)]
         assert not any(effect.request_id.startswith("lie") for effect in taken)
 

@@ -5,25 +5,32 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.config import AttemptConfig, CoreConfig, OverflowMode, PlacementConfig, PushingConfig, QueueConfig
-from gateway.core.effects import AcceptForward, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import (
     AssignmentApplied,
     AttemptEnded,
     ConfigApplied,
     DrainRequested,
     ForwardArrived,
+    PeersObserved,
     PolicyApplied,
+    ReplicasObserved,
     RequestAbandoned,
     TargetLost,
 )
 from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
+    DEFAULT_POOL,
     AttemptResult,
     GatewayId,
     Hops,
+    LoadReport,
+    ModelCapacity,
+    PeerObservation,
     Place,
     RefusalReason,
     ReplicaId,
+    ReplicaObservation,
     RequestId,
     ResidencyStamp,
     TenantName,
@@ -34,6 +41,7 @@ from tests.support.core import (
     ANYWHERE,
     AP,
     EU,
+    MODEL,
     MS,
     SECOND,
     US,
@@ -49,6 +57,7 @@ from tests.support.core import (
 )
 
 EU_PEER = peer_spec("gw-eu", EU)
+ONE_HOP = Hops(0, 1)
 
 
 def forward(
@@ -57,7 +66,7 @@ def forward(
     origin: str = "gw-eu",
     origin_place: Place = EU,
     allowed: object = ANYWHERE,
-    hops: Hops = Hops(0, 1),
+    hops: Hops = ONE_HOP,
     deadline_ns: int = 60 * SECOND,
 ) -> ForwardArrived:
     stamp = ResidencyStamp(origin_place, TenantName("default"), allowed, "digest")  # type: ignore[arg-type]
@@ -168,18 +177,11 @@ class TestSelectivePushing:
 
     def test_a_probe_sent_before_the_push_accounts_for_nothing(self) -> None:
         one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=0)))
-        sent_at = one.now_ns
+        sent_ns = one.now_ns
         one.wait(5 * MS)
         one.ask("a")
         one.ask("b")
-        now, one.now_ns = one.now_ns, sent_at
-        observation_time = one.now_ns
-        one.now_ns = now
-        assert observation_time < now
-        from gateway.core.events import ReplicasObserved
-        from gateway.core.vocabulary import ReplicaObservation
-
-        late = ReplicaObservation(ReplicaId("r0"), observation_time, healthy=True)
+        late = ReplicaObservation(ReplicaId("r0"), sent_ns, healthy=True)
         assert started(one.tell(ReplicasObserved((late,)))) == []
 
     def test_without_credit_knowledge_probes_alone_decide(self) -> None:
@@ -482,10 +484,7 @@ class TestResidency:
         """The peer itself would see the plaintext."""
         one = desk(replicas=1, peers=[EU_PEER], own_policy=policy(US, process=rule(US, AP)))
         one.probe(waiting=1)
-        from gateway.core.events import PeersObserved
-        from gateway.core.vocabulary import DEFAULT_POOL, LoadReport, ModelCapacity, ModelName, PeerObservation
-
-        capacity = ModelCapacity(ModelName("llama"), DEFAULT_POOL, AP, 1, 1)
+        capacity = ModelCapacity(MODEL, DEFAULT_POOL, AP, 1, 1)
         report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))
         one.tell(PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 1, 1),)))
         assert started(one.ask("q")) == []
@@ -565,24 +564,24 @@ class TestChangesOfTheFleet:
 
 
 class TestHeartbeats:
-    def published(self, effects: list[object]) -> list[PublishLoad]:
+    def published(self, effects: list[Effect]) -> list[PublishLoad]:
         return [effect for effect in effects if isinstance(effect, PublishLoad)]
 
     def test_nothing_new_means_only_keep_alives(self) -> None:
         one = desk()
         one.wait(200 * MS)
-        assert len(self.published(list(one.wait(3 * SECOND)))) in (3, 4)
+        assert len(self.published(one.wait(3 * SECOND))) in (3, 4)
 
     def test_a_change_is_told_within_the_interval_and_not_more_often(self) -> None:
         one = desk(replicas=1)
         one.wait(SECOND)
-        told = self.published(list(one.probe(waiting=1)) + list(one.wait(100 * MS)))
+        told = self.published(one.probe(waiting=1) + one.wait(100 * MS))
         assert told[-1].report.capacities[0].available == 0
-        flapping = []
+        flapping: list[Effect] = []
         for i in range(100):
             flapping += one.probe(waiting=i % 2)
             flapping += one.wait(10 * MS)
-        assert len(self.published(list(flapping))) <= 11
+        assert len(self.published(flapping)) <= 11
 
     def test_a_draining_gateway_says_so(self) -> None:
         one = desk()

@@ -1,0 +1,142 @@
+"""How many requests a second one gateway core decides, by number of replicas and with a long queue.
+
+A request here is its whole life in the core: arrival, placement, first token, end, with probes in between; prompts
+are 32 KB
+conversations that share prefixes, under the default policy.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+
+from gateway.core.config import CoreConfig, PushingConfig, PushingMode, QueueConfig
+from gateway.core.effects import Effect, StartLeg
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    Event,
+    FirstToken,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestArrived,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    GatewayId,
+    Jurisdiction,
+    ModelName,
+    Place,
+    PlaceRule,
+    RegionName,
+    ReplicaId,
+    ReplicaObservation,
+    ReplicaSpec,
+    RequestId,
+    RequestProfile,
+    TenantName,
+)
+
+_PLACE = Place(RegionName("us-east-1"), Jurisdiction("US"))
+_MODEL = ModelName("llama")
+_TENANT = TenantName("default")
+_BLOCK_BYTES = 128
+_PROMPT_BYTES = 32 * 1024
+_CONVERSATIONS = 2_000
+_REQUESTS = 4_000
+_ROUNDS = 5
+_SECOND_NS = 1_000_000_000
+_FAR_NS = 10**6 * _SECOND_NS
+
+
+def run() -> Mapping[str, object]:
+    """Medians of several rounds, each on a core that has been warmed up; ratios are within this run."""
+    rates = {replicas: _requests_per_s(replicas, queued=0) for replicas in (8, 128, 1024)}
+    queued = _requests_per_s(128, queued=10_000)
+    return {
+        "prompt_bytes": _PROMPT_BYTES,
+        **{f"requests_per_s_at_{replicas}_replicas": round(rate) for replicas, rate in rates.items()},
+        "requests_per_s_at_128_replicas_with_10000_queued": round(queued),
+        "ratio_1024_to_8_replicas": round(rates[1024] / rates[8], 2),
+        "ratio_10000_queued_to_none": round(queued / rates[128], 2),
+    }
+
+
+def _requests_per_s(replicas: int, *, queued: int) -> float:
+    bench = _Bench(replicas, queued)
+    bench.round()
+    return median(bench.round() for _ in range(_ROUNDS))
+
+
+class _Bench:
+    """One core under a steady load: about half of each replica's limit in flight, or a queue that never empties."""
+
+    def __init__(self, replicas: int, queued: int) -> None:
+        self._rng = random.Random(7)
+        self._replicas = [ReplicaId(f"r{i}") for i in range(replicas)]
+        self._in_flight_max = replicas * 8
+        self._chains = [_chain(number) for number in range(_CONVERSATIONS)]
+        self._core = GatewayCore(GatewayId("gw"), _PLACE, seed=1)
+        self._now_ns = 0
+        self._count = 0
+        self._running: deque[tuple[RequestId, int]] = deque()
+        specs = tuple(ReplicaSpec(replica_id, _PLACE, (_MODEL,)) for replica_id in self._replicas)
+        open_rule = PlaceRule(regions=frozenset({_PLACE.region}))
+        pushing = PushingConfig(PushingMode.OUTSTANDING, outstanding_max=8)
+        self._tell(ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=_FAR_NS))))
+        self._tell(PolicyApplied(ResidencyPolicy(_PLACE, open_rule, open_rule, digest="bench")))
+        self._tell(AssignmentApplied(1, specs, ()))
+        self._probe()
+        for _ in range(self._in_flight_max + queued if queued else self._in_flight_max // 2):
+            self._ask()
+
+    def round(self) -> float:
+        started = time.perf_counter()  # noqa: TID251 - a benchmark measures
+        for number in range(_REQUESTS):
+            self._finish_one()
+            self._ask()
+            if number % 500 == 0:
+                self._probe()
+        return _REQUESTS / (time.perf_counter() - started)  # noqa: TID251 - a benchmark measures
+
+    def _ask(self) -> None:
+        self._count += 1
+        chain = self._chains[self._rng.randrange(_CONVERSATIONS)]
+        request_id = RequestId(f"q{self._count}")
+        profile = RequestProfile(
+            request_id, _MODEL, _TENANT, _PROMPT_BYTES, chain, _BLOCK_BYTES, "session", stream=True
+        )
+        self._tell(RequestArrived(profile, _FAR_NS))
+
+    def _finish_one(self) -> None:
+        request_id, attempt = self._running.popleft()
+        self._tell(FirstToken(request_id, attempt))
+        self._tell(AttemptEnded(request_id, attempt, AttemptResult.COMPLETED))
+
+    def _probe(self) -> None:
+        self._tell(
+            ReplicasObserved(
+                tuple(ReplicaObservation(replica, self._now_ns, healthy=True) for replica in self._replicas)
+            )
+        )
+
+    def _tell(self, event: Event) -> None:
+        self._now_ns += 1_000
+        effects: list[Effect] = self._core.handle(event, self._now_ns)
+        self._running.extend((effect.request_id, effect.attempt) for effect in effects if isinstance(effect, StartLeg))
+
+
+def _chain(number: int) -> bytes:
+    """A 32 KB conversation: an 8 KB system prompt of one of 20 applications, then a history of its own."""
+    application = random.Random(number % 20).randbytes(8 * 1024)
+    history = random.Random(1_000 + number).randbytes(_PROMPT_BYTES - 8 * 1024)
+    salt = prefix_salt(_MODEL, _TENANT, "")
+    chain, _ = prefix_chain(salt, [application, history], block_bytes=_BLOCK_BYTES, blocks_max=4096)
+    return chain

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from gateway.core.prefix_chain import prefix_chain
+from gateway.core.prefix_index import Match, PrefixIndex
+
+ROOMY_BYTES = 2**30
+TTL_NS = 20
+SLOTS = (0, 1, 2, 29, 30, 64, 4000)
+
+Text = tuple[int, ...]
+texts = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple)
+slots = st.sampled_from(SLOTS)
+
+
+def chain_of(text: Text) -> bytes:
+    """One block per letter."""
+    return prefix_chain(b"", [bytes(text)], block_bytes=1, blocks_max=1000)[0]
+
+
+@dataclass
+class PlainIndex:
+    """What the index stands for: when each prefix was last sent to each slot. No tree, no sharing, no bound."""
+
+    seen_ns: dict[tuple[Text, int], int] = field(default_factory=dict)
+
+    def insert(self, text: Text, slot: int, now_ns: int) -> None:
+        for length in range(1, len(text) + 1):
+            self.seen_ns[text[:length], slot] = now_ns
+
+    def retract(self, text: Text, slot: int, keep: int) -> None:
+        if (text[: keep + 1], slot) not in self.seen_ns or keep >= len(text):
+            return
+        latest_ns = max(time_ns for (_, other), time_ns in self.seen_ns.items() if other == slot)
+        self.forget({known for known in self.seen_ns if known[1] == slot and known[0][: keep + 1] == text[: keep + 1]})
+        self.insert(text[:keep], slot, latest_ns)
+
+    def remove_target(self, slot: int) -> None:
+        self.forget({known for known in self.seen_ns if known[1] == slot})
+
+    def expire(self, now_ns: int) -> None:
+        self.forget({known for known, time_ns in self.seen_ns.items() if now_ns - time_ns > TTL_NS})
+
+    def forget(self, known: set[tuple[Text, int]]) -> None:
+        self.seen_ns = {one: time_ns for one, time_ns in self.seen_ns.items() if one not in known}
+
+    def depth(self, text: Text, slot: int) -> int:
+        return next((length for length in range(len(text), 0, -1) if (text[:length], slot) in self.seen_ns), 0)
+
+    def match(self, text: Text, available: tuple[int, ...]) -> Match:
+        blocks = max((self.depth(text, slot) for slot in available), default=0)
+        return Match(blocks, sum(1 << slot for slot in available if blocks and self.depth(text, slot) == blocks))
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Any order of changes: the index answers as the plain one does, but for what it had to evict.
+
+    What it evicts is older than all it keeps. The time of each insertion is its own, so that order is told exactly.
+    """
+
+    sent = Bundle("sent")
+
+    @initialize(bytes_max=st.sampled_from([ROOMY_BYTES, 6000, 3000]))
+    def open(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.index = PrefixIndex(bytes_max, TTL_NS)
+        self.plain = PlainIndex()
+        self.now_ns = 0
+
+    @rule(target=sent, text=texts, slot=slots)
+    def insert(self, text: Text, slot: int) -> Text:
+        return self.send(text, slot)
+
+    @rule(target=sent, text=sent, more=texts, slot=slots)
+    def insert_longer(self, text: Text, more: Text, slot: int) -> Text:
+        return self.send((text + more)[:12], slot)
+
+    def send(self, text: Text, slot: int) -> Text:
+        self.now_ns += 1
+        self.index.insert(chain_of(text), slot, self.now_ns)
+        self.plain.insert(text, slot, self.now_ns)
+        self.take_note_of_evictions()
+        assert self.index.match(chain_of(text), 1 << slot).blocks == len(text), "the newest chain fits, so it stays"
+        return text
+
+    @rule(text=sent | texts, slot=slots, keep=st.integers(0, 12))
+    def retract(self, text: Text, slot: int, keep: int) -> None:
+        self.index.retract(chain_of(text), slot, keep)
+        self.plain.retract(text, slot, keep)
+        self.take_note_of_evictions()
+
+    @rule(slot=slots)
+    def remove_target(self, slot: int) -> None:
+        self.index.remove_target(slot)
+        self.plain.remove_target(slot)
+
+    @rule(passed_ns=st.integers(0, 2 * TTL_NS))
+    def expire(self, passed_ns: int) -> None:
+        self.now_ns += passed_ns
+        self.index.expire(self.now_ns)
+        self.plain.expire(self.now_ns)
+
+    @rule(text=sent | texts, available=st.lists(slots, unique=True).map(tuple))
+    def match(self, text: Text, available: tuple[int, ...]) -> None:
+        mask = sum(1 << slot for slot in available)
+        assert self.index.match(chain_of(text), mask) == self.plain.match(text, available)
+
+    def take_note_of_evictions(self) -> None:
+        seen_ns = self.plain.seen_ns
+        evicted = {
+            (text, slot) for text, slot in seen_ns if self.index.match(chain_of(text), 1 << slot).blocks < len(text)
+        }
+        if self.bytes_max == ROOMY_BYTES:
+            assert evicted == set()
+        if evicted:
+            kept = [time_ns for known, time_ns in seen_ns.items() if known not in evicted]
+            assert max(seen_ns[known] for known in evicted) <= min(kept, default=self.now_ns)
+        self.plain.forget(evicted)
+
+    @invariant()
+    def nothing_is_out_of_order(self) -> None:
+        if hasattr(self, "index"):
+            assert self.index.check() == []
+            assert self.index.size_bytes <= self.bytes_max
+
+
+TestIndexMachine = IndexMachine.TestCase
+TestIndexMachine.settings = settings(max_examples=150, stateful_step_count=40)
+
+hashes = st.integers(0, 3).map(lambda number: bytes([number]) * 8)
+strange_chains = st.lists(hashes, max_size=6).map(b"".join)
+changes = st.tuples(st.sampled_from(["insert", "insert", "retract", "match"]), strange_chains, st.integers(0, 3))
+
+
+@given(st.lists(changes, max_size=40))
+def test_chains_that_no_prompt_can_have_do_no_harm(steps: list[tuple[str, bytes, int]]) -> None:
+    """Hashes that repeat, or that follow different pasts: a gateway must not fall over what another one sent."""
+    index = PrefixIndex(3000, TTL_NS)
+    for now_ns, (what, chain, slot) in enumerate(steps):
+        match what:
+            case "insert":
+                index.insert(chain, slot, now_ns)
+            case "retract":
+                index.retract(chain, slot, slot)
+            case _:
+                assert index.match(chain, 1 << slot).mask in (0, 1 << slot)
+        assert index.check() == []

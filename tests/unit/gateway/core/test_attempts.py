@@ -1,0 +1,98 @@
+"""Breaker, ramp and retry budget."""
+
+from __future__ import annotations
+
+from gateway.core.attempts import Breaker, BreakerState, Ramp, RetryBudget
+from gateway.core.config import AttemptConfig
+from gateway.core.vocabulary import AttemptResult
+
+CONFIG = AttemptConfig(
+    breaker_failures_in_row=3,
+    breaker_window=10,
+    breaker_open_ns=100,
+    breaker_open_max_ns=300,
+    ramp_step_ns=10,
+    ramp_limit=8,
+)
+
+
+def fail(breaker: Breaker, times: int, now_ns: int = 0) -> None:
+    for _ in range(times):
+        breaker.record(AttemptResult.FAILED, now_ns)
+
+
+def test_failures_in_a_row_open_it() -> None:
+    breaker = Breaker(CONFIG)
+    fail(breaker, 2)
+    assert breaker.allows(0)
+    fail(breaker, 1)
+    assert breaker.state is BreakerState.OPEN
+    assert not breaker.allows(0)
+
+
+def test_a_share_of_failures_in_a_full_window_opens_it_though_never_three_in_a_row() -> None:
+    breaker = Breaker(CONFIG)
+    for _ in range(5):
+        breaker.record(AttemptResult.COMPLETED, 0)
+        breaker.record(AttemptResult.FAILED, 0)
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_busy_refused_cancelled_and_client_errors_are_no_failures() -> None:
+    breaker = Breaker(CONFIG)
+    for result in (AttemptResult.BUSY, AttemptResult.REFUSED, AttemptResult.CANCELLED, AttemptResult.CLIENT_ERROR):
+        for _ in range(20):
+            breaker.record(result, 0)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_it_lets_one_trial_through_and_closes_on_success() -> None:
+    breaker = Breaker(CONFIG)
+    fail(breaker, 3)
+    breaker.wake(99)
+    assert not breaker.allows(0)
+    breaker.wake(100)
+    assert breaker.allows(0)
+    assert not breaker.allows(1)
+    assert breaker.record(AttemptResult.COMPLETED, 110)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_each_failed_trial_doubles_the_wait_up_to_the_limit() -> None:
+    breaker = Breaker(CONFIG)
+    fail(breaker, 3, now_ns=0)
+    waits = []
+    now_ns = 0
+    for _ in range(3):
+        waits.append(breaker.open_until_ns - now_ns)
+        now_ns = breaker.open_until_ns
+        breaker.wake(now_ns)
+        fail(breaker, 1, now_ns)
+    assert waits == [100, 200, 300]
+
+
+def test_new_numbers_hold_from_the_next_end_on() -> None:
+    breaker = Breaker(CONFIG)
+    breaker.configure(AttemptConfig(breaker_failures_in_row=1))
+    fail(breaker, 1)
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_a_ramp_doubles_each_step_and_then_is_no_limit() -> None:
+    ramp = Ramp(CONFIG)
+    assert ramp.allows(10**6)
+    ramp.start(0)
+    limits = []
+    for now_ns in (0, 10, 20, 30):
+        ramp.wake(now_ns)
+        limits.append(ramp.limit)
+    assert limits == [1, 2, 4, None]
+
+
+def test_a_budget_never_runs_dry_for_a_quiet_gateway_and_never_multiplies_a_busy_one() -> None:
+    budget = RetryBudget(AttemptConfig(retry_budget_share=0.5, retry_budget_min=2))
+    assert [budget.take() for _ in range(3)] == [True, True, False]
+    budget.first_attempt()
+    assert not budget.take()
+    budget.first_attempt()
+    assert budget.take()

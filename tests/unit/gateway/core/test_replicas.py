@@ -1,0 +1,92 @@
+"""Loads, availability masks and what observations do to them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.bits import slots_of
+from gateway.core.config import CoreConfig, PushingConfig, PushingMode
+from gateway.core.replicas import LoadLevels, Replicas
+from gateway.core.timers import Timers
+from gateway.core.vocabulary import AttemptResult, ReplicaId, ReplicaObservation, RequestId
+from tests.support.core import ANYWHERE, AP, EU, MODEL, US, replica_spec, rule
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), min_size=1), st.integers(1, 2**21 - 1))
+def test_the_least_loaded_of_a_mask_are_found_without_looking_at_each(
+    changes: list[tuple[int, int]], mask: int
+) -> None:
+    levels, plain = LoadLevels(), dict[int, int]()
+    for slot, load in changes:
+        levels.put(slot, load)
+        plain[slot] = load
+    known = [slot for slot in slots_of(mask) if slot in plain]
+    lowest = min((plain[slot] for slot in known), default=None)
+    assert list(slots_of(levels.least(mask))) == [slot for slot in known if plain[slot] == lowest]
+
+
+def replicas(config: CoreConfig | None = None, count: int = 1) -> Replicas:
+    made = Replicas(config or CoreConfig(), Timers())
+    made.assign([replica_spec(f"r{i}") for i in range(count)], 0)
+    for state in list(made):
+        made.observe(ReplicaObservation(state.spec.replica_id, 0, healthy=True), 0)
+    return made
+
+
+def test_an_older_probe_changes_nothing() -> None:
+    some = replicas()
+    some.observe(ReplicaObservation(ReplicaId("r0"), 10, healthy=True, waiting=1), 10)
+    some.observe(ReplicaObservation(ReplicaId("r0"), 5, healthy=True, waiting=0), 11)
+    assert some.available == 0
+
+
+def test_a_probe_of_an_unknown_replica_changes_nothing() -> None:
+    some = replicas()
+    some.observe(ReplicaObservation(ReplicaId("stranger"), 10, healthy=True), 10)
+    assert len(some) == 1
+
+
+def test_outstanding_mode_counts_our_own_attempts() -> None:
+    some = replicas(CoreConfig(pushing=PushingConfig(PushingMode.OUTSTANDING, outstanding_max=2)))
+    state = some.at(0)
+    for number in range(2):
+        assert some.available
+        some.started(state, (RequestId("q"), number), 0)
+    assert not some.available
+    some.ended(state, (RequestId("q"), 0), AttemptResult.COMPLETED, 0)
+    assert some.available
+
+
+def test_blind_mode_pushes_whatever_waits_but_not_to_the_sick() -> None:
+    some = replicas(CoreConfig(pushing=PushingConfig(PushingMode.BLIND)))
+    some.observe(ReplicaObservation(ReplicaId("r0"), 1, healthy=True, waiting=99), 1)
+    assert some.available
+    some.observe(ReplicaObservation(ReplicaId("r0"), 2, healthy=False), 2)
+    assert not some.available
+
+
+def test_eligible_is_by_model_and_place() -> None:
+    some = Replicas(CoreConfig(), Timers())
+    some.assign([replica_spec("us", US), replica_spec("eu", EU), replica_spec("other", US, ["mistral"])], 0)  # type: ignore[list-item]
+    assert [some.at(slot).spec.replica_id for slot in slots_of(some.eligible(MODEL, ANYWHERE))] == ["us", "eu"]
+    assert [some.at(slot).spec.replica_id for slot in slots_of(some.eligible(MODEL, rule(US)))] == ["us"]
+    assert some.eligible(MODEL, rule(AP)) == 0
+
+
+def test_capacities_count_the_available_by_model_pool_and_place() -> None:
+    some = replicas(count=3)
+    some.observe(ReplicaObservation(ReplicaId("r1"), 1, healthy=True, waiting=2), 1)
+    (capacity,) = some.capacities()
+    assert (capacity.replicas, capacity.available) == (3, 2)
+
+
+def test_equal_loads_take_turns() -> None:
+    some = replicas(count=3)
+    assert [some.least_loaded(0b111) for _ in range(4)] == [0, 1, 2, 0]
+
+
+def test_a_slot_is_used_again_after_its_replica_left() -> None:
+    some = replicas(count=2)
+    some.assign([replica_spec("r1"), replica_spec("r7")], 5)
+    assert sorted(state.slot for state in some) == [0, 1]
