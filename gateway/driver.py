@@ -1,0 +1,281 @@
+"""Owns the one core of a live gateway: feeds it events in order, performs its effects, and keeps its one timer.
+
+`submit` never awaits and never reads a socket; an error inside the core ends the process, it is never survived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, assert_never
+
+from gateway.clock import Clock
+from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.events import AttemptEnded, Event, ForwardArrived, RequestAbandoned, RequestArrived, TimePassed
+from gateway.core.vocabulary import AttemptResult, LoadReport, Outcome, RequestId
+
+Order = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest
+"""An effect that belongs to one request."""
+
+TAIL_STEPS_DEFAULT = 512
+_TIMER_GRAIN_S = 0.001
+"""Added to every timer: some event loops count in whole milliseconds and would fire early, again and again."""
+
+
+class Core(Protocol):
+    """What the driver needs of `GatewayCore`."""
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]: ...
+
+    def next_wakeup_ns(self) -> int | None: ...
+
+
+class Observer(Protocol):
+    """Sees every step after its effects were delivered: metrics, the log, the journal. It must not block."""
+
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One event and what the core answered; `effects` is None for the step that made the core fail."""
+
+    now_ns: int
+    event: Event
+    effects: list[Effect] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Why the driver stopped, with the steps that led there, the fatal one last."""
+
+    error: BaseException
+    tail: tuple[Step, ...]
+
+
+class Mailbox:
+    """One request's orders, and the promise that each StartLeg among them is answered by exactly one AttemptEnded.
+
+    Leaving the context early is the cancellation: attempts still open are ended as cancelled, and the request, if the
+    core has not ended it, is reported as abandoned.
+    """
+
+    __slots__ = ("_attempts", "_driver", "_orders", "_running", "_scope", "_waiter", "end", "refused", "request_id")
+
+    def __init__(self, driver: Driver, request_id: RequestId) -> None:
+        self.request_id = request_id
+        self.end: EndRequest | None = None
+        """The core's last word, once spoken; after an early exit it is still there for the log line."""
+        self.refused = False
+        self._driver = driver
+        self._orders: deque[Order] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._scope: asyncio.Timeout | None = None
+        self._running = 0
+        self._attempts: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._attempts:
+            self.end_attempt(_cancelled(self.request_id, self._attempts[0], "the owner left"))
+        if self.end is None and not self.refused:
+            self._driver.submit(RequestAbandoned(self.request_id))
+        self._driver.close_mailbox(self)
+
+    async def next(self) -> Order:
+        """The oldest order not yet read; waits for one."""
+        while not self._orders:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._orders.popleft()
+
+    def leg_scope(self, attempt: int) -> asyncio.Timeout:
+        """Run a leg inside this: its StopLeg, or the request's end, breaks it off with TimeoutError. One at a time."""
+        assert self._scope is None, f"attempt {self._running} still runs"
+        self._running = attempt
+        self._scope = asyncio.timeout(None)
+        return self._scope
+
+    def hurry(self, seconds: float) -> None:
+        """Give the running leg this long to finish by itself. Only from inside its scope."""
+        if self._scope is not None and self._scope.when() is None:
+            self._scope.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    def end_attempt(self, ended: AttemptEnded) -> None:
+        """Answer a StartLeg. The leg's scope is over."""
+        self._scope = None
+        self._attempts.remove(ended.attempt)
+        self._driver.submit(ended)
+
+    def deliver(self, order: Order) -> None:
+        """The driver's side: put an order in, and wake or interrupt the owner."""
+        match order:
+            case StartLeg():
+                self._attempts.append(order.attempt)
+            case StopLeg():
+                if order.attempt == self._running:
+                    self._interrupt()
+            case EndRequest():
+                self.end = order
+                self._interrupt()
+            case RefuseForward():
+                self.refused = True
+            case AcceptForward():
+                pass
+            case _:
+                assert_never(order)
+        self._orders.append(order)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _interrupt(self) -> None:
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(0.0)
+
+
+class Driver:
+    """Real time's owner of a core. All calls come from one event loop's thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        clock: Clock,
+        *,
+        observers: Iterable[Observer] = (),
+        on_crash: Callable[[Crash], None] | None = None,
+        tail_steps: int = TAIL_STEPS_DEFAULT,
+    ) -> None:
+        """`on_crash` is told once, after everyone who waits has been: it may take its time."""
+        self.failed = asyncio.Event()
+        """Set once the core has failed; the composition root waits for it and exits for restart."""
+        self.crash: Crash | None = None
+        self._core = core
+        self._clock = clock
+        self._observers = tuple(observers)
+        self._on_crash = on_crash
+        self._publish: Callable[[LoadReport], None] | None = None
+        self._mailboxes: dict[RequestId, Mailbox] = {}
+        self._inbox: deque[Event] = deque()
+        self._pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ns = 0
+        self._tail: deque[Step] = deque(maxlen=tail_steps)
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._mailboxes)
+
+    def on_publish(self, publish: Callable[[LoadReport], None]) -> None:
+        """Who sends our heartbeats. There is one; the last one registered counts."""
+        self._publish = publish
+
+    def has_mailbox(self, request_id: RequestId) -> bool:
+        return request_id in self._mailboxes
+
+    def open_mailbox(self, request_id: RequestId) -> Mailbox:
+        """Must be entered, and must be open before the request's arrival is submitted."""
+        assert request_id not in self._mailboxes, f"request {request_id} already has an owner"
+        mailbox = Mailbox(self, request_id)
+        self._mailboxes[request_id] = mailbox
+        if self.crash is not None:
+            mailbox.deliver(_end_after_crash(request_id))
+        return mailbox
+
+    def close_mailbox(self, mailbox: Mailbox) -> None:
+        self._mailboxes.pop(mailbox.request_id)
+
+    def submit(self, event: Event) -> None:
+        """Hand an event to the core and perform what it answers. Called from inside a step, it waits its turn."""
+        if self.crash is not None:
+            return
+        assert not isinstance(event, RequestArrived | ForwardArrived) or self.has_mailbox(event.profile.request_id)
+        self._inbox.append(event)
+        if not self._pumping:
+            self._pump()
+
+    def close(self) -> None:
+        """Stop the timer. Nothing is submitted afterwards."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _pump(self) -> None:
+        self._pumping = True
+        try:
+            while self._inbox:
+                self._step(self._inbox.popleft())
+        finally:
+            self._pumping = False
+
+    def _step(self, event: Event) -> None:
+        now_ns = self._clock.now_ns()
+        try:
+            effects = self._core.handle(event, now_ns)
+            self._tail.append(Step(now_ns, event, effects))
+            for effect in effects:
+                self._perform(effect)
+            for observer in self._observers:
+                observer.on_step(now_ns, event, effects)
+            if not self._inbox:
+                self._arm()
+        except Exception as error:  # noqa: BLE001 - whatever failed inside a step, its state can no longer be trusted
+            self._fail(Step(now_ns, event, None), error)
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, PublishLoad):
+            if self._publish is not None:
+                self._publish(effect.report)
+            return
+        mailbox = self._mailboxes.get(effect.request_id)
+        if mailbox is not None:
+            mailbox.deliver(effect)
+        elif isinstance(effect, StartLeg):
+            self._inbox.append(_cancelled(effect.request_id, effect.attempt, "the owner has gone"))
+
+    def _fail(self, fatal: Step, error: Exception) -> None:
+        self.crash = Crash(error, (*self._tail, fatal))
+        self._inbox.clear()
+        self.close()
+        for mailbox in tuple(self._mailboxes.values()):
+            mailbox.deliver(_end_after_crash(mailbox.request_id))
+        self.failed.set()
+        if self._on_crash is not None:
+            self._on_crash(self.crash)
+
+    def _arm(self) -> None:
+        """One timer, at or before the core's next wake-up. One that fires too early only arms the next."""
+        due_ns = self._core.next_wakeup_ns()
+        if due_ns is None or (self._timer is not None and self._timer_due_ns <= due_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = max(0.0, (due_ns - self._clock.now_ns()) / 1e9)
+        self._timer = asyncio.get_running_loop().call_later(wait_s + _TIMER_GRAIN_S, self._on_timer)
+        self._timer_due_ns = due_ns
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        due_ns = self._core.next_wakeup_ns()
+        if due_ns is not None and due_ns <= self._clock.now_ns():
+            self.submit(TimePassed())
+        else:
+            self._arm()
+
+
+def _cancelled(request_id: RequestId, attempt: int, detail: str) -> AttemptEnded:
+    return AttemptEnded(request_id, attempt, AttemptResult.CANCELLED, detail=detail)
+
+
+def _end_after_crash(request_id: RequestId) -> EndRequest:
+    detail = "this gateway met an error of its own and restarts"
+    return EndRequest(request_id, Outcome.FAILED_BEFORE_FIRST_BYTE, detail, attempts=0)

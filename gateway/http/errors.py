@@ -1,0 +1,111 @@
+"""Every refusal and failure a client can meet: one table from reason to status, code and advice on trying again.
+
+Messages never carry an engine's or a peer's words or address: those are for the log, under the request's id.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.core.effects import EndRequest
+from gateway.core.vocabulary import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """How one reason looks on the wire. `code` is for programs and never changes; the message is for people."""
+
+    status: int
+    type: str
+    code: str
+    message: str
+    retry_after_s: float | None = None
+    """When another try makes sense. SDKs try again by themselves on 408, 409, 429 and 5xx, and honour this."""
+    may_retry: bool = True
+    """False keeps SDKs from trying again where their habit would."""
+    shows_detail: bool = False
+    """The core's own words about it may be shown."""
+
+
+class ClientFault(Exception):
+    """The edge's own refusal of a request, before the core has seen it."""
+
+    def __init__(self, kind: ErrorKind, detail: str = "", param: str | None = None) -> None:
+        super().__init__(kind.code)
+        self.kind = kind
+        self.detail = detail
+        self.param = param
+
+
+_BAD_REQUEST = "invalid_request_error"
+_OURS = "server_error"
+
+INVALID_JSON = ErrorKind(400, _BAD_REQUEST, "invalid_json", "The body is not valid JSON.", shows_detail=True)
+INVALID_FIELD = ErrorKind(400, _BAD_REQUEST, "invalid_field", "A field is not valid.", shows_detail=True)
+UNSUPPORTED_FIELD = ErrorKind(
+    400, _BAD_REQUEST, "unsupported_parameter", "A field is reserved for the engines.", shows_detail=True
+)
+INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
+INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
+BODY_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "body_timeout", "The request body did not arrive in time.")
+BODY_TOO_LARGE = ErrorKind(413, _BAD_REQUEST, "body_too_large", "The request body is too large.")
+NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.")
+METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This method is not allowed here.")
+GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
+INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway met an error of its own.", may_retry=False)
+
+ENDINGS: dict[Outcome, ErrorKind] = {
+    Outcome.REJECTED_UNKNOWN_MODEL: ErrorKind(
+        404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True
+    ),
+    Outcome.REJECTED_RESIDENCY_INGRESS: ErrorKind(
+        421, "residency_error", "residency_ingress", "This region may not process the request.", shows_detail=True
+    ),
+    Outcome.REJECTED_QUEUE_FULL: ErrorKind(
+        503, _OURS, "queue_full", "All engines are busy and the queue is full.", 2.0, shows_detail=True
+    ),
+    Outcome.REJECTED_DRAINING: ErrorKind(
+        503, _OURS, "draining", "This gateway is going out of service; another one answers.", 1.0
+    ),
+    Outcome.REJECTED_DUPLICATE: ErrorKind(
+        409, _BAD_REQUEST, "duplicate_request", "A request of this id is running.", may_retry=False
+    ),
+    Outcome.EXPIRED_IN_QUEUE: ErrorKind(504, _OURS, "queue_timeout", "No engine was free in time.", 2.0),
+    Outcome.EXPIRED_RUNNING: ErrorKind(
+        504, _OURS, "deadline_exceeded", "The answer was not complete before the deadline.", may_retry=False
+    ),
+    Outcome.FAILED_BEFORE_FIRST_BYTE: ErrorKind(502, _OURS, "engine_failed", "The engine failed to answer.", 1.0),
+    Outcome.FAILED_MIDSTREAM: ErrorKind(
+        502, _OURS, "engine_failed_midstream", "The engine failed while it was answering.", may_retry=False
+    ),
+    Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client went away."),
+}
+"""All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""
+
+
+def kind_of(end: EndRequest) -> ErrorKind:
+    return ENDINGS.get(end.outcome, INTERNAL)
+
+
+def error_body(kind: ErrorKind, detail: str = "", param: str | None = None) -> bytes:
+    """OpenAI's shape."""
+    message = f"{kind.message} ({detail})" if detail and kind.shows_detail else kind.message
+    return msgspec.json.encode({"error": {"message": message, "type": kind.type, "param": param, "code": kind.code}})
+
+
+def error_headers(kind: ErrorKind) -> dict[str, str]:
+    headers = {"content-type": "application/json"}
+    if kind.retry_after_s is not None:
+        headers["retry-after"] = str(math.ceil(kind.retry_after_s))
+        headers["retry-after-ms"] = str(round(kind.retry_after_s * 1000))
+    if not kind.may_retry:
+        headers["x-should-retry"] = "false"
+    return headers
+
+
+def error_event(end: EndRequest) -> bytes:
+    """What a client reads in place of the rest of its event stream; SDKs raise it as an error."""
+    return b"data: " + error_body(kind_of(end), end.detail) + b"\n\ndata: [DONE]\n\n"

@@ -1,0 +1,24 @@
+"""Tells balancers and operators whether this process lives and wants traffic. Missing engines make it no less ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+Readiness = Callable[[], str]
+"""Empty when ready, else why not. It must not depend on engines or the controller: the mesh lives without them."""
+
+
+def add_health_routes(app: web.Application, readiness: Readiness) -> None:
+    async def live(_: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def ready(_: web.Request) -> web.Response:
+        reason = readiness()
+        if reason:
+            return web.json_response({"status": "not ready", "reason": reason}, status=503)
+        return web.json_response({"status": "ready"})
+
+    app.router.add_get("/health", live)
+    app.router.add_get("/ready", ready)

@@ -1,0 +1,48 @@
+"""The limits of the HTTP edge in the units it works with. It decides nothing and reads no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from gateway.config import GatewayConfig
+from gateway.core.vocabulary import GatewayId, Place
+
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    gateway_id: GatewayId
+    place: Place
+    requests_max: int = 10_000
+    body_bytes_max: int = 16 << 20
+    bodies_bytes_max: int = 512 << 20
+    """All request bodies in memory together."""
+    request_deadline_ns: int = 600 * _SECOND_NS
+    stall_s: float = 60.0
+    """How long a client may take to send its body, or to read what is ready for it."""
+    trust_tenant_header: bool = False
+    prefix_block_bytes: int = 256
+    prefix_blocks_max: int = 4096
+    """Blocks of one prompt that are hashed; what follows them is not told apart."""
+    header_line_bytes_max: int = 8190
+    headers_max: int = 128
+    idle_connection_s: float = 75.0
+    shutdown_s: float = 2.0
+    """What handlers get to leave after they are cancelled at the end of a drain."""
+
+    @classmethod
+    def from_config(cls, config: GatewayConfig) -> Self:
+        limits = config.limits
+        return cls(
+            config.gateway_id,
+            config.place,
+            requests_max=limits.requests_max,
+            body_bytes_max=limits.body_max_bytes,
+            bodies_bytes_max=limits.bodies_held_max_bytes,
+            request_deadline_ns=limits.request_deadline_ns,
+            stall_s=limits.client_stall_ns / _SECOND_NS,
+            trust_tenant_header=config.trust_tenant_header,
+            prefix_block_bytes=config.prefix_block_bytes,
+        )

@@ -1,0 +1,324 @@
+"""One request's life at the edge: submit it, follow the core's orders, relay the answer, close what was opened.
+
+It runs in the handler's own task and starts no other. Leaving it early, on any path, closes the engine's or peer's
+connection and tells the core; it never decides where a request goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from gateway.clock import Clock
+from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
+from gateway.core.events import AttemptEnded, FirstToken, ForwardArrived, LegAccepted, RequestArrived
+from gateway.core.vocabulary import AttemptResult, RefusalReason, RequestProfile, TargetKind
+from gateway.driver import Driver, Mailbox
+from gateway.legs import Leg, LegFailure, LegHead, LegOpener, OutboundRequest, RequestSummary, Sink
+from gateway.sse import EventScanner, Fault, TokenUsage, inspect_answer
+
+EVENT_STREAM = "text/event-stream"
+JSON_HEADERS = (("content-type", "application/json"),)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    held_bytes_max: int = 1 << 20
+    """What may be held back before the first byte goes out: a stream's beginning, or a whole answer."""
+    event_bytes_max: int = 1 << 20
+    trailer_grace_s: float = 1.0
+    """After `[DONE]` the engine may take this long to end its response, so that the connection can be used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerContext:
+    """What every request's owner needs; built once by the composition root."""
+
+    driver: Driver
+    clock: Clock
+    openers: Mapping[TargetKind, LegOpener]
+    settings: OwnerSettings = field(default_factory=OwnerSettings)
+    on_finished: Callable[[RequestProfile, EndRequest, RequestSummary], None] | None = None
+    """Told once about each request that was ours, whichever way it ended."""
+
+
+class RequestOwner:
+    """Runs one request from its arrival to its last byte."""
+
+    __slots__ = ("_arrival", "_arrived_ns", "_context", "_driver", "_mailbox", "_outbound", "_sink", "_summary")
+
+    def __init__(
+        self, context: OwnerContext, arrival: RequestArrived | ForwardArrived, outbound: OutboundRequest, sink: Sink
+    ) -> None:
+        self._context = context
+        self._driver = context.driver
+        self._arrival = arrival
+        self._outbound = outbound
+        self._sink = sink
+        self._summary = RequestSummary()
+        self._arrived_ns = context.clock.now_ns()
+
+    async def run(self) -> EndRequest | RefuseForward:
+        """Returns when the client has its answer. A refused forward is returned untouched: the sink saw nothing of it.
+
+        Cancel it, or let the sink raise, when the client has gone.
+        """
+        profile = self._arrival.profile
+        if self._driver.has_mailbox(profile.request_id):
+            return RefuseForward(profile.request_id, RefusalReason.DUPLICATE, "a request of this id is here already")
+        self._mailbox = self._driver.open_mailbox(profile.request_id)
+        try:
+            with self._mailbox:
+                self._driver.submit(self._arrival)
+                end = await self._follow_orders()
+            if isinstance(end, EndRequest):
+                await self._sink.end(end, self._summary)
+            return end
+        finally:
+            self._report()
+
+    async def _follow_orders(self) -> EndRequest | RefuseForward:
+        while True:
+            order = await self._mailbox.next()
+            match order:
+                case StartLeg():
+                    await self._run_leg(order)
+                case StopLeg():
+                    pass  # that leg is over already
+                case AcceptForward():
+                    await self._sink.accepted()
+                case EndRequest() | RefuseForward():
+                    return order
+                case _:
+                    assert_never(order)
+
+    def _report(self) -> None:
+        """After the mailbox is closed there is a last word for everything but a refused forward."""
+        self._summary.duration_ns = self._context.clock.now_ns() - self._arrived_ns
+        if self._mailbox.end is not None and self._context.on_finished is not None:
+            self._context.on_finished(self._arrival.profile, self._mailbox.end, self._summary)
+
+    async def _run_leg(self, order: StartLeg) -> None:
+        """Run one attempt and answer it with its one AttemptEnded, whatever happens."""
+        relay = _Relay(
+            self._context, self._mailbox, order, self._sink, summary=self._summary, arrived_ns=self._arrived_ns
+        )
+        ended = _ended(order, AttemptResult.CANCELLED, "the owner left")
+        scope = self._mailbox.leg_scope(order.attempt)
+        try:
+            async with scope:
+                opener = self._context.openers[order.target.kind]
+                async with opener.open(order, self._outbound, on_accepted=relay.accepted) as leg:
+                    ended = await relay.run(leg)
+        except LegFailure as failure:
+            ended = relay.ended_early(failure.result, failure.detail, failure.refusal)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            ended = relay.ended_early(AttemptResult.CANCELLED, "stopped")
+        finally:
+            self._summary.attempts.append(f"{order.target}: {ended.result}")
+            self._mailbox.end_attempt(ended)
+
+
+class _Relay:
+    """One attempt's answer on its way from leg to sink. Nothing is sent until it is known to be worth sending."""
+
+    __slots__ = ("_arrived_ns", "_context", "_is_complete", "_mailbox", "_order", "_sink", "_summary", "_usage")
+
+    def __init__(
+        self,
+        context: OwnerContext,
+        mailbox: Mailbox,
+        order: StartLeg,
+        sink: Sink,
+        *,
+        summary: RequestSummary,
+        arrived_ns: int,
+    ) -> None:
+        self._context = context
+        self._mailbox = mailbox
+        self._order = order
+        self._sink = sink
+        self._summary = summary
+        self._arrived_ns = arrived_ns
+        self._usage: TokenUsage | None = None
+        self._is_complete = False
+
+    def accepted(self) -> None:
+        self._context.driver.submit(LegAccepted(self._order.request_id, self._order.attempt))
+
+    def ended_early(self, result: AttemptResult, detail: str, refusal: RefusalReason | None = None) -> AttemptEnded:
+        """The connection ended before its response did, which matters only if the client still waits for something."""
+        if self._is_complete:
+            return self._completed()
+        return replace(_ended(self._order, result, detail), refusal=refusal)
+
+    async def run(self, leg: Leg) -> AttemptEnded:
+        """Raises LegFailure where the attempt failed."""
+        try:
+            return await self._run(leg)
+        finally:
+            self._summary.ran_at = leg.head.ran_at
+
+    async def _run(self, leg: Leg) -> AttemptEnded:
+        head = leg.head
+        if not 200 <= head.status < 300:
+            return await self._relay_client_error(head, leg.chunks())
+        if _is_event_stream(head):
+            return await self._relay_events(head, leg.chunks())
+        return await self._relay_whole(head, leg.chunks())
+
+    async def _relay_client_error(self, head: LegHead, chunks: AsyncIterator[bytes]) -> AttemptEnded:
+        failure = _failure_of(head.status, f"status {head.status}")
+        if failure is not None:
+            raise failure
+        body, rest = await self._hold_whole(chunks)
+        if rest is not None:
+            raise LegFailure(AttemptResult.FAILED, f"status {head.status} with an endless body")
+        return await self._answer_client_error(head, body)
+
+    async def _answer_client_error(self, head: LegHead, body: bytes) -> AttemptEnded:
+        await self._start(_with_length(head, body))
+        await self._sink.write(body)
+        return _ended(self._order, AttemptResult.CLIENT_ERROR, f"status {head.status}")
+
+    async def _relay_whole(self, head: LegHead, chunks: AsyncIterator[bytes]) -> AttemptEnded:
+        """An answer in one piece is held until it is whole, so that one that breaks off can be had elsewhere."""
+        body, rest = await self._hold_whole(chunks)
+        if rest is None:
+            if not body:
+                raise LegFailure(AttemptResult.FAILED, "an empty answer")
+            fault, self._usage = inspect_answer(body)
+            if fault is not None:
+                return await self._answer_fault(head, fault)
+            head = _with_length(head, body)
+        self._first_token()
+        await self._start(head)
+        await self._sink.write(body)
+        if rest is not None:
+            async for data in rest:
+                await self._sink.write(data)
+        return self._completed()
+
+    async def _hold_whole(self, chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
+        """The body, and what is still to come of one that is too large to hold."""
+        held: list[bytes] = []
+        size = 0
+        async for data in chunks:
+            held.append(data)
+            size += len(data)
+            if size > self._context.settings.held_bytes_max:
+                return b"".join(held), chunks
+        return b"".join(held), None
+
+    async def _relay_events(self, head: LegHead, chunks: AsyncIterator[bytes]) -> AttemptEnded:
+        self._summary.is_event_stream = True
+        scanner = EventScanner(event_bytes_max=self._context.settings.event_bytes_max)
+        held = await self._hold_events(scanner, chunks)
+        if scanner.fault is not None:
+            return await self._answer_fault(head, scanner.fault)
+        self._first_token()
+        await self._start(head)
+        write = self._sink.write
+        await write(held)
+        if scanner.done:
+            self._finish_soon(scanner)
+        async for data in chunks:
+            released = scanner.feed(data)
+            if released:
+                await write(released)
+            if scanner.fault is not None:
+                break
+            if scanner.done:
+                self._finish_soon(scanner)
+        return await self._end_events(scanner)
+
+    async def _hold_events(self, scanner: EventScanner, chunks: AsyncIterator[bytes]) -> bytes:
+        """Everything up to the chunk with the first token, or with a reason not to go on."""
+        held: list[bytes] = []
+        size = 0
+        async for data in chunks:
+            released = scanner.feed(data)
+            held.append(released)
+            size += len(released)
+            if scanner.fault is not None or scanner.saw_token or size > self._context.settings.held_bytes_max:
+                return b"".join(held)
+        held.append(scanner.close())
+        if scanner.fault is None and not scanner.saw_token:
+            raise LegFailure(AttemptResult.FAILED, "the stream ended without a token")
+        return b"".join(held)
+
+    async def _end_events(self, scanner: EventScanner) -> AttemptEnded:
+        rest = b"" if scanner.fault is not None else scanner.close()
+        if scanner.fault is not None:
+            raise LegFailure(AttemptResult.FAILED, scanner.fault.detail)
+        if not scanner.is_finished:
+            raise LegFailure(AttemptResult.FAILED, "the stream broke off")
+        if rest:
+            await self._sink.write(rest)
+        self._usage = scanner.usage
+        return self._completed()
+
+    def _finish_soon(self, scanner: EventScanner) -> None:
+        """All that the client wants has passed; what is left is the end of the response itself."""
+        if not self._is_complete:
+            self._is_complete = True
+            self._usage = scanner.usage
+            self._mailbox.hurry(self._context.settings.trailer_grace_s)
+
+    async def _answer_fault(self, head: LegHead, fault: Fault) -> AttemptEnded:
+        """Nothing has been sent: fail so that the core may try elsewhere, or give the client its own error.
+
+        An event stream that begins with a 4xx error is answered with that status, which clients understand better.
+        """
+        failure = _failure_of(fault.code or 500, fault.detail)
+        if failure is not None:
+            raise failure
+        self._summary.is_event_stream = False
+        return await self._answer_client_error(LegHead(fault.code or 500, JSON_HEADERS, head.ran_at), fault.body)
+
+    def _first_token(self) -> None:
+        if self._summary.first_token_ns is None:
+            self._summary.first_token_ns = self._context.clock.now_ns() - self._arrived_ns
+        self._context.driver.submit(FirstToken(self._order.request_id, self._order.attempt))
+
+    async def _start(self, head: LegHead) -> None:
+        self._summary.started = True
+        await self._sink.start(head)
+
+    def _completed(self) -> AttemptEnded:
+        usage = self._usage or TokenUsage()
+        self._summary.prompt_tokens = usage.prompt_tokens
+        self._summary.output_tokens = usage.output_tokens
+        self._summary.cached_tokens = usage.cached_tokens
+        ended = _ended(self._order, AttemptResult.COMPLETED, "")
+        return replace(ended, prompt_tokens=usage.prompt_tokens, output_tokens=usage.output_tokens)
+
+
+def _ended(order: StartLeg, result: AttemptResult, detail: str) -> AttemptEnded:
+    return AttemptEnded(order.request_id, order.attempt, result, detail=detail)
+
+
+def _failure_of(status: int, detail: str) -> LegFailure | None:
+    """What a status says about the engine; None when it is about the client's request.
+
+    401 is about the engine too: the client's own key never reaches it, so it is the gateway's that was turned down.
+    """
+    if status in (429, 503):
+        return LegFailure(AttemptResult.BUSY, detail)
+    if 400 <= status < 500 and status not in (401, 408):
+        return None
+    return LegFailure(AttemptResult.FAILED, detail)
+
+
+def _is_event_stream(head: LegHead) -> bool:
+    content_type = next((value for name, value in head.headers if name.lower() == "content-type"), "")
+    return content_type.lower().startswith(EVENT_STREAM)
+
+
+def _with_length(head: LegHead, body: bytes) -> LegHead:
+    """A body that is at hand whole goes out with its length, however it came in."""
+    headers = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
+    return replace(head, headers=(*headers, ("content-length", str(len(body)))))

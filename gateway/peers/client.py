@@ -1,0 +1,166 @@
+"""Forwards: opens a leg at a peer and turns whatever comes back into a head, body bytes or a LegFailure.
+
+Leaving a leg early cancels the call, and with it the request at the peer, down to its engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import assert_never
+
+import grpc
+import grpc.aio
+
+from gateway.clock import Clock
+from gateway.core.effects import StartLeg
+from gateway.core.vocabulary import AttemptResult, GatewayId, Outcome, RefusalReason
+from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest
+from gateway.peers import codec
+from gateway.peers.link import PeerLink
+from protos.mesh.v1 import peer_pb2 as pb
+
+_SECOND_NS = 1_000_000_000
+_DEADLINE_GRACE_S = 1.0
+"""The call outlives the request's deadline by this, so that the peer's own word about it arrives."""
+_CLOSE_WAIT_S = 1.0
+
+_Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]
+
+
+class PeerLegOpener:
+    """Opens legs at peers."""
+
+    def __init__(self, links: Mapping[GatewayId, PeerLink], gateway_id: GatewayId, clock: Clock) -> None:
+        self._links = links
+        self._gateway_id = gateway_id
+        self._clock = clock
+
+    @asynccontextmanager
+    async def open(
+        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
+    ) -> AsyncIterator[Leg]:
+        link = self._links.get(GatewayId(order.target.id))
+        if link is None:
+            raise LegFailure(AttemptResult.FAILED, f"no connection to peer {order.target.id}")
+        now_ns = self._clock.now_ns()
+        message = codec.forward_to_pb(order, request, self._gateway_id, now_ns)
+        timeout_s = max(order.deadline_ns - now_ns, 0) / _SECOND_NS + _DEADLINE_GRACE_S
+        call = link.stub.Forward(message, timeout=timeout_s)
+        try:
+            await _until_accepted(call, link.peering.accept_timeout_ns / _SECOND_NS)
+            on_accepted()
+            yield PeerLeg(call, await _until_head(call))
+        finally:
+            call.cancel()
+
+
+class PeerLeg:
+    """A forward that the peer has begun to answer."""
+
+    def __init__(self, call: _Call, head: LegHead) -> None:
+        self.head = head
+        self._call = call
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            message = await _read(self._call)
+            kind = message.WhichOneof("kind")
+            if kind == "ended":
+                await self._end(message.ended)
+                return
+            if kind != "data":
+                raise LegFailure(AttemptResult.FAILED, f"the peer sent {kind} in the middle of a body")
+            yield message.data
+
+    async def _end(self, message: pb.Ended) -> None:
+        with _faults_as_leg_failures():
+            ended = codec.read_ended(message)
+        if ended.outcome not in (Outcome.COMPLETED, Outcome.CLIENT_ERROR):
+            raise failure_of(ended)
+        await _until_closed(self._call)
+
+
+def failure_of(ended: codec.EndedForward) -> LegFailure:
+    """What the peer's outcome means for this attempt: a change of mind is a refusal, all else a failure."""
+    match ended.outcome:
+        case Outcome.REJECTED_UNKNOWN_MODEL:
+            return _refusal(RefusalReason.UNKNOWN_MODEL, ended.detail)
+        case Outcome.REJECTED_RESIDENCY_INGRESS:
+            return _refusal(RefusalReason.RESIDENCY_NOT_ACCEPTED, ended.detail)
+        case Outcome.REJECTED_QUEUE_FULL:
+            return _refusal(RefusalReason.QUEUE_FULL, ended.detail)
+        case Outcome.REJECTED_DRAINING:
+            return _refusal(RefusalReason.DRAINING, ended.detail)
+        case Outcome.REJECTED_DUPLICATE:
+            return _refusal(RefusalReason.DUPLICATE, ended.detail)
+        case Outcome.EXPIRED_IN_QUEUE:
+            return _refusal(RefusalReason.BUSY, ended.detail)
+        case (
+            Outcome.COMPLETED
+            | Outcome.CLIENT_ERROR
+            | Outcome.ABANDONED
+            | Outcome.EXPIRED_RUNNING
+            | Outcome.FAILED_BEFORE_FIRST_BYTE
+            | Outcome.FAILED_MIDSTREAM
+        ):
+            return LegFailure(AttemptResult.FAILED, f"it ended as {ended.outcome} there: {ended.detail}")
+        case _:
+            assert_never(ended.outcome)
+
+
+async def _until_accepted(call: _Call, wait_max_s: float) -> None:
+    try:
+        async with asyncio.timeout(wait_max_s):
+            message = await _read(call)
+    except TimeoutError as error:
+        raise LegFailure(AttemptResult.FAILED, "the peer neither accepted nor refused in time") from error
+    kind = message.WhichOneof("kind")
+    if kind == "refused":
+        with _faults_as_leg_failures():
+            raise _refusal(*codec.read_refused(message.refused))
+    if kind != "accepted":
+        raise LegFailure(AttemptResult.FAILED, f"the peer's first word was {kind}")
+
+
+async def _until_head(call: _Call) -> LegHead:
+    message = await _read(call)
+    kind = message.WhichOneof("kind")
+    with _faults_as_leg_failures():
+        if kind == "ended":
+            raise failure_of(codec.read_ended(message.ended))
+        if kind != "head":
+            raise LegFailure(AttemptResult.FAILED, f"the peer sent {kind} before a head")
+        return codec.read_head(message.head)
+
+
+async def _read(call: _Call) -> pb.ForwardResponse:
+    with _faults_as_leg_failures():
+        message = await call.read()
+    if not isinstance(message, pb.ForwardResponse):
+        raise LegFailure(AttemptResult.FAILED, "the peer closed the forward without a last word")
+    return message
+
+
+async def _until_closed(call: _Call) -> None:
+    """Let the peer close an ended call itself; cancelling it now could reach the peer first."""
+    try:
+        async with asyncio.timeout(_CLOSE_WAIT_S):
+            await call.read()
+    except (TimeoutError, grpc.aio.AioRpcError):
+        pass  # the answer is whole: how the call closes changes nothing
+
+
+@contextmanager
+def _faults_as_leg_failures() -> Iterator[None]:
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise LegFailure(AttemptResult.FAILED, f"{error.code().name}: {error.details()}") from error
+    except codec.WireError as error:
+        raise LegFailure(AttemptResult.FAILED, f"the peer's message is malformed: {error}") from error
+
+
+def _refusal(reason: RefusalReason, detail: str) -> LegFailure:
+    return LegFailure(AttemptResult.REFUSED, detail, reason)

@@ -1,0 +1,410 @@
+"""Between protobuf messages and the mesh's own values. Nothing from the wire goes further unchecked.
+
+A peer is another party: its lengths, words and numbers are bounded before they reach the core, and a message that
+breaks a bound raises WireError, which ends that call and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
+from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.events import ForwardArrived
+from gateway.core.vocabulary import (
+    PREFIX_HASH_BYTES,
+    GatewayId,
+    Hops,
+    Jurisdiction,
+    LoadReport,
+    ModelCapacity,
+    ModelName,
+    ModelQueue,
+    Outcome,
+    Place,
+    PlaceRule,
+    PoolName,
+    RefusalReason,
+    RegionName,
+    ReplicaId,
+    RequestId,
+    RequestProfile,
+    ResidencyStamp,
+    TenantName,
+)
+from gateway.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
+from protos.mesh.v1 import peer_pb2 as pb
+
+MICROSECOND_NS = 1_000
+MILLISECOND_NS = 1_000_000
+
+AGE_MAX_NS = 3600 * 1_000 * MILLISECOND_NS
+DEADLINE_MAX_MS = 24 * 3600 * 1_000
+HOPS_MAX = 8
+"""More is garbage; how many hops are *allowed* is the core's business."""
+HEADERS_MAX = 64
+HEADER_VALUE_LENGTH_MAX = 8192
+TEXT_LENGTH_MAX = 1024
+KEY_LENGTH_MAX = 256
+LIST_LENGTH_MAX = 4096
+PREFIX_BLOCKS_MAX = 2**20
+PROMPT_BYTES_MAX = 2**32
+
+FORWARDED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""What a peer may ask our engines for; anything else an engine offers (loading adapters, sleeping) is not for peers."""
+
+RAN_AT_HEADER = "x-nightside-ran-at"
+"""Travels with a head between gateways: `replica;region;jurisdiction`, so that a client can be told before the body."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_FORBIDDEN_HEADERS = frozenset(
+    {
+        "authorization",
+        "connection",
+        "content-length",
+        "cookie",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "set-cookie",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
+
+_Word = TypeVar("_Word", Outcome, RefusalReason)
+
+
+class WireError(ValueError):
+    """A message that another gateway must not have sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedForward:
+    event: ForwardArrived
+    request: OutboundRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EndedForward:
+    """A forward's last message: how it ended there, and where it ran."""
+
+    outcome: Outcome
+    detail: str
+    ran_at: RanAt | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+
+
+# Heartbeats
+
+
+def subscribe_request(gateway_id: GatewayId, place: Place) -> pb.SubscribeRequest:
+    return pb.SubscribeRequest(gateway_id=gateway_id, place=_place_to_pb(place))
+
+
+def read_subscribe_request(message: pb.SubscribeRequest) -> tuple[GatewayId, Place]:
+    return GatewayId(_id(message.gateway_id, "gateway_id")), _place(message.place, "place")
+
+
+def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
+    return pb.SubscribeResponse(
+        gateway_id=report.gateway_id,
+        place=_place_to_pb(report.place),
+        sequence=report.sequence,
+        age_us=age_ns // MICROSECOND_NS,
+        accepting=report.accepting,
+        assignment_version=report.assignment_version,
+        policy_digest=report.policy_digest,
+        capacities=[
+            pb.ModelCapacity(
+                model=each.model,
+                pool=each.pool,
+                place=_place_to_pb(each.place),
+                replicas=each.replicas,
+                available=each.available,
+            )
+            for each in report.capacities
+        ],
+        queues=[pb.ModelQueue(model=each.model, length=each.length) for each in report.queues],
+    )
+
+
+def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
+    """The report and its age in nanoseconds when it was sent."""
+    age_ns = message.age_us * MICROSECOND_NS
+    _require(age_ns <= AGE_MAX_NS, "age_us is over an hour")
+    _require(len(message.capacities) <= LIST_LENGTH_MAX, "too many capacities")
+    _require(len(message.queues) <= LIST_LENGTH_MAX, "too many queues")
+    report = LoadReport(
+        gateway_id=GatewayId(_id(message.gateway_id, "gateway_id")),
+        place=_place(message.place, "place"),
+        sequence=message.sequence,
+        accepting=message.accepting,
+        assignment_version=message.assignment_version,
+        policy_digest=_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
+        capacities=tuple(_capacity(each) for each in message.capacities),
+        queues=tuple(ModelQueue(_model(each.model), each.length) for each in message.queues),
+    )
+    return report, age_ns
+
+
+def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
+    _require(message.available <= message.replicas, "more replicas available than there are")
+    return ModelCapacity(
+        model=_model(message.model),
+        pool=PoolName(_id(message.pool, "pool")),
+        place=_place(message.place, "capacity place"),
+        replicas=message.replicas,
+        available=message.available,
+    )
+
+
+# Forwards
+
+
+def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, now_ns: int) -> pb.ForwardRequest:
+    assert order.hops is not None, "the core gives every forward its hops"
+    assert order.stamp is not None, "the core gives every forward its stamp"
+    return pb.ForwardRequest(
+        request_id=order.request_id,
+        origin_gateway_id=origin,
+        hops_in_region=order.hops.in_region,
+        hops_cross_region=order.hops.cross_region,
+        stamp=_stamp_to_pb(order.stamp),
+        deadline_ms=max((order.deadline_ns - now_ns) // MILLISECOND_NS, 1),
+        profile=_profile_to_pb(request.profile),
+        path=request.path,
+        headers=_headers_to_pb(request.headers),
+        body=request.body,
+    )
+
+
+def read_forward(message: pb.ForwardRequest, now_ns: int) -> ArrivedForward:
+    _require(0 < message.deadline_ms <= DEADLINE_MAX_MS, "deadline_ms is out of bounds")
+    _require(message.path in FORWARDED_PATHS, "path is not one that may be forwarded")
+    profile = _profile(message)
+    event = ForwardArrived(
+        profile=profile,
+        deadline_ns=now_ns + message.deadline_ms * MILLISECOND_NS,
+        origin_gateway_id=GatewayId(_id(message.origin_gateway_id, "origin_gateway_id")),
+        hops=_hops(message),
+        stamp=_stamp(message.stamp),
+    )
+    _require(event.stamp.tenant == profile.tenant, "stamp and profile name different tenants")
+    return ArrivedForward(event, OutboundRequest(profile, message.path, _headers(message.headers), message.body))
+
+
+def _hops(message: pb.ForwardRequest) -> Hops:
+    hops = Hops(message.hops_in_region, message.hops_cross_region)
+    _require(0 < hops.in_region + hops.cross_region <= HOPS_MAX, "hops are out of bounds")
+    return hops
+
+
+def _profile_to_pb(profile: RequestProfile) -> pb.Profile:
+    return pb.Profile(
+        model=profile.model,
+        tenant=profile.tenant,
+        prompt_bytes=profile.prompt_bytes,
+        prefix=profile.prefix,
+        prefix_block_bytes=profile.prefix_block_bytes,
+        session_key=profile.session_key,
+        stream=profile.stream,
+        output_tokens_max=profile.output_tokens_max,
+    )
+
+
+def _profile(message: pb.ForwardRequest) -> RequestProfile:
+    profile = message.profile
+    blocks, rest = divmod(len(profile.prefix), PREFIX_HASH_BYTES)
+    _require(rest == 0, f"prefix is not a whole number of {PREFIX_HASH_BYTES}-byte hashes")
+    _require(blocks <= PREFIX_BLOCKS_MAX, "prefix has too many blocks")
+    _require(profile.prefix_block_bytes > 0, "prefix_block_bytes is zero")
+    _require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
+    _require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
+    _require(bool(profile.session_key), "session_key is empty")
+    return RequestProfile(
+        request_id=RequestId(_key(message.request_id, "request_id")),
+        model=_model(profile.model),
+        tenant=TenantName(_key(profile.tenant, "tenant")),
+        prompt_bytes=profile.prompt_bytes,
+        prefix=profile.prefix,
+        prefix_block_bytes=profile.prefix_block_bytes,
+        session_key=_text(profile.session_key, "session_key", TEXT_LENGTH_MAX),
+        stream=profile.stream,
+        output_tokens_max=profile.output_tokens_max if profile.HasField("output_tokens_max") else None,
+    )
+
+
+def _stamp_to_pb(stamp: ResidencyStamp) -> pb.ResidencyStamp:
+    return pb.ResidencyStamp(
+        origin=_place_to_pb(stamp.origin),
+        tenant=stamp.tenant,
+        rule=pb.PlaceRule(
+            jurisdictions=sorted(stamp.rule.jurisdictions),
+            regions=sorted(stamp.rule.regions),
+            denied_regions=sorted(stamp.rule.denied_regions),
+        ),
+        policy_digest=stamp.policy_digest,
+    )
+
+
+def _stamp(message: pb.ResidencyStamp) -> ResidencyStamp:
+    rule = PlaceRule(
+        jurisdictions=frozenset(map(Jurisdiction, _ids(message.rule.jurisdictions, "jurisdictions"))),
+        regions=frozenset(map(RegionName, _ids(message.rule.regions, "regions"))),
+        denied_regions=frozenset(map(RegionName, _ids(message.rule.denied_regions, "denied_regions"))),
+    )
+    return ResidencyStamp(
+        origin=_place(message.origin, "stamp origin"),
+        tenant=TenantName(_key(message.tenant, "stamp tenant")),
+        rule=rule,
+        policy_digest=_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
+    )
+
+
+# A forward's answers
+
+
+def accepted_to_pb() -> pb.ForwardResponse:
+    return pb.ForwardResponse(accepted=pb.Accepted())
+
+
+def refused_to_pb(reason: RefusalReason, detail: str) -> pb.ForwardResponse:
+    return pb.ForwardResponse(refused=pb.Refused(reason=reason, detail=detail[:TEXT_LENGTH_MAX]))
+
+
+def read_refused(message: pb.Refused) -> tuple[RefusalReason, str]:
+    return _word(RefusalReason, message.reason), _text(message.detail, "detail", TEXT_LENGTH_MAX)
+
+
+def head_to_pb(head: LegHead) -> pb.ForwardResponse:
+    place = head.ran_at.place
+    ran_at = f"{head.ran_at.replica_id};{place.region};{place.jurisdiction}"
+    headers = tuple(pair for pair in head.headers if pair[0].lower() != RAN_AT_HEADER)
+    return pb.ForwardResponse(
+        head=pb.Head(status=head.status, headers=_headers_to_pb(((RAN_AT_HEADER, ran_at), *headers)))
+    )
+
+
+def read_head(message: pb.Head) -> LegHead:
+    _require(200 <= message.status <= 599, f"{message.status} is not a final HTTP status")
+    headers = _headers(message.headers)
+    named = [value for name, value in headers if name == RAN_AT_HEADER]
+    _require(len(named) == 1, "the head does not say where it comes from")
+    return LegHead(message.status, tuple(pair for pair in headers if pair[0] != RAN_AT_HEADER), _ran_at(named[0]))
+
+
+def _ran_at(text: str) -> RanAt:
+    parts = text.split(";")
+    _require(len(parts) == 3, f"{RAN_AT_HEADER} is malformed")
+    replica_id, region, jurisdiction = (_id(part, RAN_AT_HEADER) for part in parts)
+    return RanAt(ReplicaId(replica_id), Place(RegionName(region), Jurisdiction(jurisdiction)))
+
+
+def data_to_pb(data: bytes) -> pb.ForwardResponse:
+    return pb.ForwardResponse(data=data)
+
+
+def ended_to_pb(end: EndRequest, summary: RequestSummary) -> pb.ForwardResponse:
+    ended = pb.Ended(
+        outcome=end.outcome,
+        detail=end.detail[:TEXT_LENGTH_MAX],
+        prompt_tokens=summary.prompt_tokens,
+        output_tokens=summary.output_tokens,
+    )
+    if summary.ran_at is not None:
+        ended.replica_id = summary.ran_at.replica_id
+        ended.place.CopyFrom(_place_to_pb(summary.ran_at.place))
+    return pb.ForwardResponse(ended=ended)
+
+
+def read_ended(message: pb.Ended) -> EndedForward:
+    ran_at = None
+    if message.replica_id:
+        ran_at = RanAt(ReplicaId(_id(message.replica_id, "replica_id")), _place(message.place, "ended place"))
+    return EndedForward(
+        outcome=_word(Outcome, message.outcome),
+        detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
+        ran_at=ran_at,
+        prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
+        output_tokens=message.output_tokens if message.HasField("output_tokens") else None,
+    )
+
+
+# Parts
+
+
+def _place_to_pb(place: Place) -> pb.Place:
+    return pb.Place(region=place.region, jurisdiction=place.jurisdiction)
+
+
+def _place(message: pb.Place, what: str) -> Place:
+    return Place(RegionName(_id(message.region, what)), Jurisdiction(_id(message.jurisdiction, what)))
+
+
+def _headers_to_pb(headers: Headers) -> list[pb.Header]:
+    """What may travel of a client's or an engine's headers; the rest is left behind, as at any proxy."""
+    travelling = [pb.Header(name=name, value=value) for name, value in headers if _header_fault(name, value) is None]
+    return travelling[:HEADERS_MAX]
+
+
+def _headers(messages: Collection[pb.Header]) -> Headers:
+    _require(len(messages) <= HEADERS_MAX, "too many headers")
+    for each in messages:
+        if fault := _header_fault(each.name, each.value):
+            raise WireError(fault)
+    return tuple((each.name, each.value) for each in messages)
+
+
+def _header_fault(name: str, value: str) -> str | None:
+    if _HEADER_NAME.fullmatch(name) is None:
+        return "a header's name is not a token"
+    if name.lower() in _FORBIDDEN_HEADERS:
+        return f"header {name.lower()} may not be forwarded"
+    if len(value) > HEADER_VALUE_LENGTH_MAX or not value.isprintable():
+        return f"header {name}: value is too long or not plain text"
+    return None
+
+
+def _id(text: str, what: str) -> str:
+    _require(ID_PATTERN.fullmatch(text) is not None, f"{what} is not an id")
+    return text
+
+
+def _ids(texts: Collection[str], what: str) -> list[str]:
+    _require(len(texts) <= LIST_LENGTH_MAX, f"too many {what}")
+    return [_id(text, what) for text in texts]
+
+
+def _model(text: str) -> ModelName:
+    _require(0 < len(text) <= MODEL_NAME_LENGTH_MAX and text.isprintable(), "model is not a model name")
+    return ModelName(text)
+
+
+def _key(text: str, what: str) -> str:
+    _require(0 < len(text) <= KEY_LENGTH_MAX and text.isprintable(), f"{what} is empty, too long or not printable")
+    return text
+
+
+def _text(text: str, what: str, length_max: int) -> str:
+    _require(len(text) <= length_max, f"{what} is too long")
+    return text
+
+
+def _word(words: type[_Word], text: str) -> _Word:
+    try:
+        return words(text)
+    except ValueError as error:
+        raise WireError(f"{text[:64]!r} is no {words.__name__}") from error
+
+
+def _require(holds: bool, fault: str) -> None:
+    if not holds:
+        raise WireError(fault)

@@ -1,0 +1,169 @@
+"""Listens to one peer: its load reports and the round trip to it, turned into observations on our own clock.
+
+A peer that is not who and where our own configuration says is treated as lost, whatever load it reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Never
+
+import grpc
+import grpc.aio
+from structlog.typing import FilteringBoundLogger
+
+from gateway.clock import Clock
+from gateway.config import PeeringConfig
+from gateway.core.events import Event, PeersObserved, TargetLost
+from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
+from gateway.peers import codec
+from gateway.peers.link import PeerLink
+from protos.mesh.v1 import peer_pb2 as pb
+
+_SECOND_NS = 1_000_000_000
+
+
+class PeerLost(Exception):
+    """A subscription is over: why, in words."""
+
+
+class ImposterFound(PeerLost):
+    """Whoever answers at a peer's address is not that peer."""
+
+
+class RoundTrips:
+    """The last round trips to a peer: their median and their p99."""
+
+    def __init__(self, window: int) -> None:
+        self._samples_ns: deque[int] = deque(maxlen=window)
+
+    def add(self, rtt_ns: int) -> None:
+        self._samples_ns.append(rtt_ns)
+
+    def median_ns(self) -> int:
+        return self._quantile_ns(50)
+
+    def p99_ns(self) -> int:
+        return self._quantile_ns(99)
+
+    def _quantile_ns(self, percent: int) -> int:
+        """Nearest rank; 0 before the first sample."""
+        if not self._samples_ns:
+            return 0
+        ordered = sorted(self._samples_ns)
+        return ordered[(len(ordered) * percent + 99) // 100 - 1]
+
+
+class Heartbeats:
+    """What one peer tells about itself. `listen` and `measure` run for as long as the gateway does."""
+
+    def __init__(
+        self,
+        link: PeerLink,
+        gateway_id: GatewayId,
+        place: Place,
+        *,
+        submit: Callable[[Event], None],
+        clock: Clock,
+        rng: random.Random,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.round_trips = RoundTrips(link.peering.rtt_window)
+        self._link = link
+        self._request = codec.subscribe_request(gateway_id, place)
+        self._submit = submit
+        self._clock = clock
+        self._rng = rng
+        self._measured = asyncio.Event()
+        self._heard = False
+        self._log = log.bind(peer=link.peer.spec.gateway_id, address=str(link.peer.address))
+
+    async def listen(self) -> Never:
+        """Hold a subscription, and open it again whenever it breaks."""
+        await self._measured.wait()
+        failures = 0
+        while True:
+            try:
+                await self._subscribe()
+            except PeerLost as lost:
+                failures = 1 if self._heard else failures + 1
+                self._lose(lost, failures)
+            await asyncio.sleep(backoff_s(failures, self._link.peering, self._rng))
+
+    async def measure(self) -> Never:
+        """Time a round trip at every interval. One that fails says nothing: silence is noticed by `listen`."""
+        while True:
+            try:
+                self.round_trips.add(await self._ping_ns())
+                self._measured.set()
+            except grpc.aio.AioRpcError as error:
+                self._log.debug("ping failed", code=error.code().name)
+            await asyncio.sleep(self._link.peering.ping_interval_ns / _SECOND_NS)
+
+    async def _ping_ns(self) -> int:
+        started_ns = self._clock.now_ns()
+        await self._link.stub.Ping(pb.PingRequest(), timeout=self._link.peering.ping_timeout_ns / _SECOND_NS)
+        return self._clock.now_ns() - started_ns
+
+    async def _subscribe(self) -> Never:
+        call = self._link.stub.Subscribe(self._request)
+        try:
+            while True:
+                async with asyncio.timeout(self._link.peering.silence_max_ns / _SECOND_NS):
+                    message = await call.read()
+                if not isinstance(message, pb.SubscribeResponse):
+                    raise PeerLost("it closed its heartbeats")
+                self._take_in(message)
+        except TimeoutError as error:
+            raise PeerLost("it fell silent") from error
+        except grpc.aio.AioRpcError as error:
+            raise PeerLost(f"{error.code().name}: {error.details()}") from error
+        except codec.WireError as error:
+            raise PeerLost(f"its heartbeat is malformed: {error}") from error
+        finally:
+            call.cancel()
+
+    def _take_in(self, message: pb.SubscribeResponse) -> None:
+        report, age_ns = codec.read_load(message)
+        if fault := identity_fault(report, self._link.peer.spec):
+            raise ImposterFound(fault)
+        if not self._heard:
+            self._heard = True
+            self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
+        self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
+
+    def _lose(self, lost: PeerLost, failures: int) -> None:
+        """Report the loss once, at once: a new subscription may take long, and staleness would take longer."""
+        if isinstance(lost, ImposterFound):
+            self._log.error("peer is not who it should be; nothing is sent there", detail=str(lost))
+        elif failures == 1:
+            self._log.warning("peer lost" if self._heard else "peer not reached", detail=str(lost))
+        if self._heard or isinstance(lost, ImposterFound):
+            self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
+        self._heard = False
+
+
+def observe(report: LoadReport, age_ns: int, round_trips: RoundTrips, now_ns: int) -> PeerObservation:
+    """Put a report on our clock: it was measured `age_ns` before it was sent, half a round trip ago."""
+    rtt_ns = round_trips.median_ns()
+    generated_ns = now_ns - age_ns - rtt_ns // 2
+    return PeerObservation(report, generated_ns, heard_ns=now_ns, rtt_ns=rtt_ns, rtt_p99_ns=round_trips.p99_ns())
+
+
+def identity_fault(report: LoadReport, spec: PeerSpec) -> str | None:
+    """Who and where it says it is, against who and where our operator says it is."""
+    if report.gateway_id != spec.gateway_id:
+        return f"it calls itself {report.gateway_id}, we know it as {spec.gateway_id}"
+    if report.place != spec.place:
+        claimed = f"{report.place.region}/{report.place.jurisdiction}"
+        return f"it claims to be in {claimed}, we know it in {spec.place.region}/{spec.place.jurisdiction}"
+    return None
+
+
+def backoff_s(failures: int, peering: PeeringConfig, rng: random.Random) -> float:
+    """Twice as long after each failure in a row, between bounds, and scattered so that peers do not return as one."""
+    longest_ns = min(peering.reconnect_min_ns << min(max(failures - 1, 0), 32), peering.reconnect_max_ns)
+    return longest_ns * rng.uniform(0.5, 1.0) / _SECOND_NS

@@ -1,0 +1,193 @@
+"""What other gateways may ask of us: our heartbeats, a ping, and to run one of their requests.
+
+It places nothing: a forward enters the core like any request, and the core's answer, accepted or refused, goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config import Address, PeeringConfig
+from gateway.core.effects import EndRequest, RefuseForward
+from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason
+from gateway.legs import LegHead, RequestSummary
+from gateway.owner import OwnerContext, RequestOwner
+from gateway.peers import codec
+from gateway.peers.board import LoadBoard
+from gateway.peers.link import shared_options
+from protos.mesh.v1 import peer_pb2 as pb
+from protos.mesh.v1 import peer_pb2_grpc
+
+SERVICE_NAME = "nightside.mesh.v1.PeerService"
+
+_SECOND_NS = 1_000_000_000
+_OTHER_CALLS_MAX = 256
+"""Pings and health checks that may run beside forwards and subscriptions."""
+_DATA_BYTES_MAX = 256 * 1024
+"""A larger piece of a body is sent in parts, so that no answer can outgrow the limit on messages."""
+
+_Context = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
+_SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
+_PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
+
+
+class PeerService:
+    """The three calls of `peer.proto`."""
+
+    def __init__(
+        self,
+        owners: OwnerContext,
+        board: LoadBoard,
+        peers: Mapping[GatewayId, PeerSpec],
+        *,
+        peering: PeeringConfig,
+        keep_alive_ns: int,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._owners = owners
+        self._board = board
+        self._peers = peers
+        self._peering = peering
+        self._keep_alive_s = keep_alive_ns / _SECOND_NS
+        self._log = log
+        self._subscribers = 0
+        self._forwards = 0
+
+    async def Subscribe(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:  # noqa: N802
+        """Heartbeats until either side leaves. Waiting for a slow reader skips reports, it never collects them."""
+        await self._check_subscriber(request, context)
+        if self._subscribers >= self._peering.subscribers_max:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many subscribers")
+        self._subscribers += 1
+        try:
+            await self._publish(context)
+        finally:
+            self._subscribers -= 1
+
+    async def Ping(self, request: pb.PingRequest, context: _PingContext) -> pb.PingResponse:  # noqa: ARG002, N802
+        return pb.PingResponse()
+
+    async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
+        """Run one request here. The caller's leaving cancels this task, and with it the request."""
+        arrived = await self._read_forward(request, context)
+        if self._forwards >= self._peering.forwards_max:
+            await context.write(codec.refused_to_pb(RefusalReason.BUSY, "too many forwards at once"))
+            return
+        self._forwards += 1
+        try:
+            await self._run(arrived, context)
+        finally:
+            self._forwards -= 1
+
+    async def _publish(self, context: _SubscribeContext) -> None:
+        sent = None
+        while not self._board.closed:
+            sent = await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)
+            if sent is not None:
+                age_ns = self._owners.clock.now_ns() - sent.posted_ns
+                await context.write(codec.load_to_pb(sent.report, age_ns))
+
+    async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
+        end = await RequestOwner(self._owners, arrived.event, arrived.request, ForwardSink(context)).run()
+        if isinstance(end, RefuseForward):
+            await context.write(codec.refused_to_pb(end.reason, end.detail))
+
+    async def _read_forward(self, request: pb.ForwardRequest, context: _Context) -> codec.ArrivedForward:
+        try:
+            return codec.read_forward(request, self._owners.clock.now_ns())
+        except codec.WireError as error:
+            self._log.error("malformed forward", detail=str(error), caller=context.peer())
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def _check_subscriber(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:
+        try:
+            gateway_id, place = codec.read_subscribe_request(request)
+        except codec.WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        fault = self._identity_fault(gateway_id, place)
+        if fault is not None:
+            self._log.error("heartbeats asked for by a stranger", detail=fault, caller=context.peer())
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, fault)
+
+    def _identity_fault(self, gateway_id: GatewayId, place: Place) -> str | None:
+        """Only gateways that our own operator named, and only from where the operator says they are.
+
+        For forwards the core asks the same, and refuses with a reason.
+        """
+        known = self._peers.get(gateway_id)
+        if known is None:
+            return f"gateway {gateway_id} is not among our peers"
+        if known.place != place:
+            told = f"{known.place.region}/{known.place.jurisdiction}"
+            return f"gateway {gateway_id} claims {place.region}/{place.jurisdiction}, we know it in {told}"
+        return None
+
+
+class ForwardSink:
+    """Sends a request's answer back to the gateway that forwarded it. Each write waits while that gateway is slow."""
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+
+    async def accepted(self) -> None:
+        await self._context.write(codec.accepted_to_pb())
+
+    async def start(self, head: LegHead) -> None:
+        await self._context.write(codec.head_to_pb(head))
+
+    async def write(self, data: bytes) -> None:
+        for start in range(0, len(data), _DATA_BYTES_MAX):
+            await self._context.write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
+
+    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        await self._context.write(codec.ended_to_pb(end, summary))
+
+
+class PeerServer:
+    """The gRPC listener: PeerService and the standard health service."""
+
+    def __init__(self, service: PeerService, board: LoadBoard, peering: PeeringConfig) -> None:
+        self._board = board
+        self._server = grpc.aio.server(
+            options=[
+                *shared_options(peering),
+                ("grpc.so_reuseport", 0),  # a second gateway on one port must fail, not share it
+                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # our peers check silent connections
+                ("grpc.http2.max_ping_strikes", 0),
+            ],
+            maximum_concurrent_rpcs=peering.forwards_max + peering.subscribers_max + _OTHER_CALLS_MAX,
+        )
+        self._health = health_aio.HealthServicer()
+        # grpc.aio also takes coroutines that write to their context; the generated types know generators alone.
+        peer_pb2_grpc.add_PeerServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    async def start(self, address: Address) -> Address:
+        """Listen. Returns the real address, also where the system chose the port. Raises OSError if it is taken."""
+        try:
+            port = self._server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address} for peers") from error
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        return replace(address, port=port)
+
+    async def drain(self) -> None:
+        """Tell whoever asks for our health; the core itself refuses new forwards."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """End the subscriptions, give running forwards this long, then close."""
+        self._board.close()
+        await self._server.stop(grace_s)
+
+    async def _set_health(self, status: int) -> None:
+        for service in ("", SERVICE_NAME):
+            await self._health.set(service, status)

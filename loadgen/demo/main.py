@@ -1,0 +1,195 @@
+"""`nightside demo`: three regions on this machine under a skewed load, once with forwarding and once without.
+
+It reports what it measured and nothing else, and leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from gateway.clock import Clock
+from gateway.core.config import OverflowMode
+from loadgen.demo.machine import CpuSampler
+from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
+from loadgen.demo.processes import DemoFailure
+from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario
+from loadgen.demo.screen import Screen
+from loadgen.demo.snippets import curl_snippet, openai_snippet
+from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
+from loadgen.live_runner import ClientGroup, LiveRunner, LoadPlan
+from loadgen.report import RunResult
+from loadgen.wan import read_round_trips
+from loadgen.workload import MultiTurnWorkload
+
+EXIT_PROBLEM = 1
+EXIT_INTERRUPTED = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Demo:
+    """Brings the scenario to life; everything that came of it is in `story`, however it ended."""
+
+    def __init__(self, scenario: DemoScenario, folder: Path, console: Console) -> None:
+        self.story = Story(scenario)
+        self._scenario = scenario
+        self._folder = folder
+        self._console = console
+
+    def introduce(self) -> None:
+        print_intro(self._console, self._scenario, read_round_trips(ROUND_TRIPS_FILE))
+
+    async def compare(self) -> None:
+        """The same load twice, each time on regions that were just started."""
+        for name, overflow in ((MESH_RUN, OverflowMode.ON), (ALONE_RUN, OverflowMode.OFF)):
+            async with asyncio.TaskGroup() as tasks, self._regions(name, overflow, tasks) as mesh:
+                await self._load(name, mesh, tasks)
+
+    async def serve(self) -> None:
+        """Stay up, without load, until interrupted."""
+        async with asyncio.TaskGroup() as tasks, self._regions(MESH_RUN, OverflowMode.ON, tasks) as mesh:
+            print_serving(self._console, self._scenario, mesh)
+            await asyncio.Event().wait()
+
+    def close(self) -> int:
+        """Tell the story, and keep the logs only if something went wrong; returns the exit code."""
+        print_story(self._console, self.story)
+        if self.story.problems():
+            self._console.print(Text(f"Logs and region files: {self._folder}"), soft_wrap=True)
+            return EXIT_PROBLEM
+        shutil.rmtree(self._folder)
+        return 0
+
+    @asynccontextmanager
+    async def _regions(self, name: str, overflow: OverflowMode, tasks: asyncio.TaskGroup) -> AsyncIterator[Mesh]:
+        folder = self._folder / name
+        folder.mkdir()
+        async with AsyncExitStack() as stack:
+            with self._console.status(f"{name}: starting engines and gateways"):
+                mesh = await stack.enter_async_context(running_mesh(self._scenario, overflow, folder, tasks))
+            yield mesh
+
+    async def _load(self, name: str, mesh: Mesh, tasks: asyncio.TaskGroup) -> None:
+        """Send the load; whatever was measured goes into the story, also when we are stopped."""
+        workload = MultiTurnWorkload(self._scenario.workload, seed=self._scenario.seed)
+        runner = LiveRunner(self._plan(mesh), workload, clock=Clock())
+        cpu = CpuSampler()
+        background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self._console, name, runner, cpu).run())]
+        is_partial = True
+        try:
+            await runner.run()
+            is_partial = False
+        finally:
+            for task in background:
+                task.cancel()
+            prefix_tokens = await read_prefix_tokens(mesh.engines)
+            self.story.results.append(
+                RunResult(
+                    name=name,
+                    regions=tuple(region.name for region in self._scenario.regions),
+                    load_s=runner.load_s,
+                    records=tuple(runner.records),
+                    prefix_tokens=prefix_tokens,
+                    machine=cpu.use(),
+                    is_partial=is_partial,
+                )
+            )
+
+    def _plan(self, mesh: Mesh) -> LoadPlan:
+        groups = tuple(
+            ClientGroup(region.name, mesh.gateways[region.name], region.clients) for region in self._scenario.regions
+        )
+        return LoadPlan(groups, self._scenario.model, self._scenario.load_s, self._scenario.drain_s)
+
+
+async def run_to_its_end(story: Story, work: Coroutine[None, None, None]) -> None:
+    """Until the work is done, fails, or a signal asks for an end; never raises for any of these."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def interrupt() -> None:
+        if not story.is_interrupted:
+            story.is_interrupted = True
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, interrupt)
+    try:
+        await _noting_failure(story, work)
+    except asyncio.CancelledError:
+        if not story.is_interrupted:
+            raise
+        task.uncancel()
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _noting_failure(story: Story, work: Coroutine[None, None, None]) -> None:
+    try:
+        await work
+    except* DemoFailure as failures:
+        story.failure = "\n".join(str(failure) for failure in _leaves(failures))
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
+    """Where everything is, and how to try it. Not wrapped: it is meant for pasting."""
+    first = scenario.regions[0].name
+    url = mesh.gateways[first]
+    lines = [f"{name}: {url}  (metrics and state: {mesh.admins[name]})" for name, url in mesh.gateways.items()]
+    parts = ["\n".join(lines), curl_snippet(url, scenario.model), openai_snippet(url, scenario.model)]
+    console.print(Text("\n\n".join([*parts, "Ctrl-C stops it."])), soft_wrap=True)
+
+
+@click.command()
+@click.option("--serve", is_flag=True, help="Start the regions, print how to call them, and stay up.")
+@click.option("--seconds", type=click.FloatRange(1), help="How long each of the two runs sends load.", default=32.0)
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, another load.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
+@click.pass_context
+def demo(context: click.Context, serve: bool, seconds: float, seed: int, as_json: bool) -> None:
+    """Run three regions on this machine and show what forwarding gains."""
+    scenario = replace(DemoScenario(), load_s=seconds, seed=seed)
+    context.exit(serve_regions(scenario) if serve else compare_runs(scenario, as_json=as_json))
+
+
+def serve_regions(scenario: DemoScenario) -> int:
+    """Keep the regions up until interrupted; returns the exit code."""
+    show = Demo(scenario, _new_folder(), Console())
+    asyncio.run(run_to_its_end(show.story, show.serve()))
+    return show.close()
+
+
+def compare_runs(scenario: DemoScenario, *, as_json: bool = False) -> int:
+    """Send the load with forwarding and without, and tell what came of it; returns the exit code."""
+    show = Demo(scenario, _new_folder(), Console(stderr=as_json))
+    show.introduce()
+    asyncio.run(run_to_its_end(show.story, show.compare()))
+    exit_code = show.close()
+    if as_json:
+        click.echo(json.dumps(story_document(show.story), indent=2))
+    return EXIT_INTERRUPTED if show.story.is_interrupted else exit_code
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="nightside-demo-"))

@@ -1,0 +1,80 @@
+"""The demo's child processes, each with a log: started, watched, stopped on every way out. None outlives the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+_LOG_TAIL_LINES = 8
+
+
+class DemoFailure(Exception):
+    """The demo cannot go on; the text says why, for whoever started it."""
+
+
+class Child:
+    """One process of the demo, in a session of its own so that a Ctrl-C reaches only the demo."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+        self._is_stopping = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def watch(self) -> None:
+        """Returns once the child was stopped; DemoFailure when it ends by itself."""
+        status = await self._process.wait()
+        if not self._is_stopping:
+            raise DemoFailure(f"{self.name} ended by itself with status {status}\n{log_tail(self.log)}")
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end, then make it, also when we are cancelled meanwhile."""
+        self._is_stopping = True
+        self._signal(signal.SIGTERM)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._process.wait()
+        finally:
+            self._signal(signal.SIGKILL)
+        await self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the child and whatever it may have started."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+@asynccontextmanager
+async def running_child(
+    name: str, arguments: Sequence[str], log: Path, tasks: asyncio.TaskGroup, *, grace_s: float = 5.0
+) -> AsyncIterator[Child]:
+    """A Python module running with these arguments, its output going to `log`. A premature end fails `tasks`."""
+    command = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid()), sys.executable, "-m", *arguments]
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    child = Child(name, process, log)
+    watch = tasks.create_task(child.watch())
+    try:
+        yield child
+    finally:
+        await child.stop(grace_s)
+        watch.cancel()
+
+
+def log_tail(log: Path) -> str:
+    """The last lines of a log, under its name."""
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:] or ["(empty)"]
+    return "\n".join([f"{log}:", *(f"  {line}" for line in lines)])

@@ -1,0 +1,52 @@
+"""What the demo shows: three regions, their engines, and a load of which one region has far more than its share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.core.vocabulary import Jurisdiction, ModelName, Place, RegionName
+from loadgen.workload import WorkloadConfig
+
+FOLDER = Path(__file__).parent
+MODEL = ModelName("llama-3.1-8b-instruct")
+ROUND_TRIPS_FILE = FOLDER / "round_trips.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionScenario:
+    place: Place
+    clients: int
+    engines: int = 4
+
+    @property
+    def name(self) -> RegionName:
+        return self.place.region
+
+    @property
+    def policy_file(self) -> Path:
+        return FOLDER / "policies" / f"{self.name}.yaml"
+
+
+def _region(name: str, jurisdiction: str, clients: int) -> RegionScenario:
+    return RegionScenario(Place(RegionName(name), Jurisdiction(jurisdiction)), clients)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoScenario:
+    """Day in the US, evening in the EU, night in Japan (SkyWalker §5.2 has 120, 40 and 40 clients)."""
+
+    regions: tuple[RegionScenario, ...] = (
+        _region("us-east-1", "US", 72),
+        _region("eu-west-1", "EU", 18),
+        _region("ap-northeast-1", "JP", 8),
+    )
+    model: ModelName = MODEL
+    preset: str = "llama-3.1-8b-l4"
+    slots: int = 8
+    """Requests that an engine runs at once: fewer than its memory would allow, so that some dozens of clients fill a
+    region and one small machine can carry them all."""
+    load_s: float = 32.0
+    drain_s: float = 10.0
+    seed: int = 1
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)

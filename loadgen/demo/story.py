@@ -1,0 +1,149 @@
+"""What came of a demo, and how it is told: the intro, the tables, the reading, the problems, and all of it as JSON.
+
+It must never call a run good that had a failure in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from rich.console import Console
+from rich.text import Text
+
+from gateway.core.residency import ResidencyPolicy, may_process
+from gateway.core.vocabulary import RegionName, TenantName
+from gateway.policy_file import load_policy
+from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
+from loadgen.demo.scenario import DemoScenario
+from loadgen.report import RunReport, RunResult, as_document, report_on, table_of
+from loadgen.wan import RoundTripTable
+
+MESH_RUN = "mesh"
+ALONE_RUN = "alone"
+NO_TENANT = TenantName("")
+"""The demo's policies make no difference between tenants."""
+
+
+@dataclass(slots=True)
+class Story:
+    """Filled while the demo runs, told when it is over, however it ended."""
+
+    scenario: DemoScenario
+    results: list[RunResult] = field(default_factory=list)
+    failure: str = ""
+    is_interrupted: bool = False
+
+    def reports(self) -> list[RunReport]:
+        return [report_on(result) for result in self.results]
+
+    def problems(self) -> list[str]:
+        """Everything that should not have happened, in words. None means success."""
+        reports = self.reports()
+        found = [problem for report in reports for problem in self._problems_of(report)]
+        return [self.failure, *found] if self.failure else found
+
+    def _problems_of(self, report: RunReport) -> Iterator[str]:
+        for detail, count in report.failures.items():
+            yield f"{report.name}: {count} requests failed: {detail}"
+        for breach in residency_breaches(report, _policies(self.scenario), NO_TENANT):
+            yield f"{report.name}: against the residency policy, {breach}"
+        forwarded = sum(count for (client, engine), count in report.answered.items() if client != engine)
+        if report.name == MESH_RUN and not forwarded and not report.is_partial:
+            yield f"{report.name}: nothing was forwarded"
+        if report.name == ALONE_RUN and forwarded:
+            yield f"{report.name}: {forwarded} requests were forwarded with forwarding off"
+
+
+def print_intro(console: Console, scenario: DemoScenario, round_trips: RoundTripTable) -> None:
+    console.print(Text(_intro(scenario, round_trips)))
+    console.print()
+
+
+def _intro(scenario: DemoScenario, round_trips: RoundTripTable) -> str:
+    regions = ", ".join(f"{region.name} ({region.clients})" for region in scenario.regions)
+    engines = sum(region.engines for region in scenario.regions)
+    distances = ", ".join(
+        f"{one.name} – {other.name} {round_trips.round_trip_s(one.name, other.name) * 1000:.0f} ms"
+        for one, other in combinations(scenario.regions, 2)
+    )
+    lines = [
+        f"{len(scenario.regions)} regions on this machine, each a gateway in its own process; clients: {regions}.",
+        f"{engines} emulated engines ({scenario.preset}, {scenario.slots} slots each). Round trips: {distances}.",
+        *(f"By its policy, what arrives in {name} stays there." for name in _closed_regions(scenario)),
+        f"The same load goes out twice, {scenario.load_s:.0f} s each: {MESH_RUN} forwards overflow to other regions, "
+        f"{ALONE_RUN} does not.",
+    ]
+    return "\n".join(lines)
+
+
+def _policies(scenario: DemoScenario) -> dict[RegionName, ResidencyPolicy]:
+    return {region.name: load_policy(region.policy_file) for region in scenario.regions}
+
+
+def _closed_regions(scenario: DemoScenario) -> list[RegionName]:
+    """Regions of the demo that may send nothing to another one."""
+    policies = _policies(scenario)
+    places = [region.place for region in scenario.regions]
+    return [
+        name
+        for name, policy in policies.items()
+        if not any(may_process(policy, NO_TENANT, place).allowed for place in places if place != policy.place)
+    ]
+
+
+def print_story(console: Console, story: Story) -> None:
+    reports = story.reports()
+    if reports:
+        console.print(table_of(reports))
+        console.print()
+        console.print(Text(_words(reports)))
+    for problem in story.problems():
+        console.print(Text(problem, style="bold red"))
+
+
+def _words(reports: list[RunReport]) -> str:
+    comparison = [read_comparison(*reports)] if len(reports) == 2 else []
+    forwarding = [f"{report.name}: {read_forwarding(report)}" for report in reports if report.name == MESH_RUN]
+    paragraphs = [*comparison, *forwarding, read_caveats(reports), *_cpu_line(reports)]
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def _cpu_line(reports: list[RunReport]) -> Iterator[str]:
+    measured = [
+        f"{report.name} {report.machine.mean_share:.0%} (peak {report.machine.peak_share:.0%})"
+        for report in reports
+        if report.machine is not None
+    ]
+    if measured:
+        yield f"CPU of the whole machine in use: {', '.join(measured)}."
+
+
+def story_document(story: Story) -> dict[str, object]:
+    reports = story.reports()
+    return {
+        "scenario": _scenario_document(story.scenario),
+        "runs": [as_document(report) for report in reports],
+        "reading": _words(reports),
+        "interrupted": story.is_interrupted,
+        "problems": story.problems(),
+    }
+
+
+def _scenario_document(scenario: DemoScenario) -> dict[str, object]:
+    return {
+        "regions": [
+            {
+                "region": region.name,
+                "jurisdiction": region.place.jurisdiction,
+                "clients": region.clients,
+                "engines": region.engines,
+            }
+            for region in scenario.regions
+        ],
+        "engine_preset": scenario.preset,
+        "engine_slots": scenario.slots,
+        "load_s": scenario.load_s,
+        "seed": scenario.seed,
+    }

@@ -1,0 +1,224 @@
+"""Writes the emulated engine's answers byte for byte in the shapes that vLLM 0.32 was recorded with.
+
+One `Answer` per request: it knows the whole output beforehand and hands out the bytes for any stretch of its tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from loadgen.engine.api_requests import ApiError, Endpoint, GenerationRequest
+from loadgen.engine.model import FinishReason
+from loadgen.engine.tokens import TOKEN_BYTES, token_ids
+
+ENGINE_VERSION = "0.32.0"
+FINGERPRINT = f"vllm-{ENGINE_VERSION}-emulated"
+DONE = b"data: [DONE]\n\n"
+
+_BUSY = (
+    "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+)
+
+
+def busy() -> ApiError:
+    """Admission control: safe to try elsewhere."""
+    return ApiError(503, "Service Unavailable", _BUSY)
+
+
+def internal() -> ApiError:
+    return ApiError(500, "InternalServerError", "Internal server error")
+
+
+def shutting_down() -> ApiError:
+    return ApiError(500, "InternalServerError", "cannot schedule new futures after shutdown")
+
+
+def encode(content: object) -> bytes:
+    """JSON without spaces, as vLLM writes every body but the error events of a stream."""
+    return msgspec.json.encode(content)
+
+
+def event(content: object) -> bytes:
+    return b"data: %b\n\n" % encode(content)
+
+
+def error_event(error: ApiError) -> bytes:
+    """An error inside a stream whose status has gone out; vLLM writes this one with spaces."""
+    return f"data: {json.dumps(error.content())}\n\n".encode()
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer: its identity and its whole output, of which it writes any stretch of tokens."""
+
+    request: GenerationRequest
+    answer_id: str
+    created: int
+    prompt_tokens: int
+    output: bytes
+    cached_tokens: int = 0
+    """Known once the engine admits the request, before the first token."""
+    _plain: tuple[bytes, bytes] = field(init=False)
+    """What stands before and after the text of a chunk that does not finish the answer."""
+
+    def __post_init__(self) -> None:
+        mark = "\0"
+        before, after = event(self._chunk(mark, 0, None)).split(encode(mark)[1:-1])
+        self._plain = before, after
+
+    @property
+    def is_chat(self) -> bool:
+        return self.request.endpoint is Endpoint.CHAT
+
+    def piece(self, start: int, end: int, reason: FinishReason | None) -> bytes:
+        """What the stream says of tokens `start` … `end` - 1, with its beginning and, given a reason, its end."""
+        opening = self._opening() if start == 0 else b""
+        if reason is None:
+            return opening + self._chunks(start, end, None)
+        if reason is FinishReason.ABORT:
+            return opening + self._chunks(start, end, None) + self._aborted(end) + self._ending(end)
+        return opening + self._chunks(start, end, reason) + self._ending(end)
+
+    def whole(self, tokens: int, reason: FinishReason) -> bytes:
+        """The body of an answer that is not streamed."""
+        text = self.output[: tokens * TOKEN_BYTES]
+        details = {"cached_tokens": self.cached_tokens, "created_cache_tokens": 0 if self.is_chat else None}
+        usage = self._counts(tokens) | {
+            "prompt_tokens_details": details | {"multimodal_tokens": None},
+            "completion_tokens_details": None,
+        }
+        choice = self._chat_choice(text, reason) if self.is_chat else self._completion_choice(text, reason)
+        of_the_prompt = {
+            "prompt_logprobs": None,
+            "prompt_token_ids": self._ids(self.request.prompt),
+            "prompt_text": None,
+        }
+        return encode(
+            self._identity([choice], whole=True)
+            | {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
+            | (of_the_prompt if self.is_chat else {})
+            | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+        )
+
+    def _opening(self) -> bytes:
+        """The chat stream's first event: it names the role and goes out together with the first token."""
+        if not self.is_chat:
+            return b""
+        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        prompt = {"prompt_token_ids": self._ids(self.request.prompt), "prompt_text": None}
+        return event(self._identity([choice]) | self._usage_so_far(0) | prompt)
+
+    def _chunks(self, start: int, end: int, reason: FinishReason | None) -> bytes:
+        """The events of tokens `start` … `end` - 1; with a reason the last of them finishes the answer."""
+        plain_end = end if reason is None else end - 1
+        if self.request.continuous_usage or self.request.return_token_ids:
+            plain = b"".join([event(self._chunk(self._text(i), i + 1, None)) for i in range(start, plain_end)])
+        else:
+            before, after = self._plain
+            texts = range(start * TOKEN_BYTES, plain_end * TOKEN_BYTES, TOKEN_BYTES)
+            plain = b"".join([before + self.output[i : i + TOKEN_BYTES] + after for i in texts])
+        if reason is None:
+            return plain
+        return plain + event(self._chunk(self._text(plain_end), end, reason))
+
+    def _aborted(self, tokens: int) -> bytes:
+        """The event with which a stopping engine ends a stream: no text, and a reason that looks like success."""
+        return event(self._chunk("", tokens, FinishReason.ABORT))
+
+    def _ending(self, tokens: int) -> bytes:
+        """The usage event, if it was asked for, and the end mark."""
+        if not self.request.include_usage:
+            return DONE
+        details = {"cached_tokens": self.cached_tokens, "created_cache_tokens": 0}
+        usage = self._counts(tokens) | {"prompt_tokens_details": details}
+        return event(self._identity([]) | {"usage": usage, "system_fingerprint": FINGERPRINT}) + DONE
+
+    def _chunk(self, text: str, tokens: int, reason: FinishReason | None) -> dict[str, Any]:
+        """The event of token number `tokens`."""
+        choice = self._chat_delta(text, reason) if self.is_chat else self._text_delta(text, tokens, reason)
+        chunk = self._identity([choice]) | self._usage_so_far(tokens)
+        if reason is not None and not self.request.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        return chunk
+
+    def _chat_delta(self, text: str, reason: FinishReason | None) -> dict[str, Any]:
+        delta: dict[str, Any] = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": reason}
+        if reason is not None:
+            delta["stop_reason"] = None
+        return delta | {"token_ids": self._ids(text.encode())}
+
+    def _text_delta(self, text: str, tokens: int, reason: FinishReason | None) -> dict[str, Any]:
+        return {
+            "index": 0,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": reason,
+            "stop_reason": None,
+            "prompt_token_ids": self._ids(self.request.prompt) if tokens == 1 else None,
+            "token_ids": self._ids(text.encode()),
+        }
+
+    def _chat_choice(self, text: bytes, reason: FinishReason) -> dict[str, Any]:
+        message = {
+            "role": "assistant",
+            "content": text.decode(),
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        }
+        return {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": reason,
+            "stop_reason": None,
+            "token_ids": self._ids(text),
+            "routed_experts": None,
+        }
+
+    def _completion_choice(self, text: bytes, reason: FinishReason) -> dict[str, Any]:
+        return {
+            "index": 0,
+            "text": text.decode(),
+            "logprobs": None,
+            "finish_reason": reason,
+            "stop_reason": None,
+            "token_ids": self._ids(text),
+            "prompt_logprobs": None,
+            "prompt_token_ids": self._ids(self.request.prompt),
+            "routed_experts": None,
+        }
+
+    def _identity(self, choices: list[dict[str, Any]], *, whole: bool = False) -> dict[str, Any]:
+        kind = ("chat.completion" if whole else "chat.completion.chunk") if self.is_chat else "text_completion"
+        return {
+            "id": self.answer_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.request.model,
+            "choices": choices,
+        }
+
+    def _usage_so_far(self, tokens: int) -> dict[str, Any]:
+        if not self.request.continuous_usage:
+            return {}
+        return {"usage": self._counts(tokens) | {"completion_tokens_details": None}}
+
+    def _counts(self, tokens: int) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + tokens,
+            "completion_tokens": tokens,
+        }
+
+    def _text(self, index: int) -> str:
+        return self.output[index * TOKEN_BYTES : (index + 1) * TOKEN_BYTES].decode()
+
+    def _ids(self, text: bytes) -> tuple[int, ...] | None:
+        return token_ids(text) if self.request.return_token_ids else None

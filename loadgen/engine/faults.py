@@ -1,0 +1,75 @@
+"""The ways in which an emulated engine can be told to misbehave, to test what stands in front of it. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+
+class FaultMode(StrEnum):
+    """What goes wrong. Unless it says otherwise, a mode strikes requests for tokens, and probes go on as ever."""
+
+    NONE = "none"
+    REFUSE = "refuse"
+    """Every connection is reset before an answer, probes included. Only `/faults` still answers."""
+    HANG_BEFORE_HEADERS = "hang_before_headers"
+    HANG_AFTER_HEADERS = "hang_after_headers"
+    DIE_MIDSTREAM = "die_midstream"
+    """The connection is reset after `after_tokens` tokens."""
+    ERROR_500 = "error_500"
+    ERROR_503 = "error_503"
+    ERROR_EVENT_FIRST = "error_event_first"
+    """Status 200, then an error event in place of the first token."""
+    EMPTY_STREAM = "empty_stream"
+    """Status 200, then nothing but the end mark."""
+    ABORT_MIDSTREAM = "abort_midstream"
+    """After `after_tokens` tokens the stream ends with finish reason `abort`, as at a stopping engine."""
+    GARBAGE_METRICS = "garbage_metrics"
+    SLOW_METRICS = "slow_metrics"
+    """`/metrics` answers after `delay_s`."""
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /faults`; it replaces the fault before it."""
+
+    mode: FaultMode = FaultMode.NONE
+    after_tokens: int = 3
+    delay_s: float = 30.0
+    times: int | None = None
+    """How many requests are hit before all is well again. None: until the next order."""
+
+
+GENERATION_FAULTS = (
+    FaultMode.HANG_BEFORE_HEADERS,
+    FaultMode.HANG_AFTER_HEADERS,
+    FaultMode.DIE_MIDSTREAM,
+    FaultMode.ERROR_500,
+    FaultMode.ERROR_503,
+    FaultMode.ERROR_EVENT_FIRST,
+    FaultMode.EMPTY_STREAM,
+    FaultMode.ABORT_MIDSTREAM,
+)
+"""What strikes requests for tokens."""
+
+
+@dataclass(slots=True)
+class FaultSwitch:
+    """The fault in force, counted down as it strikes."""
+
+    fault: Fault = field(default_factory=Fault)
+    _strikes: int = 0
+
+    def turn_to(self, fault: Fault) -> None:
+        self.fault = fault
+        self._strikes = 0
+
+    def strike(self, *modes: FaultMode) -> Fault | None:
+        """The fault in force if it is one of these modes; counts as one hit."""
+        if self.fault.mode not in modes:
+            return None
+        if self.fault.times is not None and self._strikes >= self.fault.times:
+            return None
+        self._strikes += 1
+        return self.fault

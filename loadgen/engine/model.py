@@ -1,0 +1,638 @@
+"""A model of one inference engine by iterations: batching, chunked prefill, paged KV, prefix cache, preemption.
+
+It is pure: time comes in, outputs come out, the same calls give the same story; it never sleeps, logs or draws chance.
+The scheduling rules are those of vLLM's V1 scheduler, first come, first served; the timing is linear (token-budget
+paper, Eq. 9).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine's size and speed.
+
+    An iteration over n sequences that prefills p tokens takes
+    `iteration_base_ns + n * iteration_sequence_ns + p * prefill_token_ns`.
+    """
+
+    iteration_base_ns: int
+    iteration_sequence_ns: int
+    prefill_token_ns: int
+    kv_blocks: int
+    context_tokens_max: int
+    sequences_max: int
+    """Sequences in the batch at once (vLLM `max_num_seqs`)."""
+    batch_tokens_max: int = 512
+    """Tokens of one iteration, prefill and decode together (vLLM `max_num_batched_tokens`)."""
+    prefill_chunk_tokens: int = 512
+    """Of these, how many may be prefill."""
+    block_tokens: int = 16
+    queued_requests_max: int | None = None
+    """Beyond this many waiting requests a new one is rejected (vLLM `max_num_queued_reqs`). None: all may wait."""
+    stream_every_iteration: bool = False
+    """Report each iteration's tokens by themselves. False: jump over iterations in which only token counts change."""
+
+    def __post_init__(self) -> None:
+        assert self.iteration_base_ns > 0
+        assert self.iteration_sequence_ns >= 0
+        assert self.prefill_token_ns >= 0
+        assert 0 < self.sequences_max < self.batch_tokens_max, "a full batch must leave room for prefill"
+        assert self.prefill_chunk_tokens > 0
+        assert 0 < self.context_tokens_max <= self.kv_tokens, "the longest request must fit into the cache"
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.kv_blocks * self.block_tokens
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended, in the words of the OpenAI API."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class Rejection(StrEnum):
+    """Why a request was not taken; nothing else will be heard of it."""
+
+    QUEUE_FULL = "queue_full"
+    TOO_LONG = "too_long"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One sequence to run. The model is told how long the answer will be; it still pays for it token by token."""
+
+    request_id: str
+    prompt_tokens: int
+    output_tokens: int
+    block_ids: tuple[int, ...] = ()
+    """Chained 64-bit names of the full blocks of prompt and output together, in order. Blocks past the end have no
+    name and cannot be reused."""
+    finish_reason: FinishReason = FinishReason.LENGTH
+    """What to report at the last token: the caller knows whether it would be the end of the text or a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Entered the batch, with this much of its prompt found in the cache. Repeated after a preemption."""
+
+    request_id: str
+    at_ns: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """Prefill is done and token number one exists."""
+
+    request_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensGenerated:
+    """Further tokens; several when iterations were jumped over, the last of them at `at_ns`."""
+
+    request_id: str
+    at_ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """Lost its blocks to an older sequence and waits again, at the head of the queue."""
+
+    request_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All tokens exist and the blocks are released."""
+
+    request_id: str
+    at_ns: int
+    reason: FinishReason
+
+
+EngineOutput = Admitted | FirstToken | TokensGenerated | Preempted | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """The engine's own gauges and counters, as it would show them when probed."""
+
+    running: int
+    waiting: int
+    """Left over by the last scheduling decision for want of a slot, of blocks or of batch tokens."""
+    arriving: int
+    """Came since that decision; like vLLM, the engine has not looked at them yet and counts them nowhere."""
+    kv_usage: float
+    """Share of blocks held by sequences, 0..1; idle cached blocks count as free."""
+    blocks_held: int
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+    preemptions: int
+    rejections: int
+    prompt_tokens: int
+    """Of prompts whose prefill is done, cached tokens included."""
+    generation_tokens: int
+    finished: int
+    iterations: int
+
+
+class BlockPool:
+    """The KV cache: a finite pool of blocks, named by what they hold, reused by prefix, evicted by last use.
+
+    Blocks are free, idle (named, referenced by nobody, reusable until evicted) or held by sequences.
+
+    A held block is anonymous until it is full and its name is known. Two sequences may compute the same block at once:
+    the first to fill it gives it its name, the other's stays anonymous and cannot be reused.
+    """
+
+    __slots__ = ("_free", "_idle", "_references", "_total")
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._free = total
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._references: dict[int, int] = {}
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    @property
+    def available(self) -> int:
+        """How many blocks can be taken now, evicting idle ones if need be."""
+        return self._free + len(self._idle)
+
+    @property
+    def held(self) -> int:
+        return self._total - self.available
+
+    def matched(self, names: Sequence[int], limit: int) -> int:
+        """How many leading names, at most `limit`, are in the cache."""
+        for count, name in enumerate(names[:limit]):
+            if name not in self._references and name not in self._idle:
+                return count
+        return min(limit, len(names))
+
+    def idle_among(self, names: Sequence[int]) -> int:
+        """How many of these cached blocks nobody holds: taking them lowers `available`."""
+        return sum(name in self._idle for name in names)
+
+    def reuse(self, names: Sequence[int]) -> None:
+        """Take a reference on cached blocks."""
+        for name in names:
+            if name in self._references:
+                self._references[name] += 1
+            else:
+                del self._idle[name]
+                self._references[name] = 1
+
+    def allocate(self, count: int) -> None:
+        """Take anonymous blocks: free ones first, then the idle ones that were released longest ago."""
+        assert count <= self.available, "allocated more blocks than are available"
+        from_free = min(count, self._free)
+        self._free -= from_free
+        for _ in range(count - from_free):
+            self._idle.popitem(last=False)
+
+    def publish(self, name: int) -> bool:
+        """Name a held block that is now full; an idle copy becomes free. False when another held block is named so."""
+        if name in self._references:
+            return False
+        if name in self._idle:
+            del self._idle[name]
+            self._free += 1
+        self._references[name] = 1
+        return True
+
+    def release(self, names: Sequence[int], anonymous: int) -> None:
+        """Give back one sequence's blocks; the end of its chain becomes the first to be evicted."""
+        self._free += anonymous
+        for name in reversed(names):
+            references = self._references[name] - 1
+            if references:
+                self._references[name] = references
+            else:
+                del self._references[name]
+                self._idle[name] = None
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    request: EngineRequest
+    computed: int = 0
+    """Tokens whose keys and values exist."""
+    generated: int = 0
+    scheduled: int = 0
+    """Tokens that the iteration in flight computes."""
+    blocks: int = 0
+    filled: int = 0
+    """Leading blocks that were full and got the chance of a name."""
+    names: list[int] = field(default_factory=list)
+    """Names of the cached blocks we hold a reference on."""
+    preemptions: int = 0
+
+    @property
+    def target(self) -> int:
+        """Tokens to have computed before the next one can be sampled."""
+        return self.request.prompt_tokens + self.generated
+
+    @property
+    def missing(self) -> int:
+        return self.request.prompt_tokens + self.generated - self.computed
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.generated > 0 and self.missing == 1
+
+    @property
+    def remaining(self) -> int:
+        return self.request.output_tokens - self.generated
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """One iteration in flight, or several equal ones in a row."""
+
+    start_ns: int
+    iteration_ns: int
+    iterations: int
+    batch: list[_Sequence]
+    allocations: list[int]
+    """How many blocks the batch takes in iteration i of the stretch, by i modulo the block size, for i ≥ 1."""
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.iterations * self.iteration_ns
+
+    def ended_by(self, now_ns: int) -> int:
+        return min(max(0, now_ns - self.start_ns) // self.iteration_ns, self.iterations)
+
+    def blocks_taken(self, iterations: int) -> int:
+        """Blocks that iterations 1 … `iterations` take; those of iteration 0 were taken when it was scheduled."""
+        if not self.allocations:
+            return 0
+        cycles, rest = divmod(iterations, len(self.allocations))
+        return cycles * len(self.batch) + sum(self.allocations[1 : rest + 1])
+
+
+@dataclass(slots=True)
+class _Step:
+    """One iteration while it is being put together."""
+
+    now_ns: int
+    tokens_left: int
+    prefill_left: int
+    batch: list[_Sequence] = field(default_factory=list)
+    prefill_tokens: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.tokens_left > 0 and self.prefill_left > 0
+
+    def share(self, sequence: _Sequence) -> int:
+        if sequence.is_decoding:
+            return min(1, self.tokens_left)
+        return min(sequence.missing, self.tokens_left, self.prefill_left)
+
+    def take(self, sequence: _Sequence, tokens: int) -> None:
+        sequence.scheduled = tokens
+        if not tokens:
+            return
+        self.tokens_left -= tokens
+        if not sequence.is_decoding:
+            self.prefill_left -= tokens
+            self.prefill_tokens += tokens
+        self.batch.append(sequence)
+
+
+class EngineModel:
+    """One engine. Calls must not go back in time; outputs wait for the next `advance`.
+
+    The engine acts at iteration boundaries only. `submit` and `abort` first let everything happen that lies strictly
+    before them, so that calls made at a boundary, before `advance` passes it, take part in it.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._pool = BlockPool(config.kv_blocks)
+        self._sequences: dict[str, _Sequence] = {}
+        self._arriving: OrderedDict[str, _Sequence] = OrderedDict()
+        self._waiting: OrderedDict[str, _Sequence] = OrderedDict()
+        self._running: list[_Sequence] = []
+        """In order of admission: the last is the youngest."""
+        self._blocked = False
+        """The head of the queue found too few blocks, and none were released since."""
+        self._stretch: _Stretch | None = None
+        self._wake_ns: int | None = None
+        """When an idle engine starts its next iteration."""
+        self._settled_ns = -1
+        """Everything up to here has happened."""
+        self._outputs: list[EngineOutput] = []
+        self._prefix_query_tokens = 0
+        self._prefix_hit_tokens = 0
+        self._preemptions = 0
+        self._rejections = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._finished = 0
+        self._iterations = 0
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._config
+
+    def submit(self, request: EngineRequest, now_ns: int) -> Rejection | None:
+        """Take a request into the queue, or say why not."""
+        assert request.request_id not in self._sequences, "request id in use"
+        assert request.prompt_tokens > 0
+        assert request.output_tokens > 0
+        self._settle(now_ns - 1)
+        rejection = self._rejection(request)
+        if rejection is not None:
+            self._rejections += 1
+            return rejection
+        sequence = _Sequence(request)
+        self._sequences[request.request_id] = sequence
+        self._arriving[request.request_id] = sequence
+        self._decide_at_next_boundary(now_ns)
+        return None
+
+    def abort(self, request_id: str, now_ns: int) -> None:
+        """Forget a request and free its blocks at once. A request that has ended is nothing to abort."""
+        self._settle(now_ns - 1)
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return
+        if self._arriving.pop(request_id, None) or self._waiting.pop(request_id, None):
+            self._blocked = False
+            self._decide_at_next_boundary(now_ns)
+            return
+        self._cut_stretch()
+        self._leave_batch(sequence)
+        self._release(sequence)
+
+    def advance(self, now_ns: int) -> list[EngineOutput]:
+        """Everything that happened up to and including `now_ns`, in order, that was not reported yet."""
+        self._settle(now_ns)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def next_change_ns(self) -> int | None:
+        """When to call `advance` next: at once if outputs wait; None when nothing will happen without a new request."""
+        return self._settled_ns + 1 if self._outputs else self._next_boundary_ns()
+
+    def load(self) -> EngineLoad:
+        """The gauges as of the last call that carried a time."""
+        stretch = self._stretch
+        ended = 0 if stretch is None else min(stretch.ended_by(self._settled_ns), stretch.iterations - 1)
+        held = self._pool.held + (0 if stretch is None else stretch.blocks_taken(ended))
+        return EngineLoad(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            arriving=len(self._arriving),
+            kv_usage=held / self._pool.total,
+            blocks_held=held,
+            prefix_query_tokens=self._prefix_query_tokens,
+            prefix_hit_tokens=self._prefix_hit_tokens,
+            preemptions=self._preemptions,
+            rejections=self._rejections,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens + (0 if stretch is None else ended * len(stretch.batch)),
+            finished=self._finished,
+            iterations=self._iterations + ended,
+        )
+
+    def _rejection(self, request: EngineRequest) -> Rejection | None:
+        if request.prompt_tokens + request.output_tokens > self._config.context_tokens_max:
+            return Rejection.TOO_LONG
+        limit = self._config.queued_requests_max
+        if limit is not None and len(self._waiting) + len(self._arriving) >= limit:
+            return Rejection.QUEUE_FULL
+        return None
+
+    def _settle(self, until_ns: int) -> None:
+        assert until_ns >= self._settled_ns - 1, "time went backwards"
+        while (boundary_ns := self._next_boundary_ns()) is not None and boundary_ns <= until_ns:
+            self._pass_boundary(boundary_ns)
+        self._settled_ns = max(self._settled_ns, until_ns)
+
+    def _next_boundary_ns(self) -> int | None:
+        return self._wake_ns if self._stretch is None else self._stretch.end_ns
+
+    def _pass_boundary(self, now_ns: int) -> None:
+        stretch = self._stretch
+        if stretch is not None:
+            self._store_ahead(stretch, stretch.iterations - 1)
+            self._complete(stretch, stretch.iterations)
+        self._wake_ns = None
+        self._stretch = self._schedule(now_ns)
+
+    def _decide_at_next_boundary(self, now_ns: int) -> None:
+        """End the stretch at the first boundary that is not before now: the queue changed, so someone may enter."""
+        stretch = self._stretch
+        if stretch is not None:
+            stretch.iterations = max(1, -(-(now_ns - stretch.start_ns) // stretch.iteration_ns))
+        elif self._wake_ns is None:
+            self._wake_ns = now_ns
+
+    def _cut_stretch(self) -> None:
+        """Book the iterations that have ended and leave only the one in flight, whose blocks are taken already."""
+        stretch = self._stretch
+        assert stretch is not None
+        ended = stretch.ended_by(self._settled_ns)
+        assert ended < stretch.iterations
+        if ended:
+            self._store_ahead(stretch, ended)
+            self._complete(stretch, ended)
+            stretch.start_ns += ended * stretch.iteration_ns
+        stretch.iterations = 1
+        stretch.allocations = []
+
+    def _leave_batch(self, sequence: _Sequence) -> None:
+        self._running.remove(sequence)
+        if self._stretch is not None and sequence.scheduled:
+            self._stretch.batch.remove(sequence)
+
+    def _schedule(self, now_ns: int) -> _Stretch | None:
+        self._waiting.update(self._arriving)
+        self._arriving.clear()
+        step = _Step(now_ns, self._config.batch_tokens_max, self._config.prefill_chunk_tokens)
+        self._schedule_running(step)
+        self._admit_waiting(step)
+        if not step.batch:
+            assert not self._sequences, "an engine with work must run"
+            return None
+        return self._start(step)
+
+    def _schedule_running(self, step: _Step) -> None:
+        """Give each running sequence its tokens, oldest first; when blocks run out, the youngest lose theirs."""
+        position = 0
+        while position < len(self._running):
+            sequence = self._running[position]
+            tokens = step.share(sequence)
+            if not self._make_room(sequence, sequence.computed + tokens, step.now_ns):
+                return
+            step.take(sequence, tokens)
+            position += 1
+
+    def _make_room(self, sequence: _Sequence, tokens: int, now_ns: int) -> bool:
+        """Secure blocks for the first `tokens` tokens. False when the sequence itself had to go."""
+        while self._blocks_for(tokens) - sequence.blocks > self._pool.available:
+            victim = self._running.pop()
+            self._preempt(victim, now_ns)
+            if victim is sequence:
+                return False
+        self._store(sequence, tokens)
+        return True
+
+    def _preempt(self, victim: _Sequence, now_ns: int) -> None:
+        self._release(victim)
+        victim.computed = victim.scheduled = 0
+        victim.preemptions += 1
+        self._preemptions += 1
+        self._waiting[victim.request.request_id] = victim
+        self._waiting.move_to_end(victim.request.request_id, last=False)
+        self._outputs.append(Preempted(victim.request.request_id, now_ns))
+
+    def _admit_waiting(self, step: _Step) -> None:
+        while self._waiting and step.has_room and len(self._running) < self._config.sequences_max and not self._blocked:
+            sequence = next(iter(self._waiting.values()))
+            if not self._reuse_prefix(sequence):
+                self._blocked = True
+                return
+            del self._waiting[sequence.request.request_id]
+            self._running.append(sequence)
+            self._count_admission(sequence, step.now_ns)
+            tokens = step.share(sequence)
+            self._store(sequence, sequence.computed + tokens)
+            step.take(sequence, tokens)
+
+    def _reuse_prefix(self, sequence: _Sequence) -> bool:
+        """Start from the longest cached prefix, if all the rest of the prompt fits, as vLLM checks by default."""
+        size = self._config.block_tokens
+        names = sequence.request.block_ids
+        matched = self._pool.matched(names, (sequence.target - 1) // size)
+        hits = names[:matched]
+        if self._blocks_for(sequence.target) - matched > self._pool.available - self._pool.idle_among(hits):
+            return False
+        self._pool.reuse(hits)
+        sequence.names.extend(hits)
+        sequence.blocks = sequence.filled = matched
+        sequence.computed = matched * size
+        return True
+
+    def _count_admission(self, sequence: _Sequence, now_ns: int) -> None:
+        self._outputs.append(Admitted(sequence.request.request_id, now_ns, sequence.computed))
+        if sequence.preemptions == 0:
+            self._prefix_query_tokens += sequence.request.prompt_tokens
+            self._prefix_hit_tokens += sequence.computed
+
+    def _start(self, step: _Step) -> _Stretch:
+        config = self._config
+        iteration_ns = (
+            config.iteration_base_ns
+            + len(step.batch) * config.iteration_sequence_ns
+            + step.prefill_tokens * config.prefill_token_ns
+        )
+        stretch = _Stretch(step.now_ns, iteration_ns, 1, step.batch, [])
+        if not config.stream_every_iteration and not step.prefill_tokens and self._admission_is_shut():
+            self._lengthen(stretch)
+        return stretch
+
+    def _admission_is_shut(self) -> bool:
+        """Nobody can enter the batch before a sequence leaves it or a new request comes."""
+        return not self._waiting or self._blocked or len(self._running) == self._config.sequences_max
+
+    def _lengthen(self, stretch: _Stretch) -> None:
+        """Add iterations until the first sequence finishes, but none that would run out of blocks."""
+        size = self._config.block_tokens
+        stretch.allocations = allocations = [0] * size
+        for sequence in stretch.batch:
+            allocations[-sequence.computed % size] += 1
+        until_finish = min(sequence.remaining for sequence in stretch.batch) - 1
+        cycles, blocks = divmod(self._pool.available, len(stretch.batch))
+        extra = cycles * size
+        while extra < until_finish and allocations[(extra + 1) % size] <= blocks:
+            extra += 1
+            blocks -= allocations[extra % size]
+        stretch.iterations += min(extra, until_finish)
+
+    def _store_ahead(self, stretch: _Stretch, iterations: int) -> None:
+        """Take and name the blocks of iterations 1 … `iterations`, in the order in which single steps would."""
+        if not iterations:
+            return
+        size = self._config.block_tokens
+        changes = [
+            (iteration, position)
+            for position, sequence in enumerate(stretch.batch)
+            for phase in (-sequence.computed % size, (-sequence.computed - 1) % size)
+            for iteration in range(phase or size, iterations + 1, size)
+        ]
+        for iteration, position in sorted(changes):
+            sequence = stretch.batch[position]
+            self._store(sequence, sequence.computed + iteration + 1)
+
+    def _store(self, sequence: _Sequence, tokens: int) -> None:
+        """Hold blocks for the first `tokens` tokens and name those that are full."""
+        needed = self._blocks_for(tokens) - sequence.blocks
+        if needed:
+            self._pool.allocate(needed)
+            sequence.blocks += needed
+        full = min(tokens // self._config.block_tokens, len(sequence.request.block_ids))
+        while sequence.filled < full:
+            name = sequence.request.block_ids[sequence.filled]
+            if self._pool.publish(name):
+                sequence.names.append(name)
+            sequence.filled += 1
+
+    def _complete(self, stretch: _Stretch, iterations: int) -> None:
+        """Book `iterations` ended iterations: tokens exist, and who has all of them leaves."""
+        at_ns = stretch.start_ns + iterations * stretch.iteration_ns
+        self._iterations += iterations
+        for sequence in stretch.batch:
+            target = sequence.target
+            sequence.computed += sequence.scheduled + iterations - 1
+            if sequence.computed >= target:
+                self._generate(sequence, sequence.computed - target + 1, at_ns)
+
+    def _generate(self, sequence: _Sequence, count: int, at_ns: int) -> None:
+        request = sequence.request
+        if sequence.generated == 0:
+            self._prompt_tokens += request.prompt_tokens
+            self._outputs.append(FirstToken(request.request_id, at_ns))
+        else:
+            self._outputs.append(TokensGenerated(request.request_id, at_ns, count))
+        sequence.generated += count
+        self._generation_tokens += count
+        if sequence.remaining == 0:
+            self._finish(sequence, at_ns)
+
+    def _finish(self, sequence: _Sequence, at_ns: int) -> None:
+        request = sequence.request
+        del self._sequences[request.request_id]
+        self._running.remove(sequence)
+        self._release(sequence)
+        self._finished += 1
+        self._outputs.append(Finished(request.request_id, at_ns, request.finish_reason))
+
+    def _release(self, sequence: _Sequence) -> None:
+        self._pool.release(sequence.names, sequence.blocks - len(sequence.names))
+        sequence.names.clear()
+        sequence.blocks = sequence.filled = 0
+        self._blocked = False
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self._config.block_tokens)

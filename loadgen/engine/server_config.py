@@ -1,0 +1,37 @@
+"""What one emulated engine serves, where and how fast. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadgen.engine.model import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class EngineServerConfig:
+    """One emulated engine."""
+
+    model: str
+    engine: EngineConfig
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters: served like models, listed with `parent`, each with a prefix cache of its own."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free port; the server knows which."""
+    time_scale: float = 1.0
+    """Wall time over model time: at 0.25 everything takes a quarter of the time."""
+    faults: bool = False
+    """Whether `POST /faults` exists."""
+    seed: int = 0
+    ignore_eos: bool = False
+    """Make every answer as long as it may be. Otherwise only those whose request says so are; for the rest a length is
+    drawn, seeded by the prompt, so that engines with one seed give a prompt the same answer."""
+    output_tokens_median: float = 150.0
+    output_tokens_sigma: float = 0.8
+    """The drawn lengths are log-normal."""
+    body_bytes_max: int = 16 * 2**20
+    shutdown_timeout_s: float = 2.0
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        return (self.model, *self.adapters)

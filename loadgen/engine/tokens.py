@@ -1,0 +1,79 @@
+"""What text is worth in tokens and what the emulated engine says: four bytes are a token, and answers can be foretold.
+
+Pure functions of their arguments: a client can compute what a whole answer looks like and compare. No tokenizer here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import xxhash
+
+TOKEN_BYTES = 4
+TOKEN_ID_MAX = 2**32 - 1
+
+_WORDS = tuple(f" {a}{b}{c}".encode() for a in "bcdfghjklmnprstv" for b in "aeio" for c in "lnrs")
+assert len(_WORDS) == 256
+assert all(len(word) == TOKEN_BYTES for word in _WORDS)
+
+
+class Message(NamedTuple):
+    role: str
+    content: str
+
+
+def chat_prompt(messages: Iterable[Message]) -> bytes:
+    """A conversation as one text that ends where the assistant's next answer begins.
+
+    Every piece fills whole tokens, and an earlier answer stands exactly where it was generated, so that a conversation
+    with its answer is a true prefix of the next turn.
+    """
+    turns = [_whole_tokens(f"<|{role}|>\n") + _whole_tokens(f"{content}<|end|>\n") for role, content in messages]
+    return b"".join(turns) + _whole_tokens("<|assistant|>\n")
+
+
+def token_count(text: bytes) -> int:
+    return -(-len(text) // TOKEN_BYTES)
+
+
+def token_ids(text: bytes) -> tuple[int, ...]:
+    """One number per token; `text_of` turns them back, but for the padding of a last, partial token."""
+    count = token_count(text)
+    return struct.unpack(f"<{count}I", text.ljust(count * TOKEN_BYTES, b"\0"))
+
+
+def text_of(ids: Sequence[int]) -> bytes:
+    """The text behind token ids between 0 and TOKEN_ID_MAX."""
+    return struct.pack(f"<{len(ids)}I", *ids)
+
+
+def continuation(model: str, prompt: bytes, tokens: int) -> bytes:
+    """What `model` generates after `prompt`: each word follows from all bytes before it.
+
+    So the answer to a prompt that ends with the first half of an answer is the second half.
+    """
+    history = xxhash.xxh3_64(prompt, seed=xxhash.xxh3_64_intdigest(model.encode()))
+    words = []
+    for _ in range(tokens):
+        word = _WORDS[history.intdigest() & 0xFF]
+        history.update(word)
+        words.append(word)
+    return b"".join(words)
+
+
+def block_ids(text: bytes, *, model: str, cache_salt: str, block_tokens: int) -> tuple[int, ...]:
+    """Chained 64-bit names of the full blocks of a text; other models and other salts share no name."""
+    size = block_tokens * TOKEN_BYTES
+    name = xxhash.xxh3_64_intdigest(f"{model}\0{cache_salt}".encode())
+    names = []
+    for start in range(0, len(text) - size + 1, size):
+        name = xxhash.xxh3_64_intdigest(text[start : start + size], seed=name)
+        names.append(name)
+    return tuple(names)
+
+
+def _whole_tokens(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return data.ljust(token_count(data) * TOKEN_BYTES)

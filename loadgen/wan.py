@@ -1,0 +1,318 @@
+"""Distance between regions, on one machine: TCP proxies that delay each direction, and can be cut and healed.
+
+It stands in for the network only. It must never look into the bytes it carries, reorder them or lose them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import cast
+from weakref import WeakSet
+
+from gateway.core.vocabulary import RegionName
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTripTable:
+    """Round trips between regions in seconds, the same in both directions."""
+
+    seconds: Mapping[frozenset[RegionName], float]
+
+    @property
+    def regions(self) -> tuple[RegionName, ...]:
+        return tuple(sorted({region for pair in self.seconds for region in pair}))
+
+    def round_trip_s(self, one: RegionName, other: RegionName) -> float:
+        """Zero within a region; KeyError for a pair that the table does not hold."""
+        return 0.0 if one == other else self.seconds[frozenset((one, other))]
+
+
+def read_round_trips(path: Path) -> RoundTripTable:
+    return parse_round_trips(path.read_text())
+
+
+def parse_round_trips(text: str) -> RoundTripTable:
+    """Read lines of `region,region,milliseconds`; `#` begins a comment. ValueError names the line that is wrong."""
+    seconds: dict[frozenset[RegionName], float] = {}
+    for row in csv.reader(StringIO(_without_comments(text))):
+        pair, round_trip_s = _parse_row(row)
+        if pair in seconds:
+            raise ValueError(f"round trips: {','.join(row)}: this pair is in the table twice")
+        seconds[pair] = round_trip_s
+    return RoundTripTable(seconds)
+
+
+def _without_comments(text: str) -> str:
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def _parse_row(row: list[str]) -> tuple[frozenset[RegionName], float]:
+    where = f"round trips: {','.join(row)}"
+    if len(row) != 3:
+        raise ValueError(f"{where}: expected region,region,milliseconds")
+    pair = frozenset(RegionName(cell.strip()) for cell in row[:2])
+    try:
+        milliseconds = float(row[2])
+    except ValueError:
+        raise ValueError(f"{where}: {row[2]!r} is not a number") from None
+    if len(pair) != 2 or not 0 <= milliseconds < 60_000:
+        raise ValueError(f"{where}: expected two different regions and 0 to 60000 milliseconds")
+    return pair, milliseconds / 1000
+
+
+class _Direction:
+    """The path from one region to another; all connections across it share its delay and its state."""
+
+    def __init__(self, delay_s: float, in_flight_bytes_max: int) -> None:
+        self.delay_s = delay_s
+        self.in_flight_bytes_max = in_flight_bytes_max
+        self.open = asyncio.Event()
+        self.open.set()
+        self.pipes: set[_Pipe] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self.open.is_set()
+
+    def cut(self) -> None:
+        self.open.clear()
+
+    def heal(self) -> None:
+        self.open.set()
+        for pipe in tuple(self.pipes):
+            pipe.deliver()
+
+
+class _Pipe:
+    """One direction of one connection: bytes read at one end are written at the other, later and in order."""
+
+    def __init__(self, direction: _Direction, source: _End, sink: _End) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._direction = direction
+        self._source = source
+        self._sink = sink
+        self._parcels: deque[tuple[float, bytes]] = deque()
+        self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        direction.pipes.add(self)
+
+    def put(self, data: bytes) -> None:
+        """Send bytes on their way; empty bytes stand for the end of the connection."""
+        if self not in self._direction.pipes:
+            return
+        self._parcels.append((self._loop.time() + self._direction.delay_s, data))
+        self._bytes += len(data)
+        if self._bytes > self._direction.in_flight_bytes_max:
+            self._source.pause_reading()
+        if self._timer is None:
+            self._arm()
+
+    def deliver(self) -> None:
+        """Write what is due, unless the way is cut or the receiver is slow."""
+        self._disarm()
+        now_s = self._loop.time()
+        while self._may_write() and self._parcels and self._parcels[0][0] <= now_s:
+            data = self._parcels.popleft()[1]
+            self._bytes -= len(data)
+            self._sink.write_or_close(data)
+        if self._bytes <= self._direction.in_flight_bytes_max // 2:
+            self._source.resume_reading()
+        self._arm()
+
+    def drop(self) -> None:
+        """The receiver is gone: nothing more can arrive."""
+        self._disarm()
+        self._parcels.clear()
+        self._direction.pipes.discard(self)
+
+    def _may_write(self) -> bool:
+        return self._direction.is_open and not self._sink.is_full
+
+    def _arm(self) -> None:
+        if self._parcels and self._may_write():
+            self._timer = self._loop.call_at(self._parcels[0][0], self.deliver)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _End(asyncio.Protocol):
+    """One socket of a proxied connection. It reads nothing until its pipes are laid."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self._lost = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: _Pipe | None = None
+        self._incoming: _Pipe | None = None
+
+    def lay(self, *, outgoing: _Pipe, incoming: _Pipe) -> None:
+        self._outgoing, self._incoming = outgoing, incoming
+        self.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self._outgoing is not None:
+            self._outgoing.put(data)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._transport = None
+        self._lost.set()
+        if self._incoming is not None:
+            self._incoming.drop()
+        if self._outgoing is not None:
+            self._outgoing.put(b"")
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        if self._incoming is not None:
+            self._incoming.deliver()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost.is_set()
+
+    def write_or_close(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        if data:
+            self._transport.write(data)
+        else:
+            self._transport.close()
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    async def abort(self) -> None:
+        """Close at once, with whatever is unsent."""
+        if self._transport is not None:
+            self._transport.abort()
+            await self._lost.wait()
+
+
+class _Caller(_End):
+    """The socket of whoever dialled."""
+
+    def __init__(self, wan: Wan, route: _Route) -> None:
+        super().__init__()
+        self._wan = wan
+        self._route = route
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._wan.dial(self, self._route)
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """From a caller's region to one port in another region."""
+
+    there: _Direction
+    back: _Direction
+    port: int
+
+
+class Wan:
+    """The network between regions. A cut holds bytes back instead of losing them, as TCP does until it gives up.
+
+    A sender with `in_flight_bytes_max` on the way across one connection is not read from until some of them arrive.
+    """
+
+    def __init__(
+        self, table: RoundTripTable, tasks: asyncio.TaskGroup, *, in_flight_bytes_max: int = 16 * 2**20
+    ) -> None:
+        self._table = table
+        self._tasks = tasks
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._directions: dict[tuple[RegionName, RegionName], _Direction] = {}
+        self._servers: list[asyncio.Server] = []
+        self._ends: WeakSet[_End] = WeakSet()
+        self._dials: set[asyncio.Task[None]] = set()
+
+    async def route(self, caller: RegionName, callee: RegionName, port: int) -> int:
+        """A loopback port through which the caller's region reaches `port` in the callee's region."""
+        route = _Route(self._direction(caller, callee), self._direction(callee, caller), port)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Caller(self, route), _LOOPBACK, 0)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    def cut(self, one: RegionName, other: RegionName) -> None:
+        self.cut_one_way(one, other)
+        self.cut_one_way(other, one)
+
+    def cut_one_way(self, source: RegionName, destination: RegionName) -> None:
+        self._direction(source, destination).cut()
+
+    def heal(self, one: RegionName, other: RegionName) -> None:
+        self._direction(one, other).heal()
+        self._direction(other, one).heal()
+
+    def dial(self, caller: _End, route: _Route) -> None:
+        self._ends.add(caller)
+        task = self._tasks.create_task(self._connect(caller, route))
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
+
+    async def aclose(self) -> None:
+        """Take no more connections and drop all there are."""
+        for server in self._servers:
+            server.close()
+        for task in self._dials:
+            task.cancel()
+        for end in tuple(self._ends):
+            await end.abort()
+
+    def _direction(self, source: RegionName, destination: RegionName) -> _Direction:
+        """KeyError when the table has no such pair."""
+        key = (source, destination)
+        if key not in self._directions:
+            delay_s = self._table.round_trip_s(source, destination) / 2
+            self._directions[key] = _Direction(delay_s, self._in_flight_bytes_max)
+        return self._directions[key]
+
+    async def _connect(self, caller: _End, route: _Route) -> None:
+        """The caller's system believes it is connected at once; its first bytes pay for the handshake's round trip."""
+        callee = _End()
+        self._ends.add(callee)
+        await asyncio.sleep(route.there.delay_s + route.back.delay_s)
+        await route.there.open.wait()
+        await route.back.open.wait()
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: callee, _LOOPBACK, route.port)
+        except OSError:
+            await caller.abort()
+        else:
+            await _join(caller, callee, route)
+
+
+async def _join(caller: _End, callee: _End, route: _Route) -> None:
+    if caller.is_lost:
+        await callee.abort()
+        return
+    there = _Pipe(route.there, source=caller, sink=callee)
+    back = _Pipe(route.back, source=callee, sink=caller)
+    caller.lay(outgoing=there, incoming=back)
+    callee.lay(outgoing=back, incoming=there)

@@ -1,0 +1,229 @@
+"""A small real engine on loopback whose every answer a test writes. It notices when a client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
+JSON_HEADERS = {"content-type": "application/json"}
+
+
+def event(document: object) -> bytes:
+    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+
+
+def chat_chunk(delta: dict[str, object], finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [choice]})
+
+
+ROLE = chat_chunk({"role": "assistant", "content": ""})
+STOP = chat_chunk({"content": ""}, "stop")
+USAGE = event({"choices": [], "usage": {"prompt_tokens": 22, "completion_tokens": 6}})
+DONE = b"data: [DONE]\n\n"
+
+
+def token(text: str) -> bytes:
+    return chat_chunk({"content": text})
+
+
+def error_event(code: int, message: str = "no") -> bytes:
+    return event({"error": {"message": message, "type": "Error", "param": None, "code": code}})
+
+
+GOOD_STREAM = (ROLE + token("Hello"), token(" world"), STOP, USAGE, DONE)
+GOOD_ANSWER = json.dumps(
+    {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 22, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 16}},
+    }
+).encode()
+
+
+class Tally:
+    """A count that can be waited for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = asyncio.Event()
+
+    def add(self) -> None:
+        self.count += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def reaches(self, count: int) -> None:
+        while self.count < count:
+            await self._changed.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Exchange:
+    """One request in a script's hands."""
+
+    def __init__(self, request: web.Request, received: Received) -> None:
+        self.received = received
+        self.response: web.StreamResponse | None = None
+        self._request = request
+
+    async def head(self, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.response = web.StreamResponse(status=status, headers=headers or SSE_HEADERS)
+        await self.response.prepare(self._request)
+
+    async def send(self, data: bytes) -> None:
+        assert self.response is not None, "the head comes first"
+        await self.response.write(data)
+
+    async def raw(self, data: bytes) -> None:
+        """Past HTTP, straight into the connection."""
+        assert self._request.transport is not None
+        self._request.transport.write(data)
+
+    def cut(self) -> None:
+        """As if the process had been killed."""
+        assert self._request.transport is not None
+        self._request.transport.abort()
+
+
+Script = Callable[[Exchange], Awaitable[None]]
+
+
+def stream(*pieces: bytes) -> Script:
+    """An event stream, each piece written by itself."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.head()
+        for piece in pieces:
+            await exchange.send(piece)
+            await asyncio.sleep(0)
+
+    return script
+
+
+def stream_until(gate: asyncio.Event, before: tuple[bytes, ...], after: tuple[bytes, ...] = ()) -> Script:
+    """Begin a stream, wait, and go on."""
+
+    async def script(exchange: Exchange) -> None:
+        await stream(*before)(exchange)
+        await gate.wait()
+        for piece in after:
+            await exchange.send(piece)
+
+    return script
+
+
+def stream_and_cut(*pieces: bytes) -> Script:
+    async def script(exchange: Exchange) -> None:
+        await stream(*pieces)(exchange)
+        exchange.cut()
+
+    return script
+
+
+def answer(status: int = 200, body: bytes = GOOD_ANSWER, **headers: str) -> Script:
+    async def script(exchange: Exchange) -> None:
+        await exchange.head(status, {**JSON_HEADERS, "content-length": str(len(body)), **headers})
+        await exchange.send(body)
+
+    return script
+
+
+async def hang(_: Exchange) -> None:
+    """Take the request and never say a word."""
+    await asyncio.Event().wait()
+
+
+async def hang_up(exchange: Exchange) -> None:
+    exchange.cut()
+
+
+class FakeEngine:
+    """Runs its scripts in order, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.scripts: deque[Script] = deque([stream(*GOOD_STREAM)])
+        self.received: list[Received] = []
+        self.arrived = Tally()
+        self.aborted = Tally()
+        """Requests whose client left before the script was through."""
+        self.connections: set[int] = set()
+        """The client's port for each connection seen."""
+        self.running = 0
+        self.waiting = 0
+        self.probed = Tally()
+        self.probe_script: Script | None = None
+        self.models: list[str] = ["llama"]
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator[FakeEngine]:
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_post("/{path:.*}", self._generate)
+        app.router.add_get("/metrics", self._probe)
+        app.router.add_get("/v1/models", self._probe)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", port)
+            await site.start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield self
+        finally:
+            await runner.cleanup()
+
+    def plays(self, *scripts: Script) -> None:
+        self.scripts = deque(scripts)
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        received = Received(request.path, {k.lower(): v for k, v in request.headers.items()}, await request.read())
+        self.received.append(received)
+        assert request.transport is not None
+        self.connections.add(request.transport.get_extra_info("peername")[1])
+        script = self.scripts.popleft() if len(self.scripts) > 1 else self.scripts[0]
+        self.arrived.add()
+        return await self._play(script, Exchange(request, received))
+
+    async def _probe(self, request: web.Request) -> web.StreamResponse:
+        self.probed.add()
+        if self.probe_script is not None:
+            headers = {k.lower(): v for k, v in request.headers.items()}
+            return await self._play(self.probe_script, Exchange(request, Received(request.path, headers, b"")))
+        if request.path == "/v1/models":
+            return web.json_response({"object": "list", "data": [{"id": name} for name in self.models]})
+        return web.Response(text=metrics_page(self.running, self.waiting))
+
+    async def _play(self, script: Script, exchange: Exchange) -> web.StreamResponse:
+        try:
+            await script(exchange)
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.aborted.add()
+            raise
+        return exchange.response or web.Response(status=500)
+
+
+def metrics_page(running: int, waiting: int) -> str:
+    """The lines of vLLM's page that matter, between others that look alike."""
+    labels = 'engine="0",model_name="llama"'
+    return f"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{{labels}}} {running}.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{{labels}}} {waiting}.0
+vllm:num_requests_waiting_by_reason{{{labels},reason="capacity"}} 777.0
+vllm:kv_cache_usage_perc{{{labels}}} 0.25
+vllm:prefix_cache_queries_created{{{labels}}} 1.7952422058784962e+09
+"""

@@ -1,0 +1,62 @@
+"""A small real gRPC server that answers a gateway's calls as a test tells it to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import grpc.aio
+
+from gateway.config import PeerConfig, parse_address
+from gateway.core.vocabulary import PeerSpec
+from protos.mesh.v1 import peer_pb2 as pb
+from protos.mesh.v1 import peer_pb2_grpc
+
+ForwardContext = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
+SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
+PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
+Forwarded = Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]
+Subscribed = Callable[[pb.SubscribeRequest, SubscribeContext], Awaitable[None]]
+
+
+async def _nothing(request: object, context: object) -> None:
+    """End the call at once, without a word."""
+
+
+class FakePeer:
+    """Set `forwarded` and `subscribed` to what the peer should do."""
+
+    def __init__(self) -> None:
+        self.forwarded: Forwarded = _nothing
+        self.subscribed: Subscribed = _nothing
+        self.pings = 0
+        self.port = 0
+        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+
+    async def Subscribe(self, request: pb.SubscribeRequest, context: SubscribeContext) -> None:  # noqa: N802
+        await self.subscribed(request, context)
+
+    async def Ping(self, request: pb.PingRequest, context: PingContext) -> pb.PingResponse:  # noqa: N802
+        self.pings += 1
+        return pb.PingResponse()
+
+    async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
+        await self.forwarded(request, context)
+
+    async def stop(self) -> None:
+        await self.server.stop(0)
+
+    def config(self, spec: PeerSpec) -> PeerConfig:
+        return PeerConfig(spec, parse_address(f"127.0.0.1:{self.port}"))
+
+
+@asynccontextmanager
+async def serve_fake_peer(port: int = 0) -> AsyncIterator[FakePeer]:
+    peer = FakePeer()
+    peer_pb2_grpc.add_PeerServiceServicer_to_server(peer, peer.server)  # type: ignore[arg-type]
+    peer.port = peer.server.add_insecure_port(f"127.0.0.1:{port}")
+    await peer.server.start()
+    try:
+        yield peer
+    finally:
+        await peer.stop()

@@ -1,0 +1,265 @@
+"""`nightside gateway` as an operator meets it: a process with a region file, signals, and an exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from gateway.core.vocabulary import Place
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
+from tests.support.core import EU, MODEL, US
+from tests.support.gateways import ask, until, write_policy
+
+READY = re.compile(
+    r"^ready: gateway \S+ in \S+ \(\S+\), clients (?P<http>\S+), admin (?P<admin>\S+), peers (?P<peers>\S+)$"
+)
+
+
+def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine, **more: object) -> Path:
+    path = folder / f"{gateway_id}.yaml"
+    document = {
+        "gateway": gateway_id,
+        "region": place.region,
+        "jurisdiction": place.jurisdiction,
+        "policy": str(write_policy(folder, place)),
+        "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
+        "logging": {"level": "debug"},
+        "replicas": [{"id": f"{gateway_id}-r0", "url": engine.url, "models": [MODEL]}],
+        **more,
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@dataclass
+class Process:
+    process: asyncio.subprocess.Process
+    log_lines: list[dict[str, object]] = field(default_factory=list)
+    http_url: str = ""
+    admin_url: str = ""
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def read_log(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.log_lines.append(json.loads(line))
+
+    async def until_logged(self, event: str, **fields: object) -> None:
+        def is_meant(line: dict[str, object]) -> bool:
+            return line["event"] == event and all(line.get(name) == value for name, value in fields.items())
+
+        await until(lambda: any(is_meant(line) for line in self.log_lines))
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "nightside", "gateway", *map(str, arguments)]
+
+
+@asynccontextmanager
+async def gateway_process(file: Path) -> AsyncIterator[Process]:
+    """A running gateway that has said it is ready. Killed at the end if it has not gone by itself."""
+    process = await asyncio.create_subprocess_exec(
+        *command("run", file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    running = Process(process)
+    assert process.stdout is not None
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(running.read_log())
+        try:
+            match = READY.match((await process.stdout.readline()).decode().strip())
+            assert match is not None, "the first line says where the gateway is reached"
+            running.http_url, running.admin_url = match["http"], match["admin"]
+            yield running
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine().serving() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as made:
+        yield made
+
+
+async def test_it_serves_says_so_and_logs_a_line_per_request(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    async with gateway_process(region_file(tmp_path, "us-1", US, engine)) as gateway:
+        async with ask(session, gateway.http_url) as response:
+            assert await response.read() == b"".join(GOOD_STREAM)
+        async with session.get(f"{gateway.admin_url}/metrics") as page:
+            assert (
+                'nightside_requests_total{model="llama",outcome="completed",source="client"} 1.0' in await page.text()
+            )
+        async with session.get(f"{gateway.admin_url}/admin/state") as state:
+            assert (await state.json())["gateway"] == "us-1"
+        await gateway.until_logged("request", outcome="completed", replica="us-1-r0", gateway="us-1")
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.process.wait() == 0
+    assert "hello" not in json.dumps(gateway.log_lines), "no content in any log line"
+
+
+async def test_a_drain_finishes_what_runs_and_takes_nothing_new(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    go_on = asyncio.Event()
+    engine.plays(stream_until(go_on, (ROLE, token("Hel")), (token("lo"), STOP, DONE)))
+    async with gateway_process(region_file(tmp_path, "us-1", US, engine)) as gateway:
+        async with ask(session, gateway.http_url) as response:
+            await response.content.readany()
+            gateway.signal(signal.SIGTERM)
+            while await readiness(session, gateway) == 200:
+                pass
+            async with ask(session, gateway.http_url) as late:
+                assert late.status == 503
+                assert (await late.json())["error"]["code"] == "draining"
+            assert gateway.process.returncode is None
+            go_on.set()
+            assert await response.content.read() == token("lo") + STOP + DONE
+        assert await gateway.process.wait() == 0
+    assert engine.aborted.count == 0
+
+
+async def readiness(session: aiohttp.ClientSession, gateway: Process) -> int:
+    async with session.get(f"{gateway.admin_url}/ready") as response:
+        return response.status
+
+
+async def test_a_drain_that_takes_too_long_cuts_what_is_left(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
+    async with gateway_process(region_file(tmp_path, "us-1", US, engine, limits={"drain": "50ms"})) as gateway:
+        async with ask(session, gateway.http_url) as response:
+            await response.content.readany()
+            gateway.signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        assert await gateway.process.wait() == 0
+    await engine.aborted.reaches(1)
+
+
+async def test_a_second_signal_does_not_wait(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
+    async with gateway_process(region_file(tmp_path, "us-1", US, engine, limits={"drain": "1h"})) as gateway:
+        async with ask(session, gateway.http_url) as response:
+            await response.content.readany()
+            gateway.signal(signal.SIGINT)
+            while await readiness(session, gateway) == 200:
+                pass
+            gateway.signal(signal.SIGINT)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        assert await gateway.process.wait() == 0
+    await engine.aborted.reaches(1)
+
+
+async def test_a_killed_peer_breaks_its_streams_and_no_other(
+    tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    ports = {"us-1": unused_tcp_port_factory(), "eu-1": unused_tcp_port_factory()}
+
+    def knowing(gateway_id: str, place: Place) -> dict[str, object]:
+        address = f"127.0.0.1:{ports[gateway_id]}"
+        return {"gateway": gateway_id, "region": place.region, "jurisdiction": place.jurisdiction, "address": address}
+
+    def listening(gateway_id: str) -> dict[str, str]:
+        return {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "peers": f"127.0.0.1:{ports[gateway_id]}"}
+
+    async with FakeEngine().serving() as us_engine, FakeEngine().serving() as eu_engine:
+        eu_engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
+        us_file = region_file(tmp_path, "us-1", US, us_engine, listen=listening("us-1"), peers=[knowing("eu-1", EU)])
+        eu_file = region_file(tmp_path, "eu-1", EU, eu_engine, listen=listening("eu-1"), peers=[knowing("us-1", US)])
+        us_engine.waiting = 1
+        async with gateway_process(us_file) as us, gateway_process(eu_file) as eu:
+            async with ask(session, us.http_url) as response:
+                assert response.headers["x-nightside-region"] == EU.region
+                await response.content.readany()
+                eu.process.kill()
+                assert b'"code":"engine_failed_midstream"' in await response.read()
+            await us.until_logged("peer lost", peer="eu-1")
+            us_engine.waiting = 0
+            async with ask(session, us.http_url) as response:
+                assert await response.read() == b"".join(GOOD_STREAM)
+            us.signal(signal.SIGTERM)
+            assert await us.process.wait() == 0
+
+
+async def test_a_region_without_a_readable_policy_runs_closed_and_says_so(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    file = region_file(tmp_path, "us-1", US, engine, policy=str(tmp_path / "missing.yaml"))
+    async with gateway_process(file) as gateway:
+        closed = "CLOSED: nothing leaves this region and nothing is taken in"
+        await gateway.until_logged(closed, level="error")
+        async with ask(session, gateway.http_url) as response:
+            assert await response.read() == b"".join(GOOD_STREAM)
+
+
+async def finished(*arguments: str | Path) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *command(*arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_check_prints_the_effective_file(tmp_path: Path, engine: FakeEngine) -> None:
+    file = region_file(tmp_path, "us-1", US, engine, queue={"wait_max": "5s"})
+    status, out, _ = await finished("check", file)
+    assert status == 0
+    assert yaml.safe_load(out)["queue"] == {"length_max": 10_000, "wait_max": "5s"}
+    (tmp_path / "effective.yaml").write_text(out)
+    assert await finished("check", tmp_path / "effective.yaml", "--json") == (
+        0,
+        json.dumps(yaml.safe_load(out), indent=2) + "\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize("subcommand", ["check", "run"])
+async def test_a_bad_file_is_told_in_words_and_status(tmp_path: Path, engine: FakeEngine, subcommand: str) -> None:
+    file = region_file(tmp_path, "us-1", US, engine, queue={"wait_max": 5})
+    status, out, err = await finished(subcommand, file)
+    assert (status, out) == (1, "")
+    assert err == "Error: us-1.yaml: queue.wait_max: 5 is not a duration such as 100ms or 2s\n"
+
+
+async def test_check_reads_the_policy_too(tmp_path: Path, engine: FakeEngine) -> None:
+    file = region_file(tmp_path, "us-1", US, engine)
+    write_policy(tmp_path, US).write_text("version: 1\n")
+    status, _, err = await finished("check", file)
+    assert status == 1
+    assert err.startswith("Error: us-1.yaml: policy: ")
+
+
+async def test_a_taken_address_is_told_in_words(tmp_path: Path, engine: FakeEngine) -> None:
+    taken = engine.url.removeprefix("http://")
+    for name in ("http", "admin", "peers"):
+        listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "peers": "127.0.0.1:0", name: taken}
+        status, _, err = await finished("run", region_file(tmp_path, "us-1", US, engine, listen=listen))
+        assert status == 1
+        assert err.splitlines()[-1].startswith("Error: ")
+        assert "Traceback" not in err

@@ -1,0 +1,559 @@
+"""Clients, gateway and engines over real sockets, run the way a gateway runs: with handler cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from io import BytesIO
+
+import aiohttp
+import openai
+import pytest
+from aiohttp import web
+
+from gateway.clock import Clock
+from gateway.config import Dialect
+from gateway.core.config import AttemptConfig, CoreConfig, QueueConfig
+from gateway.core.effects import Effect, EndRequest
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    DrainRequested,
+    Event,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestArrived,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import (
+    AttemptResult,
+    GatewayId,
+    Outcome,
+    ReplicaId,
+    ReplicaObservation,
+    RequestProfile,
+    TargetKind,
+)
+from gateway.driver import Driver
+from gateway.engines.client import ClientSettings, EngineClient
+from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.http.admin import AdminSources, make_admin_app
+from gateway.http.app import Api, make_runner
+from gateway.http.settings import HttpSettings
+from gateway.legs import RequestSummary
+from gateway.owner import OwnerContext, OwnerSettings
+from tests.fakes.engine import (
+    DONE,
+    GOOD_ANSWER,
+    GOOD_STREAM,
+    ROLE,
+    FakeEngine,
+    Script,
+    Tally,
+    answer,
+    chat_chunk,
+    error_event,
+    hang,
+    hang_up,
+    stream,
+    stream_and_cut,
+    stream_until,
+    token,
+)
+from tests.support.core import EU, MODEL, US, policy, replica_spec, rule
+
+GOOD = b"".join(GOOD_STREAM)
+CHAT = "/v1/chat/completions"
+BODY = b'{ "model": "llama", "messages": [{"role":"user","content":"hi"}], "stream": true }'
+SETTINGS = HttpSettings(GatewayId("us-1"), US)
+CORE = CoreConfig(attempt=AttemptConfig(attempts_max=2), queue=QueueConfig(length_max=5))
+CONNECTION_BUFFERS_BYTES = 16 << 20
+"""More than two sockets and the gateway's own buffers hold between them."""
+
+
+class Edge:
+    """A gateway's HTTP edge with the real core and two engines, `a` and `b`, and what happened in it."""
+
+    def __init__(self, settings: HttpSettings, owner_settings: OwnerSettings) -> None:
+        self.settings = settings
+        self.owner_settings = owner_settings
+        self.engines = {ReplicaId("a"): FakeEngine(), ReplicaId("b"): FakeEngine()}
+        self.events: list[Event] = []
+        self.arrived = Tally()
+        self.finished: list[tuple[EndRequest, RequestSummary]] = []
+        self.has_finished = Tally()
+        self.clock = Clock()
+        self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
+        self.driver = Driver(self.core, self.clock, observers=[self])
+        self.url = ""
+
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        self.events.append(event)
+        if isinstance(event, RequestArrived):
+            self.arrived.add()
+
+    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+        self.finished.append((end, summary))
+        self.has_finished.add()
+
+    def configure(self) -> None:
+        self.driver.submit(ConfigApplied(CORE))
+        self.driver.submit(PolicyApplied(policy(US)))
+        self.driver.submit(AssignmentApplied(1, tuple(replica_spec(name) for name in self.engines), ()))
+        self.probe(waiting=0)
+
+    def probe(self, *, waiting: int) -> None:
+        now_ns = self.clock.now_ns()
+        seen = tuple(ReplicaObservation(name, now_ns, healthy=True, waiting=waiting) for name in self.engines)
+        self.driver.submit(ReplicasObserved(seen))
+
+    def plays(self, *scripts: Script) -> None:
+        """Whichever engine is asked, these are the answers, in order."""
+        left = list(scripts)
+
+        async def next_script(exchange: object) -> None:
+            await left.pop(0)(exchange)  # type: ignore[arg-type]
+
+        for engine in self.engines.values():
+            engine.plays(next_script)
+
+    @property
+    def results(self) -> list[AttemptResult]:
+        return [event.result for event in self.events if isinstance(event, AttemptEnded)]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [end.outcome for end, _ in self.finished]
+
+    def received(self) -> list[dict[str, str]]:
+        return [each.headers for engine in self.engines.values() for each in engine.received]
+
+    async def arrives_at_an_engine(self) -> FakeEngine:
+        await self.arrived.reaches(1)
+        while True:
+            for engine in self.engines.values():
+                if engine.arrived.count:
+                    return engine
+            await asyncio.sleep(0.001)
+
+    def check(self) -> None:
+        gauges = self.core.gauges(self.clock.now_ns())
+        assert (gauges.requests, gauges.attempts, self.driver.open_requests) == (0, 0, 0)
+        assert not self.driver.failed.is_set(), self.driver.crash
+
+
+@asynccontextmanager
+async def serving(
+    settings: HttpSettings = SETTINGS, owner_settings: OwnerSettings | None = None
+) -> AsyncIterator[Edge]:
+    edge = Edge(settings, owner_settings or OwnerSettings())
+    async with AsyncExitStack() as stack:
+        for engine in edge.engines.values():
+            await stack.enter_async_context(engine.serving())
+        endpoints = ReplicaEndpoints(
+            ReplicaEndpoint(name, US, engine.url, Dialect.VLLM, "engine-key") for name, engine in edge.engines.items()
+        )
+        client = await stack.enter_async_context(EngineClient(endpoints, edge.clock, ClientSettings()))
+        context = OwnerContext(
+            edge.driver, edge.clock, {TargetKind.REPLICA: client}, edge.owner_settings, edge.on_finished
+        )
+        edge.configure()
+        stack.callback(edge.driver.close)
+        api = Api(context, settings, lambda: [MODEL], lambda: "draining" if edge.core.draining else "")
+        edge.url = await listen(stack, api.make_app(), settings)
+        yield edge
+        edge.check()
+
+
+async def listen(stack: AsyncExitStack, app: web.Application, settings: HttpSettings) -> str:
+    runner = make_runner(app, settings)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+@pytest.fixture
+async def edge() -> AsyncIterator[Edge]:
+    async with serving() as edge:
+        yield edge
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def ask(
+    client: aiohttp.ClientSession, edge: Edge, body: bytes = BODY, path: str = CHAT, **headers: str
+) -> tuple[aiohttp.ClientResponse, bytes]:
+    sent = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    async with client.post(edge.url + path, data=BytesIO(body), headers=sent) as response:
+        return response, await response.read()
+
+
+def error_code(body: bytes) -> object:
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error["code"]
+
+
+class TestRelaying:
+    async def test_a_stream_comes_through_byte_for_byte_and_says_where_it_ran(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        response, body = await ask(client, edge, x_request_id="req-1")
+        assert (response.status, body) == (200, GOOD)
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["x-request-id"] == "req-1"
+        assert response.headers["x-nightside-region"] == "us-east-1"
+        assert response.headers["x-nightside-gateway"] == "us-1"
+        assert edge.outcomes == [Outcome.COMPLETED]
+
+    @pytest.mark.parametrize("size", [1, 3, 64])
+    async def test_hostile_pieces_change_nothing(self, edge: Edge, client: aiohttp.ClientSession, size: int) -> None:
+        stream_bytes = b": keep-alive\r\n\r\n" + GOOD + b": bye\n\n"
+        edge.plays(stream(*(stream_bytes[at : at + size] for at in range(0, len(stream_bytes), size))))
+        assert (await ask(client, edge))[1] == stream_bytes
+
+    async def test_the_body_arrives_as_sent_and_the_client_s_credentials_do_not(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        await ask(
+            client, edge, authorization="Bearer client", x_api_key="client", cookie="a=b", x_nightside_tenant="acme"
+        )
+        (received,) = [each for engine in edge.engines.values() for each in engine.received]
+        assert received.body == BODY
+        assert received.headers["authorization"] == "Bearer engine-key"
+        assert not {"x-api-key", "cookie", "x-nightside-tenant"} & set(received.headers)
+
+    async def test_a_whole_answer_keeps_its_length(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.plays(answer())
+        response, body = await ask(client, edge)
+        assert body == GOOD_ANSWER
+        assert response.headers["content-length"] == str(len(GOOD_ANSWER))
+        assert edge.finished[0][1].cached_tokens == 16
+
+    async def test_large_bodies_and_answers_pass(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        tokens = tuple(token("x" * 1000) for _ in range(3000))
+        edge.plays(stream(ROLE, b"".join(tokens), *GOOD_STREAM[2:]))
+        body = BODY[:-1] + b', "pad": "' + b"y" * 3_000_000 + b'"}'
+        assert (await ask(client, edge, body))[1] == ROLE + b"".join(tokens) + b"".join(GOOD_STREAM[2:])
+
+    async def test_an_id_that_is_running_is_not_used_twice(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        gate = asyncio.Event()
+        edge.plays(stream_until(gate, (ROLE, token("x")), GOOD_STREAM[2:]), stream(*GOOD_STREAM))
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(ask(client, edge, x_request_id="same"))
+            await edge.arrives_at_an_engine()
+            second = await ask(client, edge, x_request_id="same")
+            gate.set()
+        assert second[0].headers["x-request-id"] != "same"
+        assert first.result()[0].headers["x-request-id"] == "same"
+
+
+class TestSdk:
+    @asynccontextmanager
+    async def sdk(self, edge: Edge) -> AsyncIterator[openai.AsyncOpenAI]:
+        async with openai.AsyncOpenAI(base_url=f"{edge.url}/v1", api_key="client", max_retries=0) as sdk:
+            yield sdk
+
+    async def test_streams(self, edge: Edge) -> None:
+        async with self.sdk(edge) as sdk:
+            chunks = await sdk.chat.completions.create(
+                model="llama", messages=[{"role": "user", "content": "hi"}], stream=True
+            )
+            said = [chunk.choices[0].delta.content async for chunk in chunks if chunk.choices]
+        assert "".join(filter(None, said)) == "Hello world"
+
+    async def test_whole_answers(self, edge: Edge) -> None:
+        edge.plays(answer())
+        async with self.sdk(edge) as sdk:
+            whole = await sdk.chat.completions.create(model="llama", messages=[{"role": "user", "content": "hi"}])
+        assert whole.choices[0].message.content == "Hello"
+        assert whole._request_id == edge.finished[0][0].request_id
+
+    async def test_errors(self, edge: Edge) -> None:
+        async with self.sdk(edge) as sdk:
+            with pytest.raises(openai.NotFoundError) as caught:
+                await sdk.chat.completions.create(model="nope", messages=[])
+        assert caught.value.code == "model_not_found"
+        assert caught.value.request_id
+
+    async def test_a_stream_that_fails_raises_and_never_just_ends(self, edge: Edge) -> None:
+        edge.plays(stream_and_cut(ROLE, token("x")))
+        async with self.sdk(edge) as sdk:
+            chunks = await sdk.chat.completions.create(model="llama", messages=[], stream=True)
+            with pytest.raises(openai.APIError) as caught:
+                _ = [chunk async for chunk in chunks]
+        assert caught.value.code == "engine_failed_midstream"
+
+    async def test_models_are_listed(self, edge: Edge) -> None:
+        async with self.sdk(edge) as sdk:
+            assert [model.id async for model in await sdk.models.list()] == ["llama"]
+            assert (await sdk.models.retrieve("llama")).id == "llama"
+            with pytest.raises(openai.NotFoundError):
+                await sdk.models.retrieve("nope")
+
+
+class TestTryingAgain:
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            hang_up,
+            answer(500, b"oops"),
+            answer(503, b"full"),
+            stream(error_event(503), DONE),
+            stream(DONE),
+            stream(ROLE, chat_chunk({"content": ""}, "abort"), DONE),
+            stream_and_cut(ROLE),
+        ],
+    )
+    async def test_before_the_first_byte_the_other_engine_answers(
+        self, edge: Edge, client: aiohttp.ClientSession, bad: Script
+    ) -> None:
+        edge.plays(bad, stream(*GOOD_STREAM))
+        response, body = await ask(client, edge, x_request_id="r")
+        assert (response.status, body) == (200, GOOD)
+        assert len(edge.results) == 2
+        assert {len(engine.received) for engine in edge.engines.values()} == {1}
+        assert {headers["x-request-id"] for headers in edge.received()} == {"r", "r-2"}
+
+    async def test_when_both_fail_it_is_a_502(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.plays(hang_up, hang_up)
+        response, body = await ask(client, edge)
+        assert (response.status, error_code(body)) == (502, "engine_failed")
+        assert b"127.0.0.1" not in body
+
+    @pytest.mark.parametrize("bad", [stream_and_cut(ROLE, token("x")), stream(ROLE, token("x"), error_event(500))])
+    async def test_after_the_first_byte_the_stream_says_that_it_failed(
+        self, edge: Edge, client: aiohttp.ClientSession, bad: Script
+    ) -> None:
+        edge.plays(bad)
+        response, body = await ask(client, edge)
+        assert response.status == 200
+        sent, error, done, rest = body.removeprefix(ROLE).split(b"\n\n")
+        assert sent + b"\n\n" == token("x")
+        assert error_code(error.removeprefix(b"data: ")) == "engine_failed_midstream"
+        assert (done, rest) == (b"data: [DONE]", b"")
+        assert edge.outcomes == [Outcome.FAILED_MIDSTREAM]
+
+    async def test_half_of_a_whole_answer_never_looks_complete(self, client: aiohttp.ClientSession) -> None:
+        async def half(exchange) -> None:  # type: ignore[no-untyped-def]
+            await exchange.head(200, {"content-type": "application/json"})
+            await exchange.send(GOOD_ANSWER[:50])
+            await asyncio.sleep(0.01)
+            exchange.cut()
+
+        async with serving(owner_settings=OwnerSettings(held_bytes_max=10)) as edge:
+            edge.plays(half)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await ask(client, edge)
+            await edge.has_finished.reaches(1)
+            assert edge.outcomes == [Outcome.FAILED_MIDSTREAM]
+
+    async def test_a_client_s_fault_is_the_engine_s_to_explain(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.plays(answer(400, b'{"error":{"message":"too long"}}'))
+        response, body = await ask(client, edge)
+        assert (response.status, body) == (400, b'{"error":{"message":"too long"}}')
+        assert edge.results == [AttemptResult.CLIENT_ERROR]
+
+
+class TestLeaving:
+    async def leave(self, client: aiohttp.ClientSession, edge: Edge, once: Callable[[], object]) -> None:
+        task = asyncio.get_running_loop().create_task(ask(client, edge))
+        await once()  # type: ignore[misc]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await edge.has_finished.reaches(1)
+        assert edge.outcomes == [Outcome.ABANDONED]
+
+    async def test_before_the_head_reaches_the_engine(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.plays(hang)
+        await self.leave(client, edge, edge.arrives_at_an_engine)
+        await (await edge.arrives_at_an_engine()).aborted.reaches(1)
+        assert edge.results == [AttemptResult.CANCELLED]
+
+    async def test_in_the_middle_of_a_stream_reaches_the_engine(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        edge.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))
+        async with client.post(edge.url + CHAT, data=BODY) as response:
+            assert await response.content.readany()
+            response.close()
+        await (await edge.arrives_at_an_engine()).aborted.reaches(1)
+        await edge.has_finished.reaches(1)
+        assert edge.outcomes == [Outcome.ABANDONED]
+        assert edge.results == [AttemptResult.CANCELLED]
+
+    async def test_while_waiting_in_the_queue(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.probe(waiting=5)
+        await self.leave(client, edge, lambda: edge.arrived.reaches(1))
+        assert edge.results == []
+        assert edge.received() == []
+
+    async def test_a_client_that_reads_nothing_is_given_up(self) -> None:
+        async with serving(replace(SETTINGS, stall_s=0.05)) as edge:
+            piece = token("x" * 100_000)
+            edge.plays(stream(ROLE, *[piece] * (CONNECTION_BUFFERS_BYTES // len(piece)), *GOOD_STREAM[2:]))
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rpartition(":")[2]), limit=1)
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n\r\n"
+            writer.write(head.encode() + BODY)
+            await edge.has_finished.reaches(1)
+            assert edge.outcomes == [Outcome.ABANDONED]
+            await (await edge.arrives_at_an_engine()).aborted.reaches(1)
+            writer.transport.abort()
+            assert reader is not None
+
+
+class TestRefusing:
+    async def refused(
+        self, client: aiohttp.ClientSession, edge: Edge, body: bytes = BODY, path: str = CHAT, **headers: str
+    ) -> tuple[int, object, aiohttp.ClientResponse]:
+        response, answer_body = await ask(client, edge, body, path, **headers)
+        assert response.headers["content-type"] == "application/json"
+        assert response.headers["x-request-id"]
+        assert response.headers["x-nightside-gateway"] == "us-1"
+        return response.status, error_code(answer_body), response
+
+    @pytest.mark.parametrize(
+        ("body", "path", "expected"),
+        [
+            (b"{", CHAT, (400, "invalid_json")),
+            (b"{}", CHAT, (400, "invalid_field")),
+            (b'{"model":"nope","messages":[]}', CHAT, (404, "model_not_found")),
+            (BODY, "/v1/nothing", (404, "not_found")),
+            (BODY, "/v1/models", (405, "method_not_allowed")),
+            (b'{"model":"llama","kv_transfer_params":{}}', CHAT, (400, "unsupported_parameter")),
+        ],
+    )
+    async def test_each_refusal_has_its_code(
+        self, edge: Edge, client: aiohttp.ClientSession, body: bytes, path: str, expected: tuple[int, str]
+    ) -> None:
+        assert (await self.refused(client, edge, body, path))[:2] == expected
+        assert edge.received() == []
+
+    async def test_a_full_queue(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.probe(waiting=5)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(ask(client, edge)) for _ in range(5)]
+            await edge.arrived.reaches(5)
+            status, code, response = await self.refused(client, edge)
+            assert (status, code) == (503, "queue_full")
+            assert float(response.headers["retry-after"]) > 0
+            edge.probe(waiting=0)
+        assert {task.result()[0].status for task in waiting} == {200}
+
+    async def test_a_gateway_that_drains(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.driver.submit(DrainRequested())
+        status, code, response = await self.refused(client, edge)
+        assert (status, code) == (503, "draining")
+        assert response.headers["connection"] == "close"
+        async with client.get(f"{edge.url}/ready") as ready, client.get(f"{edge.url}/health") as live:
+            assert (ready.status, live.status) == (503, 200)
+
+    async def test_a_region_that_may_not_see_the_request(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.driver.submit(PolicyApplied(policy(US, process=rule(EU))))
+        assert (await self.refused(client, edge))[:2] == (421, "residency_ingress")
+
+    async def test_a_body_too_large(self, client: aiohttp.ClientSession) -> None:
+        async with serving(replace(SETTINGS, body_bytes_max=1000)) as edge:
+            body = BODY + b" " * 2000
+            assert (await self.refused(client, edge, body))[:2] == (413, "body_too_large")
+
+    async def test_more_requests_than_there_is_room_for(self, client: aiohttp.ClientSession) -> None:
+        async with serving(replace(SETTINGS, requests_max=1)) as edge:
+            gate = asyncio.Event()
+            edge.plays(stream_until(gate, (ROLE, token("x")), GOOD_STREAM[2:]))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(ask(client, edge))
+                await edge.arrives_at_an_engine()
+                assert (await self.refused(client, edge))[:2] == (503, "gateway_full")
+                gate.set()
+
+    async def test_a_body_of_unknown_length_takes_only_the_room_it_needs(self, client: aiohttp.ClientSession) -> None:
+        async def upload() -> AsyncIterator[bytes]:
+            yield BODY
+
+        async with serving(replace(SETTINGS, body_bytes_max=1000, bodies_bytes_max=1500)) as edge:
+            gate = asyncio.Event()
+            edge.plays(stream_until(gate, (ROLE, token("x")), GOOD_STREAM[2:]), stream(*GOOD_STREAM))
+            async with client.post(edge.url + CHAT, data=upload()) as first:
+                assert await first.content.readany()
+                async with client.post(edge.url + CHAT, data=upload()) as second:
+                    assert second.status == 200
+                gate.set()
+                assert (await first.read()).endswith(DONE)
+
+    async def test_a_body_that_never_comes(self) -> None:
+        async with serving(replace(SETTINGS, stall_s=0.01)) as edge:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rpartition(":")[2]))
+            writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{".encode())
+            assert b" 408 " in await reader.readline()
+            writer.close()
+
+    async def test_a_header_too_large(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        async with client.post(edge.url + CHAT, data=BODY, headers={"x-long": "y" * 10_000}) as response:
+            assert response.status == 400
+
+
+class TestOtherPages:
+    async def test_live_and_ready(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        for engine in edge.engines:
+            edge.driver.submit(ReplicasObserved((ReplicaObservation(engine, edge.clock.now_ns(), healthy=False),)))
+        for path in ("/health", "/ready"):
+            async with client.get(edge.url + path) as response:
+                assert response.status == 200
+
+    async def test_operators_see_metrics_and_state(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        sources = AdminSources(
+            lambda: b"up 1\n", "text/plain; version=0.0.4", lambda: edge.core.describe(edge.clock.now_ns()), str
+        )
+        async with AsyncExitStack() as stack:
+            url = await listen(stack, make_admin_app(sources), SETTINGS)
+            async with client.get(f"{url}/metrics") as metrics, client.get(f"{url}/admin/state") as state:
+                assert (await metrics.read(), metrics.content_type) == (b"up 1\n", "text/plain")
+                assert (await state.json())["gateway"] == "us-1"
+            async with client.get(f"{url}/ready") as ready, client.post(url + CHAT, data=BODY) as generate:
+                assert (ready.status, generate.status) == (200, 404)
+
+
+class TestManyAtOnce:
+    async def test_nothing_is_lost_and_somebody_is_served(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        scripts: Iterable[Script] = (
+            stream(*GOOD_STREAM),
+            stream(*GOOD_STREAM),
+            stream(*GOOD_STREAM),
+            stream_and_cut(ROLE),
+            answer(503, b"full"),
+            stream_and_cut(ROLE, token("x")),
+            answer(),
+        )
+        for engine in edge.engines.values():
+            engine.plays(*[script for script in scripts for _ in range(10)], stream(*GOOD_STREAM))
+
+        async def keep_probing() -> None:
+            while True:
+                edge.probe(waiting=0)
+                await asyncio.sleep(0.005)
+
+        async def keep_asking() -> list[int]:
+            return [(await ask(client, edge))[0].status for _ in range(10)]
+
+        async with asyncio.TaskGroup() as tasks:
+            probing = tasks.create_task(keep_probing())
+            asking = [tasks.create_task(keep_asking()) for _ in range(5)]
+            statuses = [status for task in asking for status in await task]
+            probing.cancel()
+        await edge.has_finished.reaches(50)
+        assert len(statuses) == 50
+        assert statuses.count(200) > 25
+        assert set(statuses) <= {200, 502, 503}
+        started = sum(len(engine.received) for engine in edge.engines.values())
+        assert len(edge.results) == started

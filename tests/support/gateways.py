@@ -1,0 +1,94 @@
+"""Whole gateways on loopback for integration tests: their configs and policies, and waiting for what must come true."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import yaml
+
+from gateway.config import (
+    Address,
+    Dialect,
+    GatewayConfig,
+    ListenConfig,
+    PeerConfig,
+    PeeringConfig,
+    ReplicaConfig,
+)
+from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
+from gateway.main import GatewayHandle
+from tests.support.core import AP, EU, MODEL, MS, US
+
+_Asked = aiohttp.client._RequestContextManager
+ANY_PORT = Address("127.0.0.1", 0)
+QUICK_PEERING = PeeringConfig(ping_interval_ns=50 * MS, reconnect_min_ns=5 * MS, reconnect_max_ns=50 * MS)
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+
+
+def write_policy(
+    folder: Path, place: Place, *, process: Iterable[Place] = (US, EU, AP), accept: Iterable[Place] = (US, EU, AP)
+) -> Path:
+    path = folder / f"{place.region}.policy.yaml"
+    document = {
+        "version": 1,
+        "region": place.region,
+        "jurisdiction": place.jurisdiction,
+        "process": {"regions": [each.region for each in process]},
+        "accept": {"regions": [each.region for each in accept if each != place]},
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def region_config(
+    gateway_id: str, place: Place, engines: Iterable[str], *, policy_file: Path, peers_port: int = 0
+) -> GatewayConfig:
+    replicas = tuple(
+        ReplicaConfig(ReplicaSpec(ReplicaId(f"{gateway_id}-r{number}"), place, (MODEL,)), url, Dialect.VLLM)
+        for number, url in enumerate(engines)
+    )
+    return GatewayConfig(
+        gateway_id=GatewayId(gateway_id),
+        place=place,
+        listen=ListenConfig(http=ANY_PORT, peers=replace(ANY_PORT, port=peers_port), admin=ANY_PORT),
+        policy_file=policy_file,
+        replicas=replicas,
+        peers=(),
+        peering=QUICK_PEERING,
+        seed=1,
+    )
+
+
+def knowing(config: GatewayConfig, *others: GatewayConfig) -> GatewayConfig:
+    """The same gateway with the others as its peers."""
+    peers = tuple(PeerConfig(PeerSpec(other.gateway_id, other.place), other.listen.peers) for other in others)
+    return replace(config, peers=peers)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - a gateway's inner state has no event to wait for
+        await asyncio.sleep(0.005)
+
+
+def usable_peers(gateway: GatewayHandle) -> int:
+    return gateway.core.gauges(gateway.core._now_ns or 0).peers_usable
+
+
+def free_replicas(gateway: GatewayHandle) -> int:
+    return gateway.core.replicas.available.bit_count()
+
+
+def counted(gateway: GatewayHandle, name: str, **labels: str) -> float:
+    return gateway.metrics.registry.get_sample_value(f"nightside_{name}", labels) or 0.0
+
+
+def ask(session: aiohttp.ClientSession, gateway_url: str, **changes: object) -> _Asked:
+    """One chat request; use as a context."""
+    body = io.BytesIO(json.dumps({**CHAT, **changes}).encode())
+    return session.post(f"{gateway_url}/v1/chat/completions", data=body, headers={"content-type": "application/json"})

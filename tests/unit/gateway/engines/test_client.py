@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from gateway.clock import Clock
+from gateway.config import Dialect
+from gateway.core.effects import StartLeg
+from gateway.core.vocabulary import (
+    AttemptResult,
+    Decision,
+    PlacementReason,
+    ReplicaId,
+    RequestId,
+    replica_target,
+)
+from gateway.engines.client import ClientSettings, EngineClient
+from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.legs import Leg, LegFailure, OutboundRequest
+from tests.fakes.engine import (
+    GOOD_ANSWER,
+    GOOD_STREAM,
+    ROLE,
+    Exchange,
+    FakeEngine,
+    answer,
+    hang,
+    hang_up,
+    stream,
+    stream_and_cut,
+    stream_until,
+    token,
+)
+from tests.support.core import SECOND, US, profile
+
+DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
+PATH = "/v1/chat/completions"
+HEADERS = (("content-type", "application/json"), ("x-request-id", "r1"))
+
+
+class Bench:
+    """One engine and a client that knows it as replica `a`."""
+
+    def __init__(self, engine: FakeEngine, client: EngineClient, endpoints: ReplicaEndpoints) -> None:
+        self.engine = engine
+        self.client = client
+        self.endpoints = endpoints
+        self.accepted = 0
+
+    def open(
+        self, *, replica: str = "a", attempt: int = 1, wait_ns: int = 60 * SECOND, body: bytes = b"{}"
+    ) -> AbstractAsyncContextManager[Leg]:
+        order = StartLeg(
+            RequestId("r1"), attempt, replica_target(ReplicaId(replica)), DECISION, Clock().now_ns() + wait_ns
+        )
+        request = OutboundRequest(profile("r1"), PATH, HEADERS, body)
+        return self.client.open(order, request, on_accepted=self._on_accepted)
+
+    async def read(
+        self, *, replica: str = "a", attempt: int = 1, wait_ns: int = 60 * SECOND, body: bytes = b"{}"
+    ) -> bytes:
+        async with self.open(replica=replica, attempt=attempt, wait_ns=wait_ns, body=body) as leg:
+            return b"".join([data async for data in leg.chunks()])
+
+    def _on_accepted(self) -> None:
+        self.accepted += 1
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with FakeEngine().serving() as engine:
+        endpoints = ReplicaEndpoints([ReplicaEndpoint(ReplicaId("a"), US, engine.url, Dialect.VLLM, "the-key")])
+        async with EngineClient(endpoints, Clock(), ClientSettings()) as client:
+            yield Bench(engine, client, endpoints)
+
+
+class TestAnswers:
+    async def test_head_place_and_bytes_come_through(self, bench: Bench) -> None:
+        async with bench.open() as leg:
+            assert leg.head.status == 200
+            assert ("Content-Type", "text/event-stream; charset=utf-8") in leg.head.headers
+            assert (leg.head.ran_at.replica_id, leg.head.ran_at.place) == ("a", US)
+            assert b"".join([data async for data in leg.chunks()]) == b"".join(GOOD_STREAM)
+        assert bench.accepted == 1
+
+    async def test_the_engine_sees_the_body_as_it_was_and_the_gateway_s_own_key(self, bench: Bench) -> None:
+        await bench.read(body=b'{ "odd" :  "spacing" }')
+        (received,) = bench.engine.received
+        assert (received.path, received.body) == (PATH, b'{ "odd" :  "spacing" }')
+        assert received.headers["authorization"] == "Bearer the-key"
+        assert received.headers["x-request-id"] == "r1"
+        assert "user-agent" not in received.headers
+
+    async def test_a_large_body_arrives_whole(self, bench: Bench) -> None:
+        body = bytes(range(256)) * 12_000
+        await bench.read(body=body)
+        assert bench.engine.received[0].body == body
+
+    async def test_a_later_attempt_has_an_id_of_its_own(self, bench: Bench) -> None:
+        await bench.read(attempt=2)
+        assert bench.engine.received[0].headers["x-request-id"] == "r1-2"
+
+    async def test_an_error_is_an_answer_but_not_an_acceptance(self, bench: Bench) -> None:
+        bench.engine.plays(answer(503, b"full"))
+        async with bench.open() as leg:
+            assert leg.head.status == 503
+            assert [data async for data in leg.chunks()] == [b"full"]
+        assert bench.accepted == 0
+
+    async def test_a_redirect_is_not_followed(self, bench: Bench) -> None:
+        bench.engine.plays(answer(307, b"", location=bench.engine.url))
+        async with bench.open() as leg:
+            assert leg.head.status == 307
+        assert len(bench.engine.received) == 1
+
+    async def test_a_compressed_answer_is_unpacked(self, bench: Bench) -> None:
+        packed = zlib.compress(GOOD_ANSWER)
+        bench.engine.plays(answer(200, packed, **{"content-encoding": "deflate"}))
+        assert await bench.read() == GOOD_ANSWER
+        assert bench.engine.received[0].headers["accept-encoding"] == "identity"
+
+
+class TestConnections:
+    async def test_one_that_was_read_to_the_end_is_used_again(self, bench: Bench) -> None:
+        for _ in range(3):
+            await bench.read()
+        assert len(bench.engine.connections) == 1
+
+    async def test_leaving_midway_aborts_at_the_engine(self, bench: Bench) -> None:
+        bench.engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))), stream(*GOOD_STREAM))
+        async with bench.open() as leg:
+            assert await anext(leg.chunks())
+        await bench.engine.aborted.reaches(1)
+        await bench.read()
+        assert len(bench.engine.connections) == 2
+
+    async def test_leaving_before_the_head_aborts_too(self, bench: Bench) -> None:
+        bench.engine.plays(hang)
+        task = asyncio.get_running_loop().create_task(bench.read())
+        await bench.engine.arrived.reaches(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await bench.engine.aborted.reaches(1)
+
+
+class TestFailures:
+    async def failure(self, bench: Bench, *, replica: str = "a", wait_ns: int = 60 * SECOND) -> LegFailure:
+        with pytest.raises(LegFailure) as caught:
+            await bench.read(replica=replica, wait_ns=wait_ns)
+        assert caught.value.result is AttemptResult.FAILED
+        return caught.value
+
+    async def test_a_replica_that_is_not_ours(self, bench: Bench) -> None:
+        await self.failure(bench, replica="b")
+
+    async def test_nobody_listens(self, bench: Bench) -> None:
+        bench.endpoints.replace([ReplicaEndpoint(ReplicaId("a"), US, "http://127.0.0.1:1", Dialect.VLLM)])
+        assert "no answer" in (await self.failure(bench)).detail
+
+    async def test_the_connection_is_cut_before_an_answer(self, bench: Bench) -> None:
+        bench.engine.plays(hang_up)
+        assert "no answer" in (await self.failure(bench)).detail
+
+    async def test_the_answer_is_no_http(self, bench: Bench) -> None:
+        async def garbage(exchange: Exchange) -> None:
+            await exchange.raw(b"220 mail.example.net ESMTP\r\n\r\n")
+            await asyncio.Event().wait()
+
+        bench.engine.plays(garbage)
+        assert "no answer" in (await self.failure(bench)).detail
+
+    async def test_the_answer_breaks_off(self, bench: Bench) -> None:
+        bench.engine.plays(stream_and_cut(ROLE, token("x")))
+        assert "broke off" in (await self.failure(bench)).detail
+
+    async def test_a_body_shorter_than_it_says(self, bench: Bench) -> None:
+        async def short(exchange: Exchange) -> None:
+            await exchange.head(200, {"content-length": "100"})
+            await exchange.send(b"x" * 50)
+            exchange.cut()
+
+        bench.engine.plays(short)
+        assert "broke off" in (await self.failure(bench)).detail
+
+    async def test_no_head_before_the_deadline(self, bench: Bench) -> None:
+        bench.engine.plays(hang)
+        await self.failure(bench, wait_ns=50_000_000)
+        await bench.engine.aborted.reaches(1)
+
+    async def test_a_deadline_that_has_passed(self, bench: Bench) -> None:
+        bench.engine.plays(hang)
+        await self.failure(bench, wait_ns=-SECOND)

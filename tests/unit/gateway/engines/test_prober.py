@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from gateway.clock import Clock
+from gateway.config import Dialect
+from gateway.core.events import ReplicasObserved
+from gateway.core.vocabulary import ReplicaId, ReplicaObservation
+from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.prober import Prober, ProberSettings
+from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
+from tests.support.core import US
+
+FAST = ProberSettings(interval_ns=1_000_000, restart_min_s=0.001)
+A, B = ReplicaId("a"), ReplicaId("b")
+
+
+def endpoint(replica_id: ReplicaId, url: str, dialect: Dialect = Dialect.VLLM) -> ReplicaEndpoint:
+    return ReplicaEndpoint(replica_id, US, url, dialect, "the-key")
+
+
+class Watch:
+    """What a prober told, and a way to wait for more of it."""
+
+    def __init__(self, endpoints: Iterable[ReplicaEndpoint], settings: ProberSettings, clock: Clock) -> None:
+        self.endpoints = ReplicaEndpoints(endpoints)
+        self.observed: list[ReplicaObservation] = []
+        self.events = Tally()
+        self.restarted: list[tuple[ReplicaId, Exception]] = []
+        self.prober = Prober(
+            self.endpoints, clock, settings, self._submit, lambda *restart: self.restarted.append(restart)
+        )
+
+    def _submit(self, event: ReplicasObserved) -> None:
+        self.observed.extend(event.observations)
+        self.events.add()
+
+    async def first(self, replica_id: ReplicaId, *, healthy: bool) -> ReplicaObservation:
+        while True:
+            for each in self.observed:
+                if (each.replica_id, each.healthy) == (replica_id, healthy):
+                    return each
+            await self.events.reaches(self.events.count + 1)
+
+
+@asynccontextmanager
+async def watching(
+    *endpoints: ReplicaEndpoint, settings: ProberSettings = FAST, clock: Clock | None = None
+) -> AsyncIterator[Watch]:
+    watch = Watch(endpoints, settings, clock or Clock())
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(watch.prober.run())
+        yield watch
+        running.cancel()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine().serving() as engine:
+        yield engine
+
+
+async def test_load_is_read_again_and_again(engine: FakeEngine) -> None:
+    engine.running, engine.waiting = 4, 12
+    before_ns = Clock().now_ns()
+    async with watching(endpoint(A, engine.url)) as watch:
+        await watch.events.reaches(3)
+    assert replace(watch.observed[0], sampled_ns=0) == ReplicaObservation(A, 0, True, 4, 12, 0.25)
+    sampled = [each.sampled_ns for each in watch.observed]
+    assert before_ns < sampled[0]
+    assert sampled == sorted(set(sampled))
+
+
+async def test_the_time_of_a_sample_is_when_it_was_asked_for(engine: FakeEngine) -> None:
+    class StillClock(Clock):
+        now = 5
+
+        def now_ns(self) -> int:
+            return self.now
+
+    clock = StillClock()
+
+    async def slow(exchange: Exchange) -> None:
+        clock.now = 1_000
+        await answer(200, metrics_page(0, 0).encode())(exchange)
+
+    engine.probe_script = slow
+    async with watching(endpoint(A, engine.url), clock=clock) as watch:
+        assert (await watch.first(A, healthy=True)).sampled_ns == 5
+
+
+async def test_an_engine_without_metrics_is_idle_while_it_lists_its_models(engine: FakeEngine) -> None:
+    async with watching(endpoint(A, engine.url, Dialect.OPENAI)) as watch:
+        assert (await watch.first(A, healthy=True)).waiting == 0
+
+
+async def test_the_gateway_s_key_is_sent(engine: FakeEngine) -> None:
+    seen: list[dict[str, str]] = []
+
+    async def look(exchange: Exchange) -> None:
+        seen.append(exchange.received.headers)
+        await answer(200, metrics_page(0, 0).encode())(exchange)
+
+    engine.probe_script = look
+    async with watching(endpoint(A, engine.url)) as watch:
+        await watch.first(A, healthy=True)
+    assert seen[0]["authorization"] == "Bearer the-key"
+
+
+async def test_nobody_listening_is_unhealthy_at_once() -> None:
+    async with watching(endpoint(A, "http://127.0.0.1:1")) as watch:
+        seen = await watch.first(A, healthy=False)
+    assert watch.observed[0] == seen
+    assert "Connect" in seen.detail
+
+
+@pytest.mark.parametrize("script", [answer(500), answer(404), answer(200, b"<html>"), answer(200, b"")])
+async def test_garbage_is_unhealthy_and_says_why(engine: FakeEngine, script: object) -> None:
+    engine.probe_script = script  # type: ignore[assignment]
+    async with watching(endpoint(A, engine.url)) as watch:
+        assert "BadProbe" in (await watch.first(A, healthy=False)).detail
+
+
+async def test_slow_is_not_dead_until_it_is_slow_again_and_again(engine: FakeEngine) -> None:
+    engine.probe_script = hang
+    settings = replace(FAST, timeout_ns=5_000_000, timeouts_max=3)
+    async with watching(endpoint(A, engine.url), settings=settings) as watch:
+        await watch.first(A, healthy=False)
+        assert engine.probed.count >= 3
+        assert len(watch.observed) == 1
+
+
+async def test_one_good_answer_forgives_slow_ones(engine: FakeEngine) -> None:
+    plays = iter([hang, hang, answer(200, metrics_page(1, 0).encode()), hang, hang])
+
+    async def alternate(exchange: Exchange) -> None:
+        await next(plays, answer(500))(exchange)
+
+    engine.probe_script = alternate
+    settings = replace(FAST, timeout_ns=200_000_000, timeouts_max=3)
+    async with watching(endpoint(A, engine.url), settings=settings) as watch:
+        await watch.first(A, healthy=False)
+    assert [(each.healthy, each.detail) for each in watch.observed[:2]] == [(True, ""), (False, "BadProbe: status 500")]
+
+
+async def test_probes_of_one_replica_never_overlap(engine: FakeEngine) -> None:
+    at_once = most = 0
+
+    async def count(exchange: Exchange) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        at_once -= 1
+        await answer(200, metrics_page(0, 0).encode())(exchange)
+
+    engine.probe_script = count
+    async with watching(endpoint(A, engine.url)) as watch:
+        await watch.events.reaches(5)
+    assert most == 1
+
+
+async def test_observations_reach_the_core_in_batches(engine: FakeEngine) -> None:
+    ids = [ReplicaId(f"r{number}") for number in range(8)]
+    settings = replace(FAST, interval_ns=60_000_000_000, batch_s=0.5)
+    async with watching(*(endpoint(each, engine.url) for each in ids), settings=settings) as watch:
+        await engine.probed.reaches(8)
+        await watch.events.reaches(1)
+        assert {each.replica_id for each in watch.observed} == set(ids)
+
+
+async def test_endpoints_come_go_and_move(engine: FakeEngine) -> None:
+    async with FakeEngine().serving() as other, watching(endpoint(A, engine.url)) as watch:
+        await watch.first(A, healthy=True)
+        watch.endpoints.replace([endpoint(A, other.url), endpoint(B, other.url)])
+        await watch.first(B, healthy=True)
+        await other.probed.reaches(4)
+        watch.endpoints.replace([endpoint(B, other.url)])
+        await watch.events.reaches(watch.events.count + 2)
+        watch.observed.clear()
+        await watch.events.reaches(watch.events.count + 3)
+        assert {each.replica_id for each in watch.observed} == {B}
+
+
+async def test_a_fault_in_one_loop_is_counted_and_ends_no_other(engine: FakeEngine) -> None:
+    class FragileEndpoint(ReplicaEndpoint):
+        def authorization(self) -> dict[str, str]:
+            raise RuntimeError("a fault of ours")
+
+    broken = FragileEndpoint(A, US, engine.url, Dialect.VLLM)
+    async with watching(broken, endpoint(B, engine.url)) as watch:
+        await watch.first(B, healthy=True)
+        while watch.prober.restarts[A] < 3:
+            await watch.events.reaches(watch.events.count + 1)
+        assert {each.replica_id for each in watch.observed} == {B}
+        assert str(watch.restarted[0][1]) == "a fault of ours"
+        watch.endpoints.replace([endpoint(A, engine.url)])
+        await watch.first(A, healthy=True)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.core.effects import EndRequest
+from gateway.core.vocabulary import Outcome, RequestId
+from gateway.http.errors import ENDINGS, error_body, error_event, error_headers, kind_of
+
+ANSWERED = {Outcome.COMPLETED, Outcome.CLIENT_ERROR}
+
+
+def end(outcome: Outcome, detail: str = "replica:a: 10.0.0.7 refused") -> EndRequest:
+    return EndRequest(RequestId("r1"), outcome, detail, 1)
+
+
+def test_every_outcome_without_an_answer_has_its_error() -> None:
+    assert set(ENDINGS) == set(Outcome) - ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "code"),
+    [
+        (Outcome.REJECTED_UNKNOWN_MODEL, 404, "model_not_found"),
+        (Outcome.REJECTED_RESIDENCY_INGRESS, 421, "residency_ingress"),
+        (Outcome.REJECTED_QUEUE_FULL, 503, "queue_full"),
+        (Outcome.REJECTED_DRAINING, 503, "draining"),
+        (Outcome.EXPIRED_IN_QUEUE, 504, "queue_timeout"),
+        (Outcome.EXPIRED_RUNNING, 504, "deadline_exceeded"),
+        (Outcome.FAILED_BEFORE_FIRST_BYTE, 502, "engine_failed"),
+    ],
+)
+def test_statuses_and_codes_never_change(outcome: Outcome, status: int, code: str) -> None:
+    kind = kind_of(end(outcome))
+    assert (kind.status, kind.code) == (status, code)
+
+
+def test_codes_tell_reasons_apart() -> None:
+    assert len({kind.code for kind in ENDINGS.values()}) == len(ENDINGS)
+
+
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - ANSWERED))
+def test_where_sdks_try_again_they_are_told_when_or_not_to(outcome: Outcome) -> None:
+    kind = ENDINGS[outcome]
+    headers = error_headers(kind)
+    if kind.status in (408, 409, 429) or kind.status >= 500:
+        assert ("retry-after" in headers) != (headers.get("x-should-retry") == "false")
+    if kind.retry_after_s is not None:
+        assert 0 < float(headers["retry-after"]) <= 120
+        assert float(headers["retry-after-ms"]) == kind.retry_after_s * 1000
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.EXPIRED_IN_QUEUE])
+def test_no_message_names_an_engine_s_address(outcome: Outcome) -> None:
+    assert b"10.0.0.7" not in error_body(kind_of(end(outcome)), end(outcome).detail)
+
+
+def test_a_rejection_says_why() -> None:
+    body = json.loads(error_body(ENDINGS[Outcome.REJECTED_UNKNOWN_MODEL], "the model `x` does not exist", "model"))
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert "`x`" in body["error"]["message"]
+    assert body["error"]["param"] == "model"
+
+
+def test_the_error_event_is_one_event_and_done() -> None:
+    event, done, rest = error_event(end(Outcome.FAILED_MIDSTREAM)).split(b"\n\n")
+    assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed_midstream"
+    assert (done, rest) == (b"data: [DONE]", b"")

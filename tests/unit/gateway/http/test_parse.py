@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TenantName
+from gateway.http import errors
+from gateway.http.errors import ClientFault
+from gateway.http.parse import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    choose_request_id,
+    engine_headers,
+    read_caller,
+    read_profile,
+)
+from gateway.http.settings import HttpSettings
+from tests.support.core import US
+
+SETTINGS = HttpSettings(GatewayId("us-1"), US, prefix_block_bytes=16, prefix_blocks_max=8)
+R1 = RequestId("r1")
+DEEP = b'{"model":"a","messages":' + b"[" * 100_000
+MESSAGES = [{"role": "user", "content": "Say something about the import system, and then a little more."}]
+
+
+def read(body: object, *, path: str = CHAT_PATH, **headers: str) -> RequestProfile:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lowered = {name.replace("_", "-"): value for name, value in headers.items()}
+    return read_profile(path, raw, read_caller(lowered, R1, SETTINGS), SETTINGS)
+
+
+def chat(**fields: object) -> dict[str, object]:
+    return {"model": "llama", "messages": MESSAGES, **fields}
+
+
+def fault(body: object, *, path: str = CHAT_PATH) -> ClientFault:
+    with pytest.raises(ClientFault) as caught:
+        read(body, path=path)
+    return caught.value
+
+
+class TestProfile:
+    def test_a_chat_is_read(self) -> None:
+        profile = read(chat(stream=True, max_tokens=5))
+        assert (profile.request_id, profile.model, profile.tenant) == ("r1", "llama", "default")
+        assert (profile.stream, profile.output_tokens_max) == (True, 5)
+
+    def test_the_newer_name_of_the_limit_wins(self) -> None:
+        assert read(chat(max_tokens=5, max_completion_tokens=7)).output_tokens_max == 7
+
+    @pytest.mark.parametrize("prompt", ["a text", ["several", "texts"], [1, 2, 3], [[1], [2]]])
+    def test_a_completion_s_prompt_may_have_any_shape(self, prompt: object) -> None:
+        profile = read({"model": "llama", "prompt": prompt}, path=COMPLETIONS_PATH)
+        assert profile.prompt_bytes == len(json.dumps(prompt))
+
+    def test_the_prefix_covers_tools_then_messages(self) -> None:
+        tools = [{"type": "function", "function": {"name": "look_up"}}]
+        body = b'{"messages": %s, "model": "llama", "tools": %s}' % (
+            json.dumps(MESSAGES).encode(),
+            json.dumps(tools).encode(),
+        )
+        profile = read(body)
+        text = json.dumps(tools) + json.dumps(MESSAGES)
+        salt = prefix_salt(ModelName("llama"), TenantName("default"), None)
+        chain, length = prefix_chain(salt, [text.encode()], block_bytes=16, blocks_max=8)
+        assert (profile.prefix, profile.prompt_bytes) == (chain, length)
+        assert profile.prefix_blocks == 8
+
+    def test_a_longer_conversation_shares_the_beginning(self) -> None:
+        first = read(chat())
+        second = read(chat(messages=[*MESSAGES, {"role": "assistant", "content": "Well"}]))
+        shared = len(json.dumps(MESSAGES)) // 16 - 1
+        assert shared > 1
+        assert first.prefix[: shared * 8] == second.prefix[: shared * 8]
+
+    @pytest.mark.parametrize("other", [chat(model="qwen"), chat(cache_salt="x")])
+    def test_prefixes_are_shared_by_nobody_else(self, other: dict[str, object]) -> None:
+        assert read(chat()).prefix[:8] != read(other).prefix[:8]
+
+    def test_null_is_absent(self) -> None:
+        assert read(chat(tools=None, stream=None, max_tokens=None)) == read(chat())
+
+    def test_numbers_and_flags_in_quotes_are_understood(self) -> None:
+        assert read(chat(stream="true", max_tokens="5")) == read(chat(stream=True, max_tokens=5))
+
+
+class TestSessionKey:
+    def key(self, body: dict[str, object] | None = None, **headers: str) -> str:
+        return read(body or chat(), **headers).session_key
+
+    def test_hints_keep_a_session_together_whatever_is_said(self) -> None:
+        assert self.key(chat(user="ann")) == self.key(chat(user="ann", messages=[]))
+        assert self.key(chat(user="ann")) != self.key(chat(user="bob"))
+
+    def test_the_nearest_hint_wins(self) -> None:
+        session = self.key(x_session_id="s")
+        assert self.key(chat(session_id="t", user="ann"), x_session_id="s", x_user_id="u") == session
+        assert self.key(chat(session_id="s", user="ann")) == session
+        assert self.key(chat(user="s"), x_user_id="u") == session
+        assert self.key(x_user_id="s") == session
+
+    def test_without_a_hint_the_beginning_of_the_prompt_is_the_session(self) -> None:
+        longer = chat(messages=[*MESSAGES, {"role": "user", "content": "more"}])
+        assert self.key() == self.key(longer)
+        assert self.key() != self.key(chat(messages=[{"role": "user", "content": "Quite another question to ask"}]))
+
+    def test_a_prompt_shorter_than_a_block_still_has_one(self) -> None:
+        short = {"model": "llama", "prompt": "hi"}
+        assert read(short, path=COMPLETIONS_PATH).session_key
+        assert read({"model": "llama"}).session_key
+
+    def test_it_never_shows_who_it_is(self) -> None:
+        assert "ann@example.net" not in self.key(chat(user="ann@example.net"))
+
+
+class TestFaults:
+    @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b'{"model": "a"', b"\xff\xfe", DEEP])
+    def test_what_is_not_json(self, body: bytes) -> None:
+        assert fault(body).kind is errors.INVALID_JSON
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            [],
+            {"messages": MESSAGES},
+            chat(model=5),
+            chat(model=""),
+            chat(model="x" * 300),
+            chat(model="a\nb"),
+            chat(stream="perhaps"),
+            chat(max_tokens="many"),
+            chat(user={"id": 1}),
+        ],
+    )
+    def test_fields_of_the_wrong_kind(self, body: object) -> None:
+        assert fault(body).kind is errors.INVALID_FIELD
+
+    @pytest.mark.parametrize(
+        "name", ["kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"]
+    )
+    def test_what_only_a_router_may_tell_an_engine(self, name: str) -> None:
+        assert fault(chat(**{name: {"do_remote_prefill": True}})).kind is errors.UNSUPPORTED_FIELD
+        assert read(chat(**{name: None})) == read(chat())
+
+
+class TestHeaders:
+    def test_an_engine_sees_only_what_is_listed(self) -> None:
+        headers = {
+            "authorization": "Bearer client",
+            "x-api-key": "client",
+            "cookie": "a=b",
+            "x-nightside-tenant": "acme",
+            "x-forwarded-for": "192.0.2.1",
+            "x-data-parallel-rank": "3",
+            "connection": "close",
+            "content-type": "application/json",
+            "traceparent": "00-1-2-01",
+        }
+        assert engine_headers(headers, R1) == (
+            ("content-type", "application/json"),
+            ("traceparent", "00-1-2-01"),
+            ("x-request-id", "r1"),
+        )
+
+    @pytest.mark.parametrize("wanted", ["req-1", "a" * 64])
+    def test_a_plain_id_is_kept(self, wanted: str) -> None:
+        assert choose_request_id({"x-request-id": wanted}) == wanted
+
+    @pytest.mark.parametrize("wanted", ["", "a" * 65, "a b", "ä", "../x", 'a"b', "-a"])
+    def test_any_other_is_replaced(self, wanted: str) -> None:
+        chosen = choose_request_id({"x-request-id": wanted})
+        assert len(chosen) == 32
+        assert chosen != choose_request_id({})
+
+    def test_the_tenant_header_counts_only_behind_something_that_sets_it(self) -> None:
+        headers = {"x-nightside-tenant": "acme"}
+        assert read_caller(headers, R1, SETTINGS).tenant == "default"
+        trusting = HttpSettings(GatewayId("us-1"), US, trust_tenant_header=True)
+        assert read_caller(headers, R1, trusting).tenant == "acme"
+        assert read_caller({}, R1, trusting).tenant == "default"
+        with pytest.raises(ClientFault):
+            read_caller({"x-nightside-tenant": "a b"}, R1, trusting)

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from gateway.clock import Clock
+from gateway.config import PeeringConfig
+from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.vocabulary import (
+    AttemptResult,
+    Decision,
+    GatewayId,
+    Hops,
+    Outcome,
+    PlacementReason,
+    RefusalReason,
+    ReplicaId,
+    RequestId,
+    ResidencyStamp,
+    peer_target,
+)
+from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
+from gateway.peers import codec
+from gateway.peers.client import PeerLegOpener
+from gateway.peers.link import PeerLink
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
+from tests.support.core import EU, SECOND, TENANT, US, peer_spec, profile, rule
+
+OUTBOUND = OutboundRequest(
+    profile("r-1"), "/v1/completions", (("content-type", "application/json"),), b'{"model": "llama", "prompt": "hello"}'
+)
+HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
+SPEC = peer_spec("eu-1", EU)
+
+
+def order(target: str = "eu-1") -> StartLeg:
+    return StartLeg(
+        OUTBOUND.profile.request_id,
+        1,
+        peer_target(GatewayId(target)),
+        Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
+        deadline_ns=Clock().now_ns() + 30 * SECOND,
+        hops=Hops(0, 1),
+        stamp=ResidencyStamp(US, TENANT, rule(EU), "digest"),
+    )
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[FakePeer]:
+    async with serve_fake_peer() as fake:
+        yield fake
+
+
+class Origin:
+    """The side that forwards."""
+
+    def __init__(self, peer: FakePeer, peering: PeeringConfig) -> None:
+        self.link = PeerLink(peer.config(SPEC), peering)
+        self.accepted = 0
+        self.opener = PeerLegOpener({SPEC.gateway_id: self.link}, GatewayId("us-1"), Clock())
+
+    @asynccontextmanager
+    async def open(self, to: StartLeg | None = None) -> AsyncIterator[Leg]:
+        async with self.opener.open(to or order(), OUTBOUND, on_accepted=self._on_accepted) as leg:
+            yield leg
+
+    def _on_accepted(self) -> None:
+        self.accepted += 1
+
+    async def read(self) -> list[bytes]:
+        async with self.open() as leg:
+            return [chunk async for chunk in leg.chunks()]
+
+    async def failure(self) -> LegFailure:
+        with pytest.raises(LegFailure) as caught:
+            await self.read()
+        return caught.value
+
+
+MakeOrigin = Callable[[PeeringConfig], Origin]
+
+
+@pytest.fixture
+async def make_origin(peer: FakePeer) -> AsyncIterator[MakeOrigin]:
+    made: list[Origin] = []
+
+    def make(peering: PeeringConfig) -> Origin:
+        made.append(Origin(peer, peering))
+        return made[-1]
+
+    yield make
+    for origin in made:
+        await origin.link.close()
+
+
+@pytest.fixture
+def origin(make_origin: MakeOrigin) -> Origin:
+    return make_origin(PeeringConfig())
+
+
+def says(*messages: pb.ForwardResponse) -> Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]:
+    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+        for message in messages:
+            await context.write(message)
+
+    return answer
+
+
+def ended(outcome: Outcome, detail: str = "") -> pb.ForwardResponse:
+    return codec.ended_to_pb(EndRequest(RequestId("r-1"), outcome, detail, 1), RequestSummary(ran_at=HEAD.ran_at))
+
+
+async def test_an_accepted_forward_streams_its_body_unchanged(peer: FakePeer, origin: Origin) -> None:
+    asked: list[pb.ForwardRequest] = []
+
+    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+        asked.append(request)
+        parts = (codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\nda"), codec.data_to_pb(b"ta: \xff\n\n"))
+        await says(codec.accepted_to_pb(), *parts, ended(Outcome.COMPLETED))(request, context)
+
+    peer.forwarded = answer
+    async with origin.open() as leg:
+        assert leg.head == HEAD
+        assert [chunk async for chunk in leg.chunks()] == [b"data: 1\n\nda", b"ta: \xff\n\n"]
+    assert origin.accepted == 1
+    (request,) = asked
+    assert (request.body, request.path, request.origin_gateway_id) == (OUTBOUND.body, OUTBOUND.path, "us-1")
+    assert 29_000 < request.deadline_ms <= 30_000
+
+
+async def test_acceptance_is_told_before_the_head_is_there(peer: FakePeer, origin: Origin) -> None:
+    go_on = asyncio.Event()
+
+    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+        await context.write(codec.accepted_to_pb())
+        await go_on.wait()
+        await says(codec.head_to_pb(HEAD), ended(Outcome.COMPLETED))(request, context)
+
+    peer.forwarded = answer
+    accepted = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+
+        async def run() -> None:
+            async with origin.opener.open(order(), OUTBOUND, on_accepted=accepted.set) as leg:
+                assert [chunk async for chunk in leg.chunks()] == []
+
+        tasks.create_task(run())
+        await accepted.wait()
+        go_on.set()
+
+
+async def test_a_client_error_is_an_answer(peer: FakePeer, origin: Origin) -> None:
+    head = replace(HEAD, status=400)
+    peer.forwarded = says(
+        codec.accepted_to_pb(), codec.head_to_pb(head), codec.data_to_pb(b"{}"), ended(Outcome.CLIENT_ERROR)
+    )
+    async with origin.open() as leg:
+        assert leg.head.status == 400
+        assert [chunk async for chunk in leg.chunks()] == [b"{}"]
+
+
+async def test_a_refusal_is_typed_and_nothing_was_accepted(peer: FakePeer, origin: Origin) -> None:
+    peer.forwarded = says(codec.refused_to_pb(RefusalReason.QUEUE_FULL, "10 wait"))
+    assert await origin.failure() == LegFailure(AttemptResult.REFUSED, "10 wait", RefusalReason.QUEUE_FULL)
+    assert origin.accepted == 0
+
+
+@pytest.mark.parametrize(
+    "outcome,refusal",
+    [
+        (Outcome.REJECTED_UNKNOWN_MODEL, RefusalReason.UNKNOWN_MODEL),
+        (Outcome.REJECTED_RESIDENCY_INGRESS, RefusalReason.RESIDENCY_NOT_ACCEPTED),
+        (Outcome.REJECTED_QUEUE_FULL, RefusalReason.QUEUE_FULL),
+        (Outcome.REJECTED_DRAINING, RefusalReason.DRAINING),
+        (Outcome.REJECTED_DUPLICATE, RefusalReason.DUPLICATE),
+        (Outcome.EXPIRED_IN_QUEUE, RefusalReason.BUSY),
+    ],
+)
+async def test_a_change_of_mind_is_a_refusal(
+    peer: FakePeer, origin: Origin, outcome: Outcome, refusal: RefusalReason
+) -> None:
+    peer.forwarded = says(codec.accepted_to_pb(), ended(outcome, "why"))
+    assert await origin.failure() == LegFailure(AttemptResult.REFUSED, "why", refusal)
+
+
+HEAD_SENT = (codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\n"))
+
+
+@pytest.mark.parametrize(
+    "messages,detail",
+    [
+        ((), "closed the forward without a last word"),
+        ((codec.head_to_pb(HEAD),), "first word was head"),
+        ((pb.ForwardResponse(),), "first word was None"),
+        ((codec.accepted_to_pb(),), "closed the forward without a last word"),
+        ((codec.accepted_to_pb(), codec.data_to_pb(b"x")), "sent data before a head"),
+        ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=7))), "7 is not a final HTTP status"),
+        ((codec.accepted_to_pb(), ended(Outcome.FAILED_BEFORE_FIRST_BYTE, "engine died")), "engine died"),
+        ((codec.accepted_to_pb(), ended(Outcome.COMPLETED)), "ended as completed"),
+        ((pb.ForwardResponse(refused=pb.Refused(reason="sulking")),), "no RefusalReason"),
+        (HEAD_SENT, "closed the forward without a last word"),
+        ((*HEAD_SENT, ended(Outcome.FAILED_MIDSTREAM, "engine died")), "engine died"),
+        ((*HEAD_SENT, ended(Outcome.EXPIRED_RUNNING)), "expired_running"),
+        ((*HEAD_SENT, codec.head_to_pb(HEAD)), "sent head in the middle"),
+        ((*HEAD_SENT, pb.ForwardResponse(ended=pb.Ended(outcome="vanished"))), "no Outcome"),
+    ],
+)
+async def test_whatever_is_no_answer_is_a_failure(
+    peer: FakePeer, origin: Origin, messages: tuple[pb.ForwardResponse, ...], detail: str
+) -> None:
+    peer.forwarded = says(*messages)
+    failure = await origin.failure()
+    assert failure.result is AttemptResult.FAILED
+    assert detail in failure.detail
+
+
+async def test_a_grpc_error_is_a_failure(peer: FakePeer, origin: Origin) -> None:
+    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you")
+
+    peer.forwarded = answer
+    assert await origin.failure() == LegFailure(AttemptResult.FAILED, "PERMISSION_DENIED: who are you")
+
+
+async def test_a_dead_peer_is_a_failure(peer: FakePeer, make_origin: MakeOrigin, unused_tcp_port: int) -> None:
+    peer.port = unused_tcp_port
+    failure = await make_origin(PeeringConfig()).failure()
+    assert failure.result is AttemptResult.FAILED
+    assert failure.detail.startswith("UNAVAILABLE")
+
+
+async def test_a_peer_that_is_not_connected_is_a_failure(origin: Origin) -> None:
+    with pytest.raises(LegFailure, match="no connection to peer nobody"):
+        async with origin.open(order("nobody")):
+            pass
+
+
+async def test_a_peer_that_says_nothing_is_given_up(peer: FakePeer, make_origin: MakeOrigin) -> None:
+    cancelled = asyncio.Event()
+
+    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    peer.forwarded = answer
+    failure = await make_origin(PeeringConfig(accept_timeout_ns=SECOND // 20)).failure()
+    assert failure == LegFailure(AttemptResult.FAILED, "the peer neither accepted nor refused in time")
+    await cancelled.wait()
+
+
+@pytest.mark.parametrize("with_head", [True, False])
+async def test_leaving_a_leg_early_cancels_the_call(peer: FakePeer, origin: Origin, with_head: bool) -> None:
+    cancelled = asyncio.Event()
+
+    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+        await context.write(codec.accepted_to_pb())
+        if with_head:
+            await context.write(codec.head_to_pb(HEAD))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    peer.forwarded = answer
+    accepted = asyncio.Event()
+
+    async def run() -> None:
+        async with origin.opener.open(order(), OUTBOUND, on_accepted=accepted.set) as leg:
+            async for _ in leg.chunks():
+                pass
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(run())
+        await accepted.wait()
+        task.cancel()
+    assert task.cancelled()
+    await cancelled.wait()

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.vocabulary import (
+    DEFAULT_POOL,
+    Decision,
+    GatewayId,
+    Hops,
+    LoadReport,
+    ModelCapacity,
+    ModelName,
+    ModelQueue,
+    Outcome,
+    PlacementReason,
+    PlaceRule,
+    RefusalReason,
+    RegionName,
+    ReplicaId,
+    RequestId,
+    RequestProfile,
+    ResidencyStamp,
+    TenantName,
+    peer_target,
+)
+from gateway.legs import LegHead, OutboundRequest, RanAt, RequestSummary
+from gateway.peers import codec
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.support.core import EU, MODEL, MS, SECOND, US
+
+PROFILE = RequestProfile(
+    RequestId("r-1"), MODEL, TenantName("acme corp"), 40, bytes(range(16)), 16, "session", stream=True
+)
+STAMP = ResidencyStamp(
+    US,
+    TenantName("acme corp"),
+    PlaceRule(frozenset({US.jurisdiction}), frozenset({EU.region}), frozenset({RegionName("x")})),
+    "abc",
+)
+BODY = b'{"model":"llama","messages":[{"role":"user","content":"\xff"}]}'
+REQUEST = OutboundRequest(PROFILE, "/v1/chat/completions", (("content-type", "application/json"),), BODY)
+ORDER = StartLeg(
+    PROFILE.request_id,
+    1,
+    peer_target(GatewayId("eu-1")),
+    Decision(PlacementReason.REMOTE_NEAREST, 0, 2, 1, 0),
+    deadline_ns=7 * SECOND,
+    hops=Hops(0, 1),
+    stamp=STAMP,
+)
+REPORT = LoadReport(
+    GatewayId("us-1"),
+    US,
+    sequence=7,
+    accepting=True,
+    assignment_version=3,
+    policy_digest="abc",
+    capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2),),
+    queues=(ModelQueue(MODEL, 9),),
+)
+
+
+def over_the_wire(message: pb.ForwardRequest) -> pb.ForwardRequest:
+    return pb.ForwardRequest.FromString(message.SerializeToString())
+
+
+def forward() -> pb.ForwardRequest:
+    return codec.forward_to_pb(ORDER, REQUEST, GatewayId("us-1"), now_ns=2 * SECOND)
+
+
+def load() -> pb.SubscribeResponse:
+    return codec.load_to_pb(REPORT, age_ns=1500)
+
+
+def test_a_forward_arrives_as_it_was_sent_with_its_deadline_on_the_receivers_clock() -> None:
+    arrived = codec.read_forward(over_the_wire(forward()), now_ns=100 * SECOND)
+    assert arrived.request == REQUEST
+    assert arrived.event.profile == PROFILE
+    assert arrived.event.deadline_ns == 105 * SECOND
+    assert arrived.event.origin_gateway_id == "us-1"
+    assert arrived.event.hops == Hops(0, 1)
+    assert arrived.event.stamp == STAMP
+
+
+def test_a_deadline_that_has_just_passed_still_travels_as_one() -> None:
+    message = codec.forward_to_pb(ORDER, REQUEST, GatewayId("us-1"), now_ns=8 * SECOND)
+    assert codec.read_forward(message, now_ns=0).event.deadline_ns == MS
+
+
+def test_a_heartbeat_carries_its_age() -> None:
+    report, age_ns = codec.read_load(pb.SubscribeResponse.FromString(load().SerializeToString()))
+    assert report == REPORT
+    assert age_ns == 1000, "microseconds cross the wire"
+
+
+def test_a_head_says_where_it_ran_and_leaves_the_connections_headers_behind() -> None:
+    head = LegHead(
+        200,
+        (
+            ("Content-Type", "text/event-stream"),
+            ("Transfer-Encoding", "chunked"),
+            ("Set-Cookie", "a=b"),
+            ("X-Nightside-Ran-At", "forged;by;engine"),
+            ("x-bad", "line\r\nbreak"),
+        ),
+        RanAt(ReplicaId("eu-a"), EU),
+    )
+    read = codec.read_head(codec.head_to_pb(head).head)
+    assert read == LegHead(200, (("Content-Type", "text/event-stream"),), head.ran_at)
+
+
+def test_an_end_tells_outcome_place_and_tokens() -> None:
+    end = EndRequest(PROFILE.request_id, Outcome.COMPLETED, "fine", 1)
+    summary = RequestSummary(ran_at=RanAt(ReplicaId("eu-a"), EU), prompt_tokens=5)
+    assert codec.read_ended(codec.ended_to_pb(end, summary).ended) == codec.EndedForward(
+        Outcome.COMPLETED, "fine", RanAt(ReplicaId("eu-a"), EU), 5, None
+    )
+    nowhere = codec.read_ended(codec.ended_to_pb(end, RequestSummary()).ended)
+    assert nowhere.ran_at is None
+
+
+def test_a_refusal_keeps_its_reason() -> None:
+    message = codec.refused_to_pb(RefusalReason.QUEUE_FULL, "x" * 5000)
+    assert codec.read_refused(message.refused) == (RefusalReason.QUEUE_FULL, "x" * codec.TEXT_LENGTH_MAX)
+
+
+def put(path: str, value: object) -> Callable[[pb.ForwardRequest], None]:
+    def change(message: pb.ForwardRequest) -> None:
+        owner: object = message
+        *parents, name = path.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        setattr(owner, name, value)
+
+    return change
+
+
+def add_header(name: str, value: str) -> Callable[[pb.ForwardRequest], object]:
+    return lambda message: message.headers.add(name=name, value=value)
+
+
+BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
+    (put("request_id", ""), "request_id"),
+    (put("request_id", "x" * 257), "request_id"),
+    (put("request_id", "a\nb"), "request_id"),
+    (put("origin_gateway_id", "no good"), "origin_gateway_id"),
+    (put("hops_cross_region", 0), "hops"),
+    (put("hops_in_region", 99), "hops"),
+    (put("deadline_ms", 0), "deadline_ms"),
+    (put("deadline_ms", 2**63), "deadline_ms"),
+    (put("path", "/v1/load_lora_adapter"), "path"),
+    (put("path", "/v1/chat/completions/../../sleep"), "path"),
+    (put("stamp.origin.region", ""), "stamp origin"),
+    (put("stamp.origin.jurisdiction", "U S"), "stamp origin"),
+    (put("stamp.tenant", "somebody else"), "different tenants"),
+    (lambda message: message.stamp.rule.regions.append("/"), "regions"),
+    (lambda message: message.stamp.rule.denied_regions.extend(["r"] * 5000), "denied_regions"),
+    (put("profile.model", ""), "model"),
+    (put("profile.model", "m" * 257), "model"),
+    (put("profile.tenant", ""), "tenant"),
+    (put("profile.prefix", b"1234567"), "whole number"),
+    (put("profile.prefix", b"x" * 24), "longer than its prompt"),
+    (put("profile.prefix_block_bytes", 0), "prefix_block_bytes"),
+    (put("profile.prompt_bytes", 2**40), "prompt_bytes"),
+    (put("profile.session_key", ""), "session_key"),
+    (put("profile.session_key", "s" * 1025), "session_key"),
+    (add_header("authorization", "Bearer x"), "authorization"),
+    (add_header("Content-Length", "5"), "content-length"),
+    (add_header("a b", "c"), "token"),
+    (add_header("a", "b\r\nc: d"), "plain text"),
+    (add_header("a", "b" * 9000), "too long"),
+    (lambda message: message.headers.extend([pb.Header(name="a", value="b")] * 65), "too many headers"),
+]
+
+
+@pytest.mark.parametrize("change,fault", BAD_FORWARDS)
+def test_a_malformed_forward_is_turned_away(change: Callable[[pb.ForwardRequest], object], fault: str) -> None:
+    message = forward()
+    change(message)
+    with pytest.raises(codec.WireError, match=fault):
+        codec.read_forward(over_the_wire(message), now_ns=0)
+
+
+def test_an_empty_message_is_malformed_not_a_crash() -> None:
+    with pytest.raises(codec.WireError):
+        codec.read_forward(pb.ForwardRequest(), now_ns=0)
+    with pytest.raises(codec.WireError):
+        codec.read_load(pb.SubscribeResponse())
+    with pytest.raises(codec.WireError):
+        codec.read_subscribe_request(pb.SubscribeRequest())
+    with pytest.raises(codec.WireError):
+        codec.read_head(pb.Head())
+    with pytest.raises(codec.WireError):
+        codec.read_ended(pb.Ended())
+    with pytest.raises(codec.WireError):
+        codec.read_refused(pb.Refused())
+
+
+BAD_LOADS: list[tuple[Callable[[pb.SubscribeResponse], object], str]] = [
+    (lambda message: setattr(message, "age_us", 2**62), "age_us"),
+    (lambda message: setattr(message, "gateway_id", ""), "gateway_id"),
+    (lambda message: setattr(message.capacities[0], "available", 5), "more replicas available"),
+    (lambda message: setattr(message.capacities[0], "pool", ""), "pool"),
+    (lambda message: setattr(message.capacities[0].place, "region", ""), "capacity place"),
+    (lambda message: message.queues.extend([pb.ModelQueue(model="m")] * 5000), "too many queues"),
+    (lambda message: message.queues.add(), "model"),
+    (lambda message: setattr(message, "policy_digest", "d" * 300), "policy_digest"),
+]
+
+
+@pytest.mark.parametrize("change,fault", BAD_LOADS)
+def test_a_malformed_heartbeat_is_turned_away(change: Callable[[pb.SubscribeResponse], object], fault: str) -> None:
+    message = load()
+    change(message)
+    with pytest.raises(codec.WireError, match=fault):
+        codec.read_load(message)
+
+
+@pytest.mark.parametrize("ran_at", ["", "a;b", "a;b;c;d", "a;;c", ";b;c"])
+def test_a_head_from_nowhere_is_turned_away(ran_at: str) -> None:
+    head = pb.Head(status=200, headers=[pb.Header(name=codec.RAN_AT_HEADER, value=ran_at)])
+    with pytest.raises(codec.WireError, match="ran-at"):
+        codec.read_head(head)
+
+
+def test_only_words_of_the_mesh_are_understood() -> None:
+    with pytest.raises(codec.WireError, match="'sulking' is no RefusalReason"):
+        codec.read_refused(pb.Refused(reason="sulking"))
+    with pytest.raises(codec.WireError, match="'vanished' is no Outcome"):
+        codec.read_ended(pb.Ended(outcome="vanished"))
+
+
+def test_a_model_keeps_its_slashes() -> None:
+    report = LoadReport(GatewayId("a"), US, 1, True, 1, "", (), (ModelQueue(ModelName("org/model:v1"), 1),))
+    assert codec.read_load(codec.load_to_pb(report, 0))[0] == report

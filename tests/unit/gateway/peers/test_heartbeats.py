@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from gateway.clock import Clock
+from gateway.config import LoggingConfig, PeeringConfig
+from gateway.core.events import Event, PeersObserved, TargetLost
+from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
+from gateway.logs import make_logger
+from gateway.peers import codec
+from gateway.peers.heartbeats import Heartbeats, RoundTrips, backoff_s, identity_fault, observe
+from gateway.peers.link import PeerLink
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
+from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
+
+SPEC = peer_spec("eu-1", EU)
+REPORT = LoadReport(GatewayId("eu-1"), EU, 1, accepting=True, assignment_version=1, policy_digest="d")
+QUICK = PeeringConfig(ping_interval_ns=10 * MS, reconnect_min_ns=MS, reconnect_max_ns=10 * MS)
+
+
+@asynccontextmanager
+async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIterator[asyncio.Queue[Event]]:
+    """What one peer's heartbeats submit, as it comes."""
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    link = PeerLink(peer.config(SPEC), peering)
+    heartbeats = Heartbeats(
+        link,
+        GatewayId("us-1"),
+        US,
+        submit=events.put_nowait,
+        clock=Clock(),
+        rng=random.Random(1),
+        log=make_logger(LoggingConfig(), GatewayId("us-1")),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        loops = [tasks.create_task(heartbeats.measure()), tasks.create_task(heartbeats.listen())]
+        yield events
+        for loop in loops:
+            loop.cancel()
+    await link.close()
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[FakePeer]:
+    async with serve_fake_peer() as fake:
+        yield fake
+
+
+async def stay(context: SubscribeContext, *reports: LoadReport) -> None:
+    for report in reports:
+        await context.write(codec.load_to_pb(report, age_ns=0))
+    await asyncio.Event().wait()
+
+
+async def test_a_heartbeat_becomes_an_observation_on_our_clock(peer: FakePeer) -> None:
+    callers: list[str] = []
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        callers.append(f"{request.gateway_id} {request.place.region}/{request.place.jurisdiction}")
+        await context.write(codec.load_to_pb(REPORT, age_ns=5 * SECOND))
+        await asyncio.Event().wait()
+
+    peer.subscribed = subscribed
+    before_ns = Clock().now_ns()
+    async with listening(peer) as events:
+        event = await events.get()
+    assert isinstance(event, PeersObserved)
+    (observation,) = event.observations
+    assert callers == ["us-1 us-east-1/US"]
+    assert observation.report == REPORT
+    assert before_ns <= observation.heard_ns <= Clock().now_ns()
+    assert observation.rtt_ns > 0, "the round trip is known before the first heartbeat is taken in"
+    assert observation.generated_ns == observation.heard_ns - 5 * SECOND - observation.rtt_ns // 2
+
+
+async def test_a_broken_stream_is_a_loss_at_once_and_then_heard_again(peer: FakePeer) -> None:
+    calls = 0
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            await stay(context, replace(REPORT, sequence=2))
+        await context.write(codec.load_to_pb(REPORT, age_ns=0))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "going down")
+
+    peer.subscribed = subscribed
+    async with listening(peer) as events:
+        seen = [await events.get() for _ in range(3)]
+    assert isinstance(seen[0], PeersObserved)
+    assert seen[1] == TargetLost(peer_target(SPEC.gateway_id), "UNAVAILABLE: going down")
+    assert isinstance(seen[2], PeersObserved)
+    assert seen[2].observations[0].report.sequence == 2
+
+
+async def test_a_peer_that_dies_is_lost_and_found_again_on_its_old_address() -> None:
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await stay(context, REPORT)
+
+    async with serve_fake_peer() as first:
+        first.subscribed = subscribed
+        async with listening(first) as events:
+            assert isinstance(await events.get(), PeersObserved)
+            await first.stop()
+            assert isinstance(await events.get(), TargetLost)
+            async with serve_fake_peer(first.port) as second:
+                second.subscribed = subscribed
+                assert isinstance(await events.get(), PeersObserved)
+
+
+async def test_silence_is_a_loss(peer: FakePeer) -> None:
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await stay(context, REPORT)
+
+    peer.subscribed = subscribed
+    async with listening(peer, replace(QUICK, silence_max_ns=20 * MS)) as events:
+        assert isinstance(await events.get(), PeersObserved)
+        assert await events.get() == TargetLost(peer_target(SPEC.gateway_id), "it fell silent")
+
+
+@pytest.mark.parametrize(
+    "report,detail",
+    [
+        (replace(REPORT, place=AP), "it claims to be in ap-northeast-1/JP, we know it in eu-west-1/EU"),
+        (replace(REPORT, gateway_id=GatewayId("eu-2")), "it calls itself eu-2, we know it as eu-1"),
+    ],
+)
+async def test_an_imposter_is_never_observed(peer: FakePeer, report: LoadReport, detail: str) -> None:
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await stay(context, report)
+
+    peer.subscribed = subscribed
+    async with listening(peer) as events:
+        seen = [await events.get() for _ in range(3)]
+    assert seen == [TargetLost(peer_target(SPEC.gateway_id), detail)] * 3
+
+
+async def test_a_malformed_heartbeat_is_a_loss(peer: FakePeer) -> None:
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await context.write(codec.load_to_pb(REPORT, age_ns=0))
+        await context.write(pb.SubscribeResponse())
+        await asyncio.Event().wait()
+
+    peer.subscribed = subscribed
+    async with listening(peer) as events:
+        assert isinstance(await events.get(), PeersObserved)
+        assert await events.get() == TargetLost(
+            peer_target(SPEC.gateway_id), "its heartbeat is malformed: gateway_id is not an id"
+        )
+
+
+def test_a_report_is_dated_back_by_its_age_and_half_a_round_trip() -> None:
+    trips = RoundTrips(4)
+    trips.add(100)
+    observation = observe(REPORT, 1000, trips, now_ns=10_000)
+    assert (observation.generated_ns, observation.heard_ns) == (8950, 10_000)
+    assert (observation.rtt_ns, observation.rtt_p99_ns) == (100, 100)
+
+
+def test_round_trips_are_taken_over_a_window() -> None:
+    trips = RoundTrips(100)
+    assert (trips.median_ns(), trips.p99_ns()) == (0, 0)
+    for rtt_ns in (10_000, *range(1, 101)):
+        trips.add(rtt_ns)
+    assert (trips.median_ns(), trips.p99_ns()) == (50, 99), "the outlier has left the window"
+
+
+def test_identity_is_gateway_and_place() -> None:
+    assert identity_fault(REPORT, SPEC) is None
+    assert identity_fault(replace(REPORT, place=US), SPEC) is not None
+
+
+def test_back_off_doubles_between_bounds_and_scatters() -> None:
+    peering = PeeringConfig(reconnect_min_ns=100 * MS, reconnect_max_ns=1000 * MS)
+    longest = [max(backoff_s(n, peering, random.Random(seed)) for seed in range(200)) for n in (0, 1, 2, 3, 5, 10_000)]
+    assert longest == pytest.approx([0.1, 0.1, 0.2, 0.4, 1.0, 1.0], rel=0.05)
+    drawn = [backoff_s(5, peering, random.Random(seed)) for seed in range(200)]
+    assert min(drawn) >= 0.5
+    assert len(set(drawn)) > 100

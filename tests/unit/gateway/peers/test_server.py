@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from gateway.clock import Clock
+from gateway.config import LoggingConfig, PeerConfig, PeeringConfig, parse_address
+from gateway.core.config import CoreConfig
+from gateway.core.effects import StartLeg
+from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import (
+    AttemptResult,
+    Decision,
+    GatewayId,
+    Hops,
+    LoadReport,
+    Place,
+    PlacementReason,
+    RefusalReason,
+    ReplicaId,
+    ReplicaObservation,
+    ResidencyStamp,
+    TargetKind,
+    peer_target,
+)
+from gateway.driver import Driver
+from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
+from gateway.logs import make_logger
+from gateway.owner import OwnerContext
+from gateway.peers import codec
+from gateway.peers.board import LoadBoard
+from gateway.peers.client import PeerLegOpener
+from gateway.peers.link import PeerLink
+from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.support.core import AP, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+
+HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+BODY = b'{"model": "llama", "prompt": "hello"}'
+CALLER = GatewayId("us-1")
+
+
+class Engine:
+    """Stands for all engines: a leg opener whose answers a test writes."""
+
+    def __init__(self) -> None:
+        self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.asked: list[OutboundRequest] = []
+        self.opened = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.failure: LegFailure | None = None
+
+    @asynccontextmanager
+    async def open(
+        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
+    ) -> AsyncIterator[Leg]:
+        self.asked.append(request)
+        self.opened.set()
+        try:
+            if self.failure is not None:
+                raise self.failure
+            on_accepted()
+            yield EngineLeg(self.chunks)
+        finally:
+            self.closed.set()
+
+
+@dataclass
+class EngineLeg:
+    queue: asyncio.Queue[bytes | None]
+    head: LegHead = HEAD
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while (chunk := await self.queue.get()) is not None:
+            yield chunk
+
+
+@dataclass
+class Callee:
+    """A gateway in the EU reduced to its core and its gRPC face, and the US gateway's connection to it."""
+
+    link: PeerLink
+    driver: Driver
+    engine: Engine
+    board: LoadBoard
+    server: PeerServer
+    accepted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def forward(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> AsyncIterator[Leg]:
+        opener = PeerLegOpener({self.link.peer.spec.gateway_id: self.link}, gateway_id, Clock())
+        order = order or forward_order()
+        outbound = OutboundRequest(profile(order.request_id), "/v1/completions", (), BODY)
+        async with opener.open(order, outbound, on_accepted=self.accepted.set) as leg:
+            yield leg
+
+    async def read(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> list[bytes]:
+        async with self.forward(order, gateway_id) as leg:
+            return [chunk async for chunk in leg.chunks()]
+
+    async def failure(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> LegFailure:
+        with pytest.raises(LegFailure) as caught:
+            await self.read(order, gateway_id)
+        return caught.value
+
+
+def forward_order(request_id: str = "r-1", *, stamp: ResidencyStamp | None = None) -> StartLeg:
+    return StartLeg(
+        profile(request_id).request_id,
+        1,
+        peer_target(GatewayId("eu-1")),
+        Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
+        deadline_ns=Clock().now_ns() + 30 * SECOND,
+        hops=Hops(0, 1),
+        stamp=stamp or ResidencyStamp(US, TENANT, rule(US, EU), "digest"),
+    )
+
+
+def start_core(driver: Driver) -> None:
+    driver.submit(ConfigApplied(CoreConfig()))
+    driver.submit(PolicyApplied(policy(EU)))
+    driver.submit(AssignmentApplied(1, (replica_spec("eu-a", EU),), (peer_spec("us-1", US),)))
+    driver.submit(ReplicasObserved((ReplicaObservation(ReplicaId("eu-a"), Clock().now_ns(), healthy=True),)))
+
+
+@asynccontextmanager
+async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
+    clock, engine, board = Clock(), Engine(), LoadBoard()
+    driver = Driver(GatewayCore(GatewayId("eu-1"), EU, seed=1), clock)
+    driver.on_publish(lambda report: board.post(report, clock.now_ns()))
+    start_core(driver)
+    service = PeerService(
+        OwnerContext(driver, clock, {TargetKind.REPLICA: engine}),
+        board,
+        {CALLER: peer_spec("us-1", US)},
+        peering=peering,
+        keep_alive_ns=SECOND,
+        log=make_logger(LoggingConfig(), GatewayId("eu-1")),
+    )
+    server = PeerServer(service, board, peering)
+    address = await server.start(parse_address("127.0.0.1:0"))
+    link = PeerLink(PeerConfig(peer_spec("eu-1", EU), address), peering)
+    try:
+        yield Callee(link, driver, engine, board, server)
+    finally:
+        await link.close()
+        await server.stop(0)
+        driver.close()
+        assert driver.open_requests == 0
+
+
+@pytest.fixture
+async def callee() -> AsyncIterator[Callee]:
+    async with serve(PeeringConfig()) as made:
+        yield made
+
+
+async def test_a_forward_runs_here_and_streams_back(callee: Callee) -> None:
+    for chunk in (TOKEN, TOKEN, LAST, None):
+        callee.engine.chunks.put_nowait(chunk)
+    async with callee.forward() as leg:
+        assert leg.head == HEAD, "the head says where it ran"
+        assert b"".join([chunk async for chunk in leg.chunks()]) == TOKEN + TOKEN + LAST
+    (asked,) = callee.engine.asked
+    assert (asked.body, asked.path) == (BODY, "/v1/completions")
+
+
+async def test_the_head_comes_with_the_first_byte_and_never_before(callee: Callee) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(callee.read())
+        await callee.engine.opened.wait()
+        await callee.accepted.wait()
+        assert not reading.done()
+        for chunk in (TOKEN, LAST, None):
+            callee.engine.chunks.put_nowait(chunk)
+    assert reading.result()[0] == TOKEN
+
+
+async def test_a_large_body_travels_in_parts_below_the_message_limit() -> None:
+    async with serve(PeeringConfig(message_max_bytes=512 * 1024)) as callee:
+        large = TOKEN.replace(b"x", b"y" * 2**20)
+        for chunk in (TOKEN, large, LAST, None):
+            callee.engine.chunks.put_nowait(chunk)
+        assert b"".join(await callee.read()) == TOKEN + large + LAST
+
+
+async def test_leaving_cancels_the_request_down_to_the_engine(callee: Callee) -> None:
+    callee.engine.chunks.put_nowait(TOKEN)
+    async with callee.forward() as leg:
+        assert await anext(leg.chunks()) == TOKEN
+    await callee.engine.closed.wait()
+
+
+async def test_the_calls_deadline_ends_the_request() -> None:
+    async with serve(PeeringConfig()) as callee:
+        order = replace(forward_order(), deadline_ns=Clock().now_ns() + SECOND // 20)
+        failure = await callee.failure(order)
+        assert failure.result is AttemptResult.FAILED
+        assert "expired" in failure.detail
+        await callee.engine.closed.wait()
+
+
+async def test_an_engine_that_dies_midway_is_told_as_such(callee: Callee) -> None:
+    callee.engine.chunks.put_nowait(TOKEN)
+    callee.engine.chunks.put_nowait(None)
+    failure = await callee.failure()
+    assert failure.result is AttemptResult.FAILED
+    assert "failed_midstream" in failure.detail
+
+
+async def test_a_refusal_of_the_core_is_the_first_word(callee: Callee) -> None:
+    stamp = ResidencyStamp(US, TENANT, rule(US), "digest")
+    failure = await callee.failure(forward_order(stamp=stamp))
+    assert (failure.result, failure.refusal) == (AttemptResult.REFUSED, RefusalReason.RESIDENCY_STAMP)
+    callee.driver.submit(DrainRequested())
+    failure = await callee.failure()
+    assert (failure.result, failure.refusal) == (AttemptResult.REFUSED, RefusalReason.DRAINING)
+    assert callee.engine.asked == []
+
+
+async def test_the_same_request_twice_is_refused(callee: Callee) -> None:
+    callee.engine.chunks.put_nowait(TOKEN)
+    async with callee.forward() as leg:
+        assert await anext(leg.chunks()) == TOKEN
+        assert (await callee.failure()).refusal is RefusalReason.DUPLICATE
+
+
+async def test_forwards_at_once_are_bounded() -> None:
+    async with serve(PeeringConfig(forwards_max=1)) as callee:
+        callee.engine.chunks.put_nowait(TOKEN)
+        async with callee.forward() as leg:
+            assert await anext(leg.chunks()) == TOKEN
+            assert (await callee.failure(forward_order("r-2"))).refusal is RefusalReason.BUSY
+        await callee.engine.closed.wait()
+
+
+@pytest.mark.parametrize(
+    "gateway_id,origin,refusal",
+    [("eu-9", US, RefusalReason.RESIDENCY_NOT_ACCEPTED), ("us-1", AP, RefusalReason.RESIDENCY_STAMP)],
+)
+async def test_strangers_run_nothing_here(
+    callee: Callee, gateway_id: str, origin: Place, refusal: RefusalReason
+) -> None:
+    stamp = ResidencyStamp(origin, TENANT, rule(EU), "digest")
+    assert (await callee.failure(forward_order(stamp=stamp), GatewayId(gateway_id))).refusal is refusal
+    assert callee.engine.asked == []
+
+
+async def test_a_malformed_forward_is_an_error_of_its_sender(callee: Callee) -> None:
+    failure = await callee.failure(gateway_id=GatewayId("us 1"))
+    assert failure == LegFailure(AttemptResult.FAILED, "INVALID_ARGUMENT: origin_gateway_id is not an id")
+    assert callee.engine.asked == []
+
+
+async def heard(call: grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]) -> LoadReport:
+    message = await call.read()
+    assert isinstance(message, pb.SubscribeResponse)
+    return codec.read_load(message)[0]
+
+
+async def test_a_subscriber_hears_of_each_change(callee: Callee) -> None:
+    call = callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US))
+    while not (report := await heard(call)).accepting:
+        pass
+    assert (report.gateway_id, report.place, report.policy_digest) == ("eu-1", EU, "policy-of-eu-west-1")
+    callee.driver.submit(DrainRequested())
+    while (await heard(call)).accepting:
+        pass
+    call.cancel()
+
+
+async def test_closing_the_board_ends_subscriptions(callee: Callee) -> None:
+    call = callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US))
+    await call.read()
+    callee.board.close()
+    while isinstance(await call.read(), pb.SubscribeResponse):
+        pass
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_subscribers_are_bounded_and_leave_room_when_they_go() -> None:
+    async with serve(PeeringConfig(subscribers_max=1)) as callee:
+        first = callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US))
+        await first.read()
+        second = callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US))
+        with pytest.raises(grpc.aio.AioRpcError, match="too many subscribers"):
+            await second.read()
+        first.cancel()
+        while not await subscribes(callee):
+            pass
+
+
+async def subscribes(callee: Callee) -> bool:
+    call = callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US))
+    try:
+        return isinstance(await call.read(), pb.SubscribeResponse)
+    except grpc.aio.AioRpcError:
+        return False
+    finally:
+        call.cancel()
+
+
+async def test_strangers_hear_nothing(callee: Callee) -> None:
+    for gateway_id, place in (("eu-9", US), ("us-1", AP)):
+        call = callee.link.stub.Subscribe(codec.subscribe_request(GatewayId(gateway_id), place))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_health_is_served_and_ends_with_the_drain(callee: Callee) -> None:
+    async with grpc.aio.insecure_channel(str(callee.link.peer.address)) as channel:
+        check: grpc.aio.UnaryUnaryMultiCallable[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse]
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            health_pb2.HealthCheckRequest.SerializeToString,
+            health_pb2.HealthCheckResponse.FromString,
+        )
+        for service in ("", SERVICE_NAME):
+            answer = await check(health_pb2.HealthCheckRequest(service=service))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        await callee.server.drain()
+        answer = await check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_a_taken_port_is_an_error_not_a_shared_port(callee: Callee) -> None:
+    async with serve(PeeringConfig()) as other:
+        with pytest.raises(OSError, match="cannot listen on"):
+            await other.server.start(callee.link.peer.address)

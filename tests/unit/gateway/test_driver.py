@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from gateway.clock import Clock
+from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.events import (
+    AttemptEnded,
+    DrainRequested,
+    Event,
+    FirstToken,
+    RequestAbandoned,
+    RequestArrived,
+    TimePassed,
+)
+from gateway.core.vocabulary import (
+    AttemptResult,
+    Decision,
+    GatewayId,
+    LoadReport,
+    Outcome,
+    PlacementReason,
+    RefusalReason,
+    ReplicaId,
+    RequestId,
+    replica_target,
+)
+from gateway.driver import Crash, Driver, Mailbox, Order
+from tests.support.core import US, profile
+
+R1 = RequestId("r1")
+DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
+REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
+
+Answer = Callable[[Any], Iterable[Effect]]
+
+
+class StillClock(Clock):
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def now_ns(self) -> int:
+        return self.now
+
+
+class ScriptedCore:
+    """Answers each kind of event as the test says, and remembers what it was told."""
+
+    def __init__(self, **answers: Answer) -> None:
+        self.answers = answers
+        self.told: list[Event] = []
+        self.wakeup_ns: int | None = None
+        self.wakeup_asked = asyncio.Event()
+        self.is_busy = False
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        assert not self.is_busy, "the core was entered twice"
+        self.is_busy = True
+        try:
+            self.told.append(event)
+            answer = self.answers.get(type(event).__name__)
+            return list(answer(event)) if answer else []
+        finally:
+            self.is_busy = False
+
+    def next_wakeup_ns(self) -> int | None:
+        self.wakeup_asked.set()
+        return self.wakeup_ns
+
+    def told_of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+
+def start(attempt: int = 1, request_id: RequestId = R1) -> StartLeg:
+    return StartLeg(request_id, attempt, replica_target(ReplicaId("a")), DECISION, deadline_ns=10**18)
+
+
+def arrive(driver: Driver) -> None:
+    driver.submit(RequestArrived(profile(R1), 10**18))
+
+
+def end(outcome: Outcome = Outcome.COMPLETED) -> EndRequest:
+    return EndRequest(R1, outcome, "", 1)
+
+
+async def run_until_interrupted(mailbox: Mailbox, attempt: int, during: Callable[[], None]) -> bool:
+    """A leg that would run for ever, and what happens while it does."""
+    scope = mailbox.leg_scope(attempt)
+    try:
+        async with scope:
+            during()
+            await asyncio.Event().wait()
+    except TimeoutError:
+        return scope.expired()
+    raise AssertionError("a leg without an end has ended")
+
+
+def make(clock: Clock | None = None, **answers: Answer) -> tuple[ScriptedCore, Driver]:
+    core = ScriptedCore(**answers)
+    return core, Driver(core, clock or Clock())
+
+
+class TestSubmitting:
+    async def test_events_submitted_inside_a_step_wait_their_turn(self) -> None:
+        core = ScriptedCore(DrainRequested=lambda _: [PublishLoad(REPORT)])
+        driver = Driver(core, Clock())
+        published: list[LoadReport] = []
+
+        def publish(report: LoadReport) -> None:
+            published.append(report)
+            driver.submit(FirstToken(R1, 1))
+            assert not core.told_of(FirstToken), "submitting from inside a step must not enter the core"
+
+        driver.on_publish(publish)
+        driver.submit(DrainRequested())
+        assert published == [REPORT]
+        assert core.told_of(FirstToken) == [FirstToken(R1, 1)]
+        assert driver.crash is None
+
+    async def test_observers_see_each_step_in_order_with_its_effects(self) -> None:
+        seen: list[tuple[int, Event, list[Effect]]] = []
+
+        class Watcher:
+            def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+                seen.append((now_ns, event, effects))
+
+        core = ScriptedCore(DrainRequested=lambda _: [PublishLoad(REPORT)])
+        driver = Driver(core, StillClock(), observers=[Watcher()])
+        driver.submit(DrainRequested())
+        driver.submit(TimePassed())
+        assert seen == [(1_000, DrainRequested(), [PublishLoad(REPORT)]), (1_000, TimePassed(), [])]
+
+    async def test_a_request_needs_its_mailbox_first(self) -> None:
+        _, driver = make()
+        with pytest.raises(AssertionError):
+            arrive(driver)
+
+
+class TestMailbox:
+    async def test_orders_come_in_order_and_wake_the_owner(self) -> None:
+        _, driver = make(RequestArrived=lambda _: [AcceptForward(R1), start()], AttemptEnded=lambda _: [end()])
+        with driver.open_mailbox(R1) as mailbox:
+            async with asyncio.TaskGroup() as tasks:
+                first = tasks.create_task(mailbox.next())
+                await asyncio.sleep(0)
+                arrive(driver)
+            assert first.result() == AcceptForward(R1)
+            assert await mailbox.next() == start()
+            mailbox.end_attempt(AttemptEnded(R1, 1, AttemptResult.COMPLETED))
+            assert await mailbox.next() == end()
+        assert driver.open_requests == 0
+
+    async def test_an_unread_start_is_answered_when_the_owner_leaves(self) -> None:
+        core, driver = make(RequestArrived=lambda _: [start()], RequestAbandoned=lambda _: [end(Outcome.ABANDONED)])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+        assert [(each.attempt, each.result) for each in core.told_of(AttemptEnded)] == [(1, AttemptResult.CANCELLED)]
+        assert core.told_of(RequestAbandoned) == [RequestAbandoned(R1)]
+        assert mailbox.end == end(Outcome.ABANDONED)
+
+    async def test_starts_ordered_while_the_owner_leaves_are_answered_too(self) -> None:
+        core, driver = make(
+            RequestArrived=lambda _: [start(1)],
+            AttemptEnded=lambda event: [start(event.attempt + 1)] if event.attempt < 3 else [end(Outcome.ABANDONED)],
+        )
+        with driver.open_mailbox(R1):
+            arrive(driver)
+        assert [each.attempt for each in core.told_of(AttemptEnded)] == [1, 2, 3]
+        assert core.told_of(RequestAbandoned) == []
+
+    async def test_a_start_for_an_owner_that_has_gone_is_answered_at_once(self) -> None:
+        core, driver = make(RequestAbandoned=lambda _: [], DrainRequested=lambda _: [start(7), end()])
+        with driver.open_mailbox(R1):
+            pass
+        driver.submit(DrainRequested())
+        assert [(each.attempt, each.result) for each in core.told_of(AttemptEnded)] == [(7, AttemptResult.CANCELLED)]
+
+    async def test_a_refused_forward_is_not_abandoned(self) -> None:
+        refusal = RefuseForward(R1, RefusalReason.BUSY, "")
+        core, driver = make(DrainRequested=lambda _: [refusal])
+        with driver.open_mailbox(R1) as mailbox:
+            driver.submit(DrainRequested())
+            assert await mailbox.next() == refusal
+        assert core.told_of(RequestAbandoned) == []
+
+    async def test_one_owner_per_request(self) -> None:
+        _, driver = make()
+        with driver.open_mailbox(R1), pytest.raises(AssertionError):
+            driver.open_mailbox(R1)
+
+
+class TestInterrupting:
+    @pytest.mark.parametrize("order", [StopLeg(R1, 1, ""), EndRequest(R1, Outcome.EXPIRED_RUNNING, "", 1)])
+    async def test_a_stop_or_the_end_breaks_a_leg_off(self, order: Order) -> None:
+        _, driver = make(RequestArrived=lambda _: [start()])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            assert await mailbox.next() == start()
+            assert await run_until_interrupted(mailbox, 1, lambda: mailbox.deliver(order))
+            mailbox.end_attempt(AttemptEnded(R1, 1, AttemptResult.CANCELLED))
+            assert await mailbox.next() == order
+
+    async def test_a_stop_and_the_end_together_are_one_interruption(self) -> None:
+        _, driver = make(RequestArrived=lambda _: [start()])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            await mailbox.next()
+            loop = asyncio.get_running_loop()
+            faults: list[object] = []
+            loop.set_exception_handler(lambda _, fault: faults.append(fault))
+
+            def stop_twice() -> None:
+                mailbox.hurry(0.0)
+                mailbox.deliver(StopLeg(R1, 1, ""))
+                loop.call_soon(lambda: mailbox.deliver(end()))
+
+            assert await run_until_interrupted(mailbox, 1, stop_twice)
+            assert faults == []
+
+    async def test_a_stop_for_an_earlier_attempt_changes_nothing(self) -> None:
+        _, driver = make(RequestArrived=lambda _: [start(2)])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            await mailbox.next()
+            async with mailbox.leg_scope(2):
+                mailbox.deliver(StopLeg(R1, 1, ""))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+
+    async def test_the_owner_s_own_cancellation_wins(self) -> None:
+        core, driver = make(RequestArrived=lambda _: [start()], AttemptEnded=lambda _: [])
+        entered = asyncio.Event()
+
+        async def owner() -> None:
+            with driver.open_mailbox(R1) as mailbox:
+                arrive(driver)
+                await mailbox.next()
+                async with mailbox.leg_scope(1):
+                    entered.set()
+                    await asyncio.Event().wait()
+
+        task = asyncio.get_running_loop().create_task(owner())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [each.result for each in core.told_of(AttemptEnded)] == [AttemptResult.CANCELLED]
+        assert core.told_of(RequestAbandoned) == [RequestAbandoned(R1)]
+
+
+class TestTimer:
+    async def test_time_passes_when_the_core_asked_for_it(self) -> None:
+        core, driver = make()
+        core.wakeup_ns = 0
+        passed = asyncio.Event()
+
+        def sleep_again(_: Event) -> list[Effect]:
+            core.wakeup_ns = None
+            passed.set()
+            return []
+
+        core.answers["TimePassed"] = sleep_again
+        driver.submit(DrainRequested())
+        await passed.wait()
+        assert core.told == [DrainRequested(), TimePassed()]
+
+    async def test_a_timer_that_fires_early_only_arms_the_next(self) -> None:
+        clock = StillClock()
+        core, driver = make(clock)
+        core.wakeup_ns = clock.now
+        driver.submit(DrainRequested())
+        core.wakeup_ns = clock.now + 1
+        core.wakeup_asked.clear()
+        await core.wakeup_asked.wait()
+        assert core.told == [DrainRequested()]
+        await asyncio.sleep(0)
+        assert driver._timer is not None
+        driver.close()
+
+    async def test_an_earlier_wakeup_moves_the_timer_and_a_later_one_does_not(self) -> None:
+        clock = StillClock()
+        core, driver = make(clock)
+        core.wakeup_ns = clock.now + 10**12
+        driver.submit(DrainRequested())
+        far = driver._timer
+        core.wakeup_ns = clock.now + 2 * 10**12
+        driver.submit(DrainRequested())
+        assert driver._timer is far
+        core.wakeup_ns = clock.now + 10**11
+        driver.submit(DrainRequested())
+        assert driver._timer is not far
+        assert far is not None
+        assert far.cancelled()
+        driver.close()
+
+
+class TestFailing:
+    def failing(self) -> tuple[ScriptedCore, Driver, list[Crash]]:
+        def fail(_: Event) -> list[Effect]:
+            raise AssertionError("counted wrong")
+
+        crashes: list[Crash] = []
+        core = ScriptedCore(RequestArrived=lambda _: [start()], DrainRequested=fail)
+        return core, Driver(core, StillClock(), on_crash=crashes.append), crashes
+
+    async def test_the_tail_is_handed_over_with_the_fatal_step_last(self) -> None:
+        _, driver, crashes = self.failing()
+        driver.submit(TimePassed())
+        driver.submit(DrainRequested())
+        assert driver.failed.is_set()
+        (crash,) = crashes
+        assert str(crash.error) == "counted wrong"
+        assert [(step.event, step.effects) for step in crash.tail] == [(TimePassed(), []), (DrainRequested(), None)]
+
+    async def test_nobody_is_left_hanging_and_nothing_more_is_taken_in(self) -> None:
+        core, driver, _ = self.failing()
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            assert await mailbox.next() == start()
+            assert await run_until_interrupted(mailbox, 1, lambda: driver.submit(DrainRequested()))
+            mailbox.end_attempt(AttemptEnded(R1, 1, AttemptResult.CANCELLED))
+            last = await mailbox.next()
+        assert isinstance(last, EndRequest)
+        assert last.outcome is Outcome.FAILED_BEFORE_FIRST_BYTE
+        assert core.told[-1] == DrainRequested()
+
+    async def test_whoever_comes_later_is_told_at_once(self) -> None:
+        _, driver, _ = self.failing()
+        driver.submit(DrainRequested())
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            assert isinstance(await mailbox.next(), EndRequest)
+
+    async def test_a_failing_observer_is_a_failure_too(self) -> None:
+        class Broken:
+            def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+                raise ValueError("no such label")
+
+        driver = Driver(ScriptedCore(), Clock(), observers=[Broken()])
+        driver.submit(DrainRequested())
+        assert driver.failed.is_set()
+
+    async def test_the_tail_has_a_bound(self) -> None:
+        core, _, _ = self.failing()
+        driver = Driver(core, StillClock(), tail_steps=3)
+        for _ in range(10):
+            driver.submit(TimePassed())
+        driver.submit(DrainRequested())
+        assert driver.crash is not None
+        assert len(driver.crash.tail) == 4

@@ -1,0 +1,73 @@
+"""The files that the demo hands to its gateways are ones that gateways take."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from gateway.config import load_config
+from gateway.core.config import OverflowMode
+from gateway.core.residency import may_accept, may_process
+from gateway.core.vocabulary import RegionName, TenantName
+from gateway.policy_file import load_policy
+from loadgen.demo.region_files import GatewayPorts, free_ports, region_file
+from loadgen.demo.scenario import MODEL, ROUND_TRIPS_FILE, DemoScenario
+from loadgen.wan import read_round_trips
+
+REGIONS = {region.name: region for region in DemoScenario().regions}
+US, EU, AP = (RegionName(name) for name in ("us-east-1", "eu-west-1", "ap-northeast-1"))
+
+
+@pytest.mark.parametrize("overflow", OverflowMode)
+def test_a_gateway_reads_what_was_written(tmp_path: Path, overflow: OverflowMode) -> None:
+    file = tmp_path / "us.yaml"
+    file.write_text(
+        region_file(
+            REGIONS[US],
+            ports=GatewayPorts(20001, 20002, 20003),
+            engines=["http://127.0.0.1:20004", "http://127.0.0.1:20005"],
+            model=MODEL,
+            peers={REGIONS[EU]: 20006, REGIONS[AP]: 20007},
+            overflow=overflow,
+            seed=1,
+        )
+    )
+    config = load_config(file, {})
+    assert config.place == REGIONS[US].place
+    assert config.core.placement.overflow is overflow
+    assert (config.listen.http.port, config.listen.peers.port, config.listen.admin.port) == (20001, 20002, 20003)
+    assert [each.url for each in config.replicas] == ["http://127.0.0.1:20004", "http://127.0.0.1:20005"]
+    assert {each.spec.models for each in config.replicas} == {(MODEL,)}
+    assert {each.spec.place.region: each.address.port for each in config.peers} == {EU: 20006, AP: 20007}
+    assert config.policy_file == REGIONS[US].policy_file
+
+
+def test_the_busy_region_may_use_both_others_and_the_eu_is_closed_outwards() -> None:
+    policies = {name: load_policy(region.policy_file) for name, region in REGIONS.items()}
+    open_ways = {
+        (origin, there)
+        for origin in policies
+        for there in policies
+        if origin != there
+        and may_process(policies[origin], TenantName(""), policies[there].place).allowed
+        and may_accept(policies[there], policies[origin].place).allowed
+    }
+    assert open_ways == {(US, EU), (US, AP), (AP, US), (AP, EU)}
+
+
+def test_each_policy_is_for_the_place_where_its_gateway_stands() -> None:
+    for region in REGIONS.values():
+        assert load_policy(region.policy_file).place == region.place
+
+
+def test_the_table_knows_the_way_between_any_two_regions() -> None:
+    table = read_round_trips(ROUND_TRIPS_FILE)
+    assert all(table.round_trip_s(one, other) > 0 for one, other in combinations(REGIONS, 2))
+
+
+def test_ports_differ_from_each_other() -> None:
+    ports = free_ports(30, random.Random(1))
+    assert len(set(ports)) == 30

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from gateway.clock import Clock
+from loadgen.engine.driver import EngineDriver, TokenFeed
+from loadgen.engine.model import EngineModel, EngineRequest, FinishReason, Rejection
+from loadgen.engine.presets import TINY
+
+MS = 1_000_000
+
+
+@dataclass
+class HandClock(Clock):
+    ns: int = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+def tiny_driver(clock: Clock, *, time_scale: float = 1.0, queued_requests_max: int | None = None) -> EngineDriver:
+    config = replace(TINY, stream_every_iteration=True, queued_requests_max=queued_requests_max)
+    return EngineDriver(EngineModel(config), clock, time_scale=time_scale)
+
+
+@asynccontextmanager
+async def running(driver: EngineDriver) -> AsyncIterator[EngineDriver]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(driver.run())
+        yield driver
+        task.cancel()
+
+
+def submitted(driver: EngineDriver, request: EngineRequest) -> TokenFeed:
+    feed = driver.submit(request)
+    assert isinstance(feed, TokenFeed)
+    return feed
+
+
+async def test_tokens_come_one_after_the_other_and_then_the_reason() -> None:
+    async with running(tiny_driver(Clock(), time_scale=0.1)) as driver:
+        feed = submitted(driver, EngineRequest("a", 20, 5, finish_reason=FinishReason.STOP))
+        seen = [0]
+        while feed.reason is None:
+            await feed.more_than(seen[-1])
+            seen.append(feed.tokens)
+
+    assert seen[-1] == 5
+    assert seen == sorted(set(seen))
+    assert feed.reason is FinishReason.STOP
+    assert driver.load().finished == 1
+
+
+async def test_many_requests_share_the_engine() -> None:
+    async with running(tiny_driver(Clock(), time_scale=0.05)) as driver:
+        feeds = [submitted(driver, EngineRequest(str(index), 20, 4)) for index in range(20)]
+        for feed in feeds:
+            await feed.more_than(3)
+
+    assert [feed.tokens for feed in feeds] == [4] * 20
+
+
+async def test_a_slow_reader_gets_everything_in_one_piece() -> None:
+    clock = HandClock()
+    driver = tiny_driver(clock)
+    feed = submitted(driver, EngineRequest("a", 20, 10))
+    driver.load()
+    clock.ns = 3_600_000 * MS
+    driver.load()
+
+    await feed.more_than(0)
+    assert (feed.tokens, feed.reason) == (10, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(("time_scale", "tokens"), [(1.0, 1), (0.5, 3), (2.0, 0)])
+async def test_the_scale_stretches_wall_time(time_scale: float, tokens: int) -> None:
+    clock = HandClock()
+    driver = tiny_driver(clock, time_scale=time_scale)
+    feed = submitted(driver, EngineRequest("a", 10, 10))
+    driver.load()
+    clock.ns = 5 * MS + 10 * MS // 4
+    driver.load()
+
+    first_token_ns = TINY.iteration_base_ns + TINY.iteration_sequence_ns + 10 * TINY.prefill_token_ns
+    assert first_token_ns == 4.7 * MS
+    assert feed.tokens == tokens
+
+
+async def test_metrics_are_in_wall_time() -> None:
+    clock = HandClock()
+    driver = tiny_driver(clock, time_scale=0.5)
+    submitted(driver, EngineRequest("a", 10, 3))
+    driver.load()
+    clock.ns = 1_000 * MS
+    driver.load()
+
+    assert driver.metrics.first_token.total == pytest.approx(0.00235)
+    assert driver.metrics.inter_token.total == pytest.approx(2 * 0.00225)
+    assert sum(driver.metrics.inter_token.counts) == 2
+    assert driver.metrics.end_to_end.total == pytest.approx(0.00235 + 2 * 0.00225)
+    assert driver.metrics.finished["length"] == 1
+    assert driver.metrics.prompt_tokens.total == 10
+    assert driver.metrics.generation_tokens.total == 3
+
+
+async def test_abort_frees_and_counts_as_nothing() -> None:
+    clock = HandClock()
+    driver = tiny_driver(clock)
+    submitted(driver, EngineRequest("a", 100, 10))
+    driver.load()
+    assert driver.load().running == 1
+    driver.abort("a")
+    driver.abort("a")
+
+    load = driver.load()
+    assert (load.running, load.blocks_held) == (0, 0)
+    assert sum(driver.metrics.finished.values()) == 0
+
+
+async def test_abort_all_ends_every_answer_where_it_stands() -> None:
+    driver = tiny_driver(HandClock())
+    feeds = [submitted(driver, EngineRequest(str(index), 10, 10)) for index in range(12)]
+    driver.abort_all()
+
+    for feed in feeds:
+        await feed.more_than(0)
+        assert feed.reason is FinishReason.ABORT
+    assert driver.load().running == driver.load().waiting == 0
+
+
+async def test_a_rejection_is_handed_on() -> None:
+    driver = tiny_driver(HandClock(), queued_requests_max=1)
+    assert isinstance(driver.submit(EngineRequest("a", 10, 10)), TokenFeed)
+    assert driver.submit(EngineRequest("b", 10, 10)) is Rejection.QUEUE_FULL

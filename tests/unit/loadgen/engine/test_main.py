@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+from loadgen.engine.main import main
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3000, "stream": True}
+
+
+@asynccontextmanager
+async def engines(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    command = ("-c", "from loadgen.engine.main import main; main()", "--model", "m", "--port", "0", *options)
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def announced(process: asyncio.subprocess.Process) -> list[dict[str, object]]:
+    assert process.stdout is not None
+    engines: list[dict[str, object]] = json.loads(await process.stdout.readline())["engines"]
+    return engines
+
+
+async def test_engines_announce_themselves_and_serve() -> None:
+    async with engines("--count", "2", "--adapter", "tuned", "--json") as process, aiohttp.ClientSession() as session:
+        ready = await announced(process)
+        for engine in ready:
+            async with session.get(f"{engine['url']}/v1/models") as response:
+                assert [model["id"] for model in (await response.json())["data"]] == ["m", "tuned"]
+
+    assert len({engine["url"] for engine in ready}) == 2
+    assert [(engine["model"], engine["adapters"]) for engine in ready] == [("m", ["tuned"])] * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_streams_with_abort_and_the_process_with_success(number: signal.Signals) -> None:
+    async with engines("--json", "--ignore-eos") as process, aiohttp.ClientSession() as session:
+        (engine,) = await announced(process)
+        async with session.post(f"{engine['url']}/v1/chat/completions", json=CHAT) as response:
+            begun = await response.content.readuntil(b"\n\n")
+            process.send_signal(number)
+            rest = await response.content.read()
+        assert await process.wait() == 0
+
+    assert begun.startswith(b"data: ")
+    assert b'"finish_reason":"abort"' in rest
+    assert rest.endswith(b"data: [DONE]\n\n")
+
+
+def test_help_names_the_presets() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert "llama-3.1-8b-l4" in result.output
+
+
+@pytest.mark.parametrize(
+    "options", [["--preset", "huge"], ["--count", "0"], ["--time-scale", "0"], ["--port", "65536"]]
+)
+def test_impossible_options_are_refused(options: list[str]) -> None:
+    assert CliRunner().invoke(main, ["--model", "m", *options]).exit_code == 2

@@ -1,0 +1,126 @@
+"""The arithmetic of the report, and that nothing that went wrong gets lost on the way to the table."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+from rich.console import Console
+
+from gateway.core.vocabulary import RegionName
+from loadgen.report import (
+    MachineUse,
+    Percentiles,
+    PrefixTokens,
+    RequestEnd,
+    RequestRecord,
+    RunResult,
+    as_document,
+    failures_of,
+    percentiles,
+    report_on,
+    table_of,
+)
+
+US = RegionName("us-east-1")
+EU = RegionName("eu-west-1")
+SECOND_NS = 1_000_000_000
+
+DONE = RequestRecord(
+    US,
+    RequestEnd.COMPLETED,
+    sent_ns=SECOND_NS,
+    ended_ns=4 * SECOND_NS,
+    first_token_ns=2 * SECOND_NS,
+    served_by=US,
+    output_tokens=50,
+    tokens_in_time=40,
+)
+REFUSED = replace(DONE, end=RequestEnd.FAILED, first_token_ns=None, served_by=None, tokens_in_time=0, detail="HTTP 503")
+CUT_OFF = replace(DONE, end=RequestEnd.UNFINISHED, tokens_in_time=10)
+
+
+def run_of(*records: RequestRecord, **prefix_tokens: PrefixTokens) -> RunResult:
+    named = {RegionName(name.replace("_", "-")): tokens for name, tokens in prefix_tokens.items()}
+    return RunResult("mesh", (US, EU), 10.0, records, named)
+
+
+def printed(renderable: object, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    assert percentiles(range(1, 101)) == Percentiles(50, 90, 99)
+    assert percentiles([30, 10, 20]) == Percentiles(20, 30, 30)
+    assert percentiles([7]) == Percentiles(7, 7, 7)
+    assert percentiles([]) is None
+
+
+def test_a_region_counts_its_own_clients_only() -> None:
+    report = report_on(run_of(DONE, DONE, replace(DONE, client_region=EU, served_by=EU)))
+    assert (report.regions[US].requests, report.regions[EU].requests, report.total.requests) == (2, 1, 3)
+    assert (report.regions[US].tokens_per_s, report.total.tokens_per_s) == (8.0, 12.0)
+
+
+def test_latency_is_taken_where_there_was_one() -> None:
+    statistics = report_on(run_of(DONE, REFUSED, CUT_OFF)).regions[US]
+    assert (statistics.requests, statistics.completed, statistics.failed, statistics.unfinished) == (3, 1, 1, 1)
+    assert statistics.ttft == Percentiles(SECOND_NS, SECOND_NS, SECOND_NS)
+    assert statistics.duration == Percentiles(3 * SECOND_NS, 3 * SECOND_NS, 3 * SECOND_NS)
+
+
+def test_shares_are_of_answered_requests() -> None:
+    report = report_on(run_of(DONE, DONE, DONE, replace(DONE, served_by=EU), REFUSED))
+    assert (report.regions[US].local_share, report.regions[US].forwarded_share) == (0.75, 0.25)
+    assert (report.regions[EU].local_share, report.regions[EU].forwarded_share) == (None, None)
+    assert report.answered == {(US, US): 3, (US, EU): 1}
+
+
+def test_prefix_hits_belong_to_the_engines_region_and_add_up_by_tokens() -> None:
+    report = report_on(run_of(DONE, us_east_1=PrefixTokens(100, 50), eu_west_1=PrefixTokens(300, 30)))
+    assert report.regions[US].prefix_hit_rate == 0.5
+    assert report.regions[EU].prefix_hit_rate == 0.1
+    assert report.total.prefix_hit_rate == 0.2
+    assert report_on(run_of(DONE)).total.prefix_hit_rate is None
+
+
+def test_a_run_without_requests_is_a_report_of_nothing() -> None:
+    report = report_on(replace(run_of(), load_s=0.0))
+    assert report.total.tokens_per_s == 0.0
+    assert report.total.ttft is None
+    assert "–" in printed(table_of([report]))
+
+
+def test_every_failure_is_named_and_counted() -> None:
+    report = report_on(run_of(DONE, REFUSED, REFUSED, replace(REFUSED, detail="error event: died")))
+    assert report.failures == {"HTTP 503": 2, "error event: died": 1}
+    text = printed(failures_of(report))
+    assert "mesh: 2 × HTTP 503" in text
+    assert "mesh: 1 × error event: died" in text
+    assert failures_of(report_on(run_of(DONE))) is None
+
+
+def test_the_document_is_json_with_the_same_figures() -> None:
+    run = replace(run_of(DONE, replace(DONE, served_by=EU)), machine=MachineUse(0.25, 0.5), is_partial=True)
+    document = json.loads(json.dumps(as_document(report_on(run))))
+    assert document["regions"][US]["ttft_ms"] == {"p50": 1000.0, "p90": 1000.0, "p99": 1000.0}
+    assert document["regions"][US]["forwarded_share"] == 0.5
+    assert document["regions"][EU]["ttft_ms"] is None
+    assert {"client_region": US, "engine_region": EU, "requests": 1} in document["answered"]
+    assert document["machine_cpu"] == {"mean_share": 0.25, "peak_share": 0.5}
+    assert document["partial"] is True
+
+
+def test_runs_stand_side_by_side_and_fit_an_ordinary_terminal() -> None:
+    mesh = report_on(run_of(DONE, replace(DONE, served_by=EU)))
+    alone = report_on(replace(run_of(DONE), name="alone"))
+    text = printed(table_of([mesh, alone]))
+    assert "…" not in text
+    heading = next(line for line in text.splitlines() if "mesh" in line)
+    assert heading.split() == ["mesh", "alone"] * 3
+    forwarded = next(line for line in text.splitlines() if line.startswith("forwarded"))
+    assert forwarded.split() == ["forwarded", "50%", "0%", "–", "–", "50%", "0%"]
