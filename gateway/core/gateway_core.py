@@ -674,6 +674,7 @@ class GatewayCore:
             queues=tuple(ModelQueue(model, length) for model, length in self.waiting.lengths().items()),
         )
         self._published_ns = now_ns
+        self.placer.expire_prefixes(now_ns)
         self._published_state = self._publishable_state()
         self._timers.set(_PUBLISH, now_ns + self.config.observation.keep_alive_ns)
         self._effects.append(PublishLoad(self._published))

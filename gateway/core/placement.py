@@ -111,6 +111,11 @@ class Placer:
             self._peer_ring.add(state.slot, state.spec.gateway_id)
         self._sibling_mask = sum(1 << state.slot for state in self._peers if state.spec.place.region == self._region)
 
+    def expire_prefixes(self, now_ns: int) -> None:
+        """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged since the last call."""
+        self.replica_index.expire(now_ns)
+        self.peer_index.expire(now_ns)
+
     def retract(self, request: RequestState, state: PeerState, kept_blocks: int) -> None:
         """A peer refused: what its snapshot gained by this request was never there."""
         if state.listed and self._remembers_prefixes:
