@@ -6,35 +6,39 @@ who is available: that comes with each question.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-_SLOT_BITS = 32
-_SLOT_MASK = (1 << _SLOT_BITS) - 1
+_STRIDE_FIRST = 16
+"""Points that are looked at one by one before whole stretches of the ring are."""
 
 
 class HashRing:
-    """A ring of `virtual_nodes` points per slot. Changes are collected and merged into it by the next question.
+    """A ring of `virtual_nodes` points per slot. Changes are collected, and merged into it by the next question.
 
-    A question costs a binary search and a walk over points of unavailable slots: points divided by available points, on
-    average, and one turn of the ring at the very most. With a single slot to choose from there is no walk.
+    A question costs a binary search and a walk past the points of unavailable slots: slots divided by available slots,
+    on average, and one turn of the ring at the very most. A long walk takes strides that double, and no step of its own
+    for each point; with a single slot to choose from there is no walk at all.
     """
 
     def __init__(self, virtual_nodes: int) -> None:
-        assert virtual_nodes > 0
+        assert virtual_nodes > 0, "a slot has at least one point"
         self._virtual_nodes = virtual_nodes
         self._names: dict[int, str] = {}
         self._mask = 0
-        self._points: list[int] = []
-        """Ascending: a 64-bit hash above the slot's number, in one int."""
-        self._placed: dict[int, str] = {}
-        """Whose points are in the list."""
         self._settled = True
+        self._placed: dict[int, str] = {}
+        """Whose points are on the ring, as of the last question."""
+        self._points: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+        """Ascending."""
+        self._slots: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
+        """Whose point each of them is."""
 
     def add(self, slot: int, name: str) -> None:
         """Put a slot on the ring under the stable name of its target; a slot that was there takes the new name."""
-        assert 0 <= slot <= _SLOT_MASK
         self._names[slot] = name
         self._mask |= 1 << slot
         self._settled = False
@@ -52,30 +56,50 @@ class HashRing:
             return candidates.bit_length() - 1 if candidates else None
         if not self._settled:
             self._settle()
-        return self._walk(_hash(key, 0) << _SLOT_BITS, candidates)
+        return self._walk(int(self._points.searchsorted(np.uint64(_key_point(key)))), candidates)
 
     def _walk(self, start: int, candidates: int) -> int:
-        points = self._points
-        index = bisect_left(points, start)
-        while True:
-            slot = points[index if index < len(points) else index - len(points)] & _SLOT_MASK
+        nearest: list[int] = self._slots[start : start + _STRIDE_FIRST].tolist()
+        for slot in nearest:
             if candidates >> slot & 1:
                 return slot
-            index += 1
+        is_candidate = _as_flags(candidates)
+        stride = _STRIDE_FIRST
+        while True:
+            start = start + stride if start + stride < len(self._slots) else 0
+            stride *= 2
+            slots = self._slots[start : start + stride]
+            found = is_candidate.take(slots, mode="clip")
+            first = int(found.argmax())
+            if found[first]:
+                return int(slots[first])
 
     def _settle(self) -> None:
-        """Drop the points of those who left and hash the names of those who came; sorting what was sorted is cheap."""
-        names, placed = self._names, self._placed
-        gone = {slot: name for slot, name in placed.items() if names.get(slot) != name}
-        come = {slot: name for slot, name in names.items() if placed.get(slot) != name}
-        if gone:
-            self._points = [point for point in self._points if point & _SLOT_MASK not in gone]
-        for slot, name in come.items():
-            self._points += [_hash(name, number) << _SLOT_BITS | slot for number in range(self._virtual_nodes)]
-        self._points.sort()
+        """Bring the points up to date, hashing only the names of those who came."""
+        placed, names = self._placed, self._names
+        left = [slot for slot in placed if names.get(slot) != placed[slot]]
+        came = [slot for slot in names if placed.get(slot) != names[slot]]
+        stays = ~np.isin(self._slots, np.array(left, np.uint32))
+        new_points = [point for slot in came for point in _points_of(names[slot], self._virtual_nodes)]
+        points = np.concatenate([self._points[stays], np.array(new_points, np.uint64)])
+        slots = np.concatenate([self._slots[stays], np.repeat(np.array(came, np.uint32), self._virtual_nodes)])
+        order = np.argsort(points, kind="stable")
+        self._points, self._slots = points[order], slots[order]
         self._placed = dict(names)
         self._settled = True
 
 
-def _hash(name: str, seed: int) -> int:
-    return xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"), seed)
+def _as_flags(mask: int) -> npt.NDArray[np.uint8]:
+    """One element per slot, up to the highest in the mask and at least one 0 beyond it."""
+    raw = mask.to_bytes(mask.bit_length() // 8 + 1, "little")
+    return np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")
+
+
+def _points_of(name: str, count: int) -> Iterator[int]:
+    """The number goes into the hashed bytes: as a seed it would let short names that differ in a digit collide."""
+    raw = name.encode("utf-8", "surrogatepass")
+    return (xxh3_64_intdigest(raw + number.to_bytes(4, "big")) for number in range(count))
+
+
+def _key_point(key: str) -> int:
+    return xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))

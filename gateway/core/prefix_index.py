@@ -170,8 +170,8 @@ class PrefixIndex:
         books = self._books.get(slot)
         if books is None:
             return
-        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES)
-        if top is None or not top.mask & books.bit:
+        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES, books.bit)
+        if top is None:
             return
         parent = top.parent
         if parent is not self._root:
@@ -257,12 +257,12 @@ class PrefixIndex:
         self._bytes -= _NODE_BYTES + len(leaf.label)
         self._blocks -= len(leaf.label) // PREFIX_HASH_BYTES
 
-    def _first_beyond(self, chain: bytes, keep: int) -> _Node | None:
-        """The first node on the chain's path from byte `keep` on; a node across that border is split."""
+    def _first_beyond(self, chain: bytes, keep: int, bit: int) -> _Node | None:
+        """The slot's first node on the chain's path from byte `keep` on; a node across that border is split."""
         node, position = self._root, 0
         while position < len(chain):
             child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
-            if child is None or child.parent is not node:
+            if child is None or child.parent is not node or not child.mask & bit:
                 return None
             if position >= keep:
                 return child

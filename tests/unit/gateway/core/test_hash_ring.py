@@ -3,10 +3,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.hash_ring import HashRing
+from gateway.core.hash_ring import HashRing, _key_point, _points_of
 
 KEYS = [f"user-{number}" for number in range(2000)]
 EVERYBODY = (1 << 64) - 1
@@ -22,6 +23,12 @@ def ring_of(names: dict[int, str], virtual_nodes: int = 160) -> HashRing:
 def owners(ring: HashRing, names: dict[int, str], available: int = EVERYBODY) -> dict[str, str]:
     found = {key: ring.owner(key, available) for key in KEYS}
     return {key: names[slot] for key, slot in found.items() if slot is not None}
+
+
+def test_short_names_share_no_points() -> None:
+    """As seeds of a weak mixer, small numbers and names that differ in a digit would meet."""
+    points = [point for name in ("a0", "a1", "a6", "gw-1", "gw-2") for point in _points_of(name, 160)]
+    assert len(set(points)) == len(points)
 
 
 def names_of(count: int) -> dict[int, str]:
@@ -79,7 +86,7 @@ def test_a_slot_can_change_hands() -> None:
 
 def test_owners_are_the_same_on_every_machine() -> None:
     ring = ring_of(names_of(5))
-    assert [ring.owner(key, EVERYBODY) for key in KEYS[:12]] == [3, 4, 4, 3, 3, 1, 0, 4, 0, 2, 4, 1]
+    assert [ring.owner(key, EVERYBODY) for key in KEYS[:12]] == [2, 0, 2, 3, 2, 3, 3, 3, 1, 2, 4, 0]
 
 
 def test_nobody_owns_anything_when_nobody_is_there() -> None:
@@ -118,10 +125,15 @@ def test_any_history_of_changes_gives_the_ring_of_those_who_are_there(
     assert [ring.owner(key, available) for key in KEYS[:20]] == [fresh.owner(key, available) for key in KEYS[:20]]
 
 
-def test_the_walk_goes_once_around() -> None:
-    """With one point per slot every key must find the two that are available, wherever they sit."""
-    rng = random.Random(1)
-    ring = ring_of(names_of(64), virtual_nodes=1)
-    for _ in range(200):
-        pair = rng.sample(range(64), 2)
-        assert ring.owner(f"key-{rng.random()}", 1 << pair[0] | 1 << pair[1]) in pair
+@pytest.mark.parametrize("count", [2, 3, 10, 150, 300])
+def test_the_owner_is_the_nearest_point_clockwise_however_far(count: int) -> None:
+    """Also past the last point, and after a walk over hundreds of points of those who are away."""
+    rng, names = random.Random(count), names_of(300)
+    ring = ring_of(names, virtual_nodes=3)
+    points = sorted((point, slot) for slot, name in names.items() for point in _points_of(name, 3))
+    for number in range(200):
+        available = rng.sample(range(300), count)
+        start = _key_point(f"key-{number}")
+        turn = [slot for point, slot in points if point >= start] + [slot for point, slot in points if point < start]
+        expected = next(slot for slot in turn if slot in available)
+        assert ring.owner(f"key-{number}", sum(1 << slot for slot in available)) == expected

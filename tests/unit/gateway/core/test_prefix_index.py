@@ -201,6 +201,21 @@ def test_retracting_what_is_not_there_changes_nothing(index: PrefixIndex, text: 
     assert index.nodes == 1
 
 
+def test_retracting_for_a_slot_that_was_never_there_splits_nothing(index: PrefixIndex) -> None:
+    insert(index, "abcdef", 1)
+    insert(index, "ab", 2)
+    before = index.nodes
+    index.retract(chain_of("abcdef"), 2, 4)
+    assert index.nodes == before
+
+
+def test_a_strange_chain_takes_back_nothing_of_other_prompts(index: PrefixIndex) -> None:
+    insert(index, "ab", 1)
+    insert(index, "xyz", 1)
+    index.retract(chain_of("ab") + chain_of("xyz"), 1, 2)
+    assert match(index, "xyz") == Match(3, 0b10)
+
+
 def test_a_removed_target_is_forgotten_and_its_slot_can_be_used_again(index: PrefixIndex) -> None:
     insert(index, "hello world", 1)
     insert(index, "hello there", 2)
