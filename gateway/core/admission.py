@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
@@ -21,9 +22,11 @@ from gateway.core.vocabulary import (
     RequestProfile,
     ResidencyStamp,
     Target,
+    TenantName,
 )
 
 _SLACK = 64
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,10 @@ class RequestClass:
     failed_replicas: int = 0
     """Slots where an attempt of this very request failed; it goes elsewhere if there is an elsewhere."""
     failed_peers: int = 0
+    pinned: Target | None = None
+    """The one target that has the stored response it refers to."""
+    is_control: bool = False
+    """Needs a target that answers, not one that is free."""
 
 
 class Phase(StrEnum):
@@ -50,7 +57,7 @@ class Phase(StrEnum):
 class AttemptState:
     """One numbered try of one request at one target, alive until its AttemptEnded."""
 
-    __slots__ = ("first_token", "kept_blocks", "number", "started_ns", "state", "stop_detail")
+    __slots__ = ("first_token", "is_withdrawn", "kept_blocks", "number", "started_ns", "state", "stop_detail")
 
     def __init__(self, number: int, state: ReplicaState | PeerState, started_ns: int, kept_blocks: int) -> None:
         self.number = number
@@ -61,6 +68,8 @@ class AttemptState:
         self.first_token = False
         self.stop_detail = ""
         """Why we ordered it to stop; then its CANCELLED is a failure of the target, not the client's leaving."""
+        self.is_withdrawn = False
+        """We took the forward back, through no fault of the peer."""
 
     @property
     def target(self) -> Target:
@@ -87,6 +96,7 @@ class RequestState:
         "refusals",
         "request_class",
         "stamp",
+        "was_shadowed",
     )
 
     def __init__(
@@ -119,6 +129,7 @@ class RequestState:
         self.refusals = 0
         self.busy_answers = 0
         self.last_failure = ""
+        self.was_shadowed = False
 
     @property
     def request_id(self) -> RequestId:
@@ -182,6 +193,7 @@ class WaitingRoom:
     def __init__(self) -> None:
         self._queues: dict[RequestClass, _ClassQueue] = {}
         self._length_of: dict[ModelName, int] = {}
+        self._length_of_tenant: dict[TenantName, int] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -194,6 +206,9 @@ class WaitingRoom:
     def length(self, model: ModelName) -> int:
         return self._length_of.get(model, 0)
 
+    def tenant_length(self, tenant: TenantName) -> int:
+        return self._length_of_tenant.get(tenant, 0)
+
     def lengths(self) -> dict[ModelName, int]:
         return dict(self._length_of)
 
@@ -203,14 +218,14 @@ class WaitingRoom:
     def join(self, request: RequestState) -> None:
         """Wait at the place that the arrival number gives, which for a returning request is its old one."""
         self._queues.setdefault(request.request_class, _ClassQueue()).join(request)
-        self._count(request.profile.model, 1)
+        self._count(request, 1)
 
     def leave(self, request: RequestState) -> None:
         queue = self._queues[request.request_class]
         queue.leave(request.request_id)
         if not queue:
             del self._queues[request.request_class]
-        self._count(request.profile.model, -1)
+        self._count(request, -1)
 
     def heads(self) -> list[tuple[int, RequestState]]:
         """The head of each class, as a heap by arrival number."""
@@ -227,13 +242,19 @@ class WaitingRoom:
         for queue in self._queues.values():
             yield from queue
 
-    def _count(self, model: ModelName, change: int) -> None:
+    def _count(self, request: RequestState, change: int) -> None:
         self._length += change
-        length = self._length_of.get(model, 0) + change
-        if length:
-            self._length_of[model] = length
-        else:
-            del self._length_of[model]
+        _add(self._length_of, request.profile.model, change)
+        _add(self._length_of_tenant, request.profile.tenant, change)
+
+
+def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
+    """Zero is not kept, so the map never holds more keys than there are requests."""
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]
 
 
 def _arrival_number(entry: tuple[int, RequestState]) -> int:

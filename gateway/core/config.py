@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.core.vocabulary import ModelName
+
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
@@ -35,6 +37,8 @@ class OverflowMode(StrEnum):
     """Whether requests may leave for another region."""
 
     OFF = "off"
+    SHADOW = "shadow"
+    """They stay; what would have been forwarded is recorded."""
     ON = "on"
 
 
@@ -44,11 +48,20 @@ class PlacementConfig:
     explore_below_share: float = 0.5
     """Below this matched share of the prompt the least loaded replica is chosen instead (SkyWalker §5.1)."""
     overflow: OverflowMode = OverflowMode.ON
+    overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
+    """Instead of `overflow`, for the models named here."""
     peer_queue_length_max: int = 10
     """τ: a peer with a longer queue for the model is not available (SkyWalker §3.3)."""
     ring_virtual_nodes: int = 160
     prefix_index_bytes_max: int = 64 * 2**20
     prefix_ttl_ns: int = 3600 * _SECOND_NS
+    considered_max: int = 8
+    """Targets recorded with each decision, for `explain`; 0 records none."""
+    stored_responses_max: int = 100_000
+    """Stored responses whose place is remembered; over it, the oldest is forgotten."""
+
+    def overflow_of(self, model: ModelName) -> OverflowMode:
+        return self.overflow_by_model.get(model, self.overflow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,8 @@ class PushingConfig:
 class QueueConfig:
     length_max: int = 10_000
     """All requests waiting at this gateway."""
+    tenant_length_max: int = 10_000
+    """Requests of one tenant among them."""
     wait_max_ns: int = 60 * _SECOND_NS
 
 

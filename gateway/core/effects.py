@@ -67,10 +67,19 @@ class EndRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordShadow:
+    """Overflow is in shadow mode: this forward would have been started. The request goes on waiting."""
+
+    request_id: RequestId
+    target: Target
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class PublishLoad:
     """Send this heartbeat to every peer."""
 
     report: LoadReport
 
 
-Effect = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest | PublishLoad
+Effect = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest | RecordShadow | PublishLoad

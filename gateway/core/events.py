@@ -51,6 +51,17 @@ class DrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class LockdownChanged:
+    """An operator stops all forwarding, in and out, or allows it again.
+
+    Forwards that gave no token yet come back at once; with `cut`, streams that cross gateways end as well.
+    """
+
+    active: bool
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicasObserved:
     observations: tuple[ReplicaObservation, ...]
 
@@ -112,6 +123,15 @@ class FirstToken:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseStored:
+    """The engine keeps the answer of this attempt under a key; what follows on it has to go to the same place."""
+
+    request_id: RequestId
+    attempt: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptEnded:
     """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
 
@@ -135,6 +155,7 @@ Event = (
     | PolicyApplied
     | AssignmentApplied
     | DrainRequested
+    | LockdownChanged
     | ReplicasObserved
     | PeersObserved
     | TargetLost
@@ -143,6 +164,7 @@ Event = (
     | RequestAbandoned
     | LegAccepted
     | FirstToken
+    | ResponseStored
     | AttemptEnded
     | TimePassed
 )

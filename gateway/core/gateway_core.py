@@ -18,6 +18,7 @@ from gateway.core.effects import (
     Effect,
     EndRequest,
     PublishLoad,
+    RecordShadow,
     RefuseForward,
     StartLeg,
     StopLeg,
@@ -31,11 +32,13 @@ from gateway.core.events import (
     FirstToken,
     ForwardArrived,
     LegAccepted,
+    LockdownChanged,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
+    ResponseStored,
     TargetLost,
     TimePassed,
 )
@@ -44,6 +47,7 @@ from gateway.core.placement import Placement, Placer
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.residency import closed_policy, may_enter, processing_rule, refusal_of
+from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
     AttemptResult,
@@ -59,6 +63,7 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaId,
     RequestId,
+    RequestProfile,
     ResidencyStamp,
     TargetKind,
 )
@@ -94,12 +99,14 @@ class GatewayCore:
         self.policy = closed_policy(place, "no policy applied yet")
         self.assignment_version = 0
         self.draining = False
+        self.locked_down = False
         self.requests: dict[RequestId, RequestState] = {}
         self.waiting = WaitingRoom()
         self._timers = Timers()
         self.replicas = Replicas(self.config, self._timers)
         self.peers = Peers(self.config, self._timers)
         self.placer = Placer(place.region, self.config.placement, self.replicas, self.peers, random.Random(seed))
+        self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
         self._arrivals = 0
@@ -137,6 +144,8 @@ class GatewayCore:
                 pass  # recorded by whoever drives us; a decision rests on it nowhere
             case FirstToken():
                 self._first_token(event, now_ns)
+            case ResponseStored():
+                self._response_stored(event)
             case AttemptEnded():
                 self._attempt_ended(event, now_ns)
             case ReplicasObserved():
@@ -155,6 +164,8 @@ class GatewayCore:
                 self._assignment_applied(event, now_ns)
             case DrainRequested():
                 self.draining = True
+            case LockdownChanged():
+                self._lockdown_changed(event)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -181,12 +192,27 @@ class GatewayCore:
             return Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why
         if self.draining:
             return Outcome.REJECTED_DRAINING, "this gateway is going out of service"
-        if not self._knows_model(profile.model):
+        if not self._knows_model(profile.model) and not profile.follows:
             return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{profile.model}` does not exist"
-        request_class = self._class_of(profile.model, processing_rule(self.policy, profile.tenant), Hops())
-        if self._is_full_for(request_class):
+        request_class = self._class_of(profile, processing_rule(self.policy, profile.tenant), Hops())
+        if profile.follows and not self._can_follow(request_class):
+            return Outcome.REJECTED_UNKNOWN_RESPONSE, "no such response is known here"
+        return self._fullness_for(profile, request_class)
+
+    def _fullness_for(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
+        """A full queue turns away only those who would have to wait in it."""
+        has_to_wait = self.waiting.has_class(request_class) or not self.placer.has_target(request_class)
+        if not has_to_wait:
+            return None
+        if len(self.waiting) >= self.config.queue.length_max:
             return Outcome.REJECTED_QUEUE_FULL, f"{len(self.waiting)} requests are waiting"
+        own = self.waiting.tenant_length(profile.tenant)
+        if own >= self.config.queue.tenant_length_max:
+            return Outcome.REJECTED_TENANT_LIMIT, f"{own} requests of this tenant are waiting"
         return None
+
+    def _can_follow(self, request_class: RequestClass) -> bool:
+        return request_class.pinned is not None and self.placer.can_ever_reach(request_class)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         request_id = event.profile.request_id
@@ -219,16 +245,21 @@ class GatewayCore:
 
     def _capacity_refusal_of(self, event: ForwardArrived, now_ns: int) -> tuple[RefusalReason, str] | None:
         profile = event.profile
+        if self.locked_down:
+            return RefusalReason.LOCKDOWN, "an operator has stopped all forwarding"
         if self.draining:
             return RefusalReason.DRAINING, "this gateway is going out of service"
         if profile.request_id in self.requests:
             return RefusalReason.DUPLICATE, "a request of this id is here already"
         if event.deadline_ns <= now_ns:
             return RefusalReason.DEADLINE, "its deadline has passed"
-        request_class = self._class_of(profile.model, event.stamp.rule, event.hops)
+        request_class = self._class_of(profile, event.stamp.rule, event.hops)
+        if profile.follows:
+            can_follow = self._can_follow(request_class)
+            return None if can_follow else (RefusalReason.UNKNOWN_RESPONSE, "no such response is known here")
         if not self.replicas.eligible(profile.model, event.stamp.rule):
             return RefusalReason.UNKNOWN_MODEL, f"no replica here may serve `{profile.model}` for it"
-        if self._is_full_for(request_class):
+        if self._fullness_for(profile, request_class) is not None:
             return RefusalReason.QUEUE_FULL, f"{len(self.waiting)} requests are waiting"
         if self.placer.has_replica(request_class) and not self.waiting.has_class(request_class):
             return None
@@ -248,7 +279,7 @@ class GatewayCore:
         self._arrivals += 1
         request = RequestState(
             event.profile,
-            self._class_of(event.profile.model, stamp.rule, hops),
+            self._class_of(event.profile, stamp.rule, hops),
             arrival_number=self._arrivals,
             arrived_ns=now_ns,
             deadline_ns=event.deadline_ns,
@@ -260,24 +291,20 @@ class GatewayCore:
         self.requests[request.request_id] = request
         self._wait(request, now_ns)
 
-    def _class_of(self, model: ModelName, rule: PlaceRule, hops: Hops) -> RequestClass:
-        """Without a usable policy nothing is forwarded, not even inside the region."""
-        is_open = not self.policy.closed_reason
+    def _class_of(self, profile: RequestProfile, rule: PlaceRule, hops: Hops) -> RequestClass:
+        """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
+        is_open = not self.policy.closed_reason and not self.locked_down
         return RequestClass(
-            model,
+            profile.model,
             rule,
             may_stay_in_region=is_open and hops.may_stay_in_region,
             may_cross_regions=is_open and hops.may_cross_regions,
+            pinned=self.stored_responses.get(profile.follows) if profile.follows else None,
+            is_control=profile.is_control,
         )
 
     def _knows_model(self, model: ModelName) -> bool:
         return self.replicas.serves(model) or self.peers.serves(model)
-
-    def _is_full_for(self, request_class: RequestClass) -> bool:
-        """A full queue turns away only those who would have to wait in it."""
-        if len(self.waiting) < self.config.queue.length_max:
-            return False
-        return self.waiting.has_class(request_class) or not self.placer.has_target(request_class)
 
     # Requests wait and are placed
 
@@ -304,6 +331,7 @@ class GatewayCore:
             _, request = heapq.heappop(heads)
             placement = self.placer.place(request, now_ns)
             if placement is None:
+                self._record_shadow(request, now_ns)
                 continue
             self._start(request, placement, now_ns)
             successor = self.waiting.head_of(request.request_class)
@@ -326,18 +354,22 @@ class GatewayCore:
         self._effects.append(self._start_leg(request, attempt, placement, now_ns))
 
     def _start_leg(self, request: RequestState, attempt: AttemptState, placement: Placement, now_ns: int) -> StartLeg:
-        decision = Decision(
-            placement.reason,
-            placement.matched_blocks,
-            request.profile.prefix_blocks,
-            placement.candidates,
-            waited_ns=now_ns - request.arrived_ns,
-        )
+        decision = _decision(request, placement, now_ns)
         leg = StartLeg(request.request_id, attempt.number, attempt.target, decision, request.deadline_ns)
         if not isinstance(placement.state, PeerState):
             return leg
         crosses_regions = placement.state.spec.place.region != self.place.region
         return replace(leg, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
+
+    def _record_shadow(self, request: RequestState, now_ns: int) -> None:
+        """Once per request: what overflow would have done for it."""
+        if request.was_shadowed:
+            return
+        placement = self.placer.shadow(request)
+        if placement is not None:
+            request.was_shadowed = True
+            decision = _decision(request, placement, now_ns)
+            self._effects.append(RecordShadow(request.request_id, placement.state.target, decision))
 
     def _count_start(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         key = (request.request_id, attempt.number)
@@ -369,6 +401,11 @@ class GatewayCore:
         if request.phase is Phase.RUNNING:
             self._timers.set((TimerKind.REQUEST, request.request_id), request.deadline_ns)
 
+    def _response_stored(self, event: ResponseStored) -> None:
+        running = self._running(event.request_id, event.attempt)
+        if running is not None:
+            self.stored_responses.put(event.key, running[1].target)
+
     def _attempt_ended(self, event: AttemptEnded, now_ns: int) -> None:
         running = self._running(event.request_id, event.attempt)
         if running is None:
@@ -377,7 +414,8 @@ class GatewayCore:
         request.attempt = None
         result, detail = event.result, event.detail
         if result is AttemptResult.CANCELLED and attempt.stop_detail:
-            result, detail = AttemptResult.FAILED, attempt.stop_detail
+            result = AttemptResult.REFUSED if attempt.is_withdrawn else AttemptResult.FAILED
+            detail = attempt.stop_detail
         self._count_end(request, attempt, result, now_ns)
         if request.phase is Phase.ENDED:
             del self.requests[request.request_id]
@@ -433,6 +471,9 @@ class GatewayCore:
     ) -> None:
         """Back to the old place in the queue. The snapshot forgets what it learnt from this forward."""
         assert isinstance(attempt.state, PeerState), "only peers refuse"
+        if refusal is RefusalReason.UNKNOWN_RESPONSE:
+            self._end(request, Outcome.REJECTED_UNKNOWN_RESPONSE, request.last_failure)
+            return
         self.placer.retract(request, attempt.state, attempt.kept_blocks)
         request.refusals += 1
         if refusal in _RESIDENCY_REFUSALS:
@@ -493,11 +534,15 @@ class GatewayCore:
         self.replicas.configure(event.config, now_ns)
         self.peers.configure(event.config, now_ns)
         self.placer.configure(event.config.placement)
+        self.stored_responses.configure(event.config.placement.stored_responses_max)
 
     def _policy_applied(self, event: PolicyApplied) -> None:
         """What waits is judged again under the new policy; what runs finishes under its stamp."""
         assert event.policy.place == self.place, "a policy of another place"
         self.policy = event.policy
+        self._judge_waiting_again()
+
+    def _judge_waiting_again(self) -> None:
         for request in list(self.waiting):
             self.waiting.leave(request)
             self._judge_again(request)
@@ -522,14 +567,15 @@ class GatewayCore:
 
     def _judge_forwarded(self, request: RequestState) -> None:
         refusal = refusal_of(self.policy, request.stamp)
-        if refusal is not None:
-            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {refusal[1]}")
+        if refusal is not None or self.locked_down:
+            why = refusal[1] if refusal else "an operator has stopped all forwarding"
+            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {why}")
             return
         self._classify_again(request)
 
     def _classify_again(self, request: RequestState) -> None:
         old = request.request_class
-        fresh = self._class_of(request.profile.model, request.stamp.rule, request.hops)
+        fresh = self._class_of(request.profile, request.stamp.rule, request.hops)
         gave_up_peers = request.refusals >= self.config.attempt.refusals_max
         request.request_class = replace(
             fresh,
@@ -537,7 +583,34 @@ class GatewayCore:
             may_cross_regions=fresh.may_cross_regions and not gave_up_peers,
             failed_replicas=old.failed_replicas,
             failed_peers=old.failed_peers,
+            pinned=old.pinned,
         )
+
+    def _lockdown_changed(self, event: LockdownChanged) -> None:
+        """Forwards that gave no token yet are taken back and wait at home; with `cut`, streams end too."""
+        self.locked_down = event.active
+        self._judge_waiting_again()
+        if not event.active:
+            return
+        for request in list(self.requests.values()):
+            if request.phase is Phase.RUNNING:
+                self._withdraw(request, cut=event.cut)
+
+    def _withdraw(self, request: RequestState, *, cut: bool) -> None:
+        """Close an attempt that crosses gateways, in whichever direction. No target is at fault."""
+        attempt = request.attempt
+        assert attempt is not None, "it runs"
+        if attempt.stop_detail or (attempt.first_token and not cut):
+            return
+        detail = "an operator has stopped all forwarding"
+        if request.origin_gateway_id is not None:
+            self._effects.append(StopLeg(request.request_id, attempt.number, detail))
+            began = attempt.first_token
+            self._end(request, Outcome.FAILED_MIDSTREAM if began else Outcome.FAILED_BEFORE_FIRST_BYTE, detail)
+        elif isinstance(attempt.state, PeerState):
+            attempt.stop_detail = detail
+            attempt.is_withdrawn = True
+            self._effects.append(StopLeg(request.request_id, attempt.number, detail))
 
     def _assignment_applied(self, event: AssignmentApplied, now_ns: int) -> None:
         if event.version <= self.assignment_version:
@@ -583,6 +656,7 @@ class GatewayCore:
             self.replicas.version,
             tuple(self.waiting.lengths().items()),
             self.draining,
+            self.locked_down,
             self.assignment_version,
             self.policy.digest,
         )
@@ -593,13 +667,14 @@ class GatewayCore:
             self.gateway_id,
             self.place,
             sequence,
-            accepting=not self.draining and not self.policy.closed_reason,
+            accepting=not (self.draining or self.locked_down or self.policy.closed_reason),
             assignment_version=self.assignment_version,
             policy_digest=self.policy.digest,
             capacities=self.replicas.capacities(),
             queues=tuple(ModelQueue(model, length) for model, length in self.waiting.lengths().items()),
         )
         self._published_ns = now_ns
+        self.placer.expire_prefixes(now_ns)
         self._published_state = self._publishable_state()
         self._timers.set(_PUBLISH, now_ns + self.config.observation.keep_alive_ns)
         self._effects.append(PublishLoad(self._published))
@@ -636,12 +711,15 @@ class GatewayCore:
             "region": self.place.region,
             "jurisdiction": self.place.jurisdiction,
             "draining": self.draining,
+            "lockdown": self.locked_down,
             "policy": {"digest": self.policy.digest, "closed_reason": self.policy.closed_reason},
             "assignment_version": self.assignment_version,
             "placement_policy": self.config.placement.policy,
             "pushing": self.config.pushing.mode,
             "overflow": self.config.placement.overflow,
+            "overflow_by_model": dict(self.config.placement.overflow_by_model),
             "requests": len(self.requests),
+            "stored_responses": len(self.stored_responses),
             "queue": {"length": len(self.waiting), "by_model": self.waiting.lengths()},
             "replicas": [_describe_replica(state, self.replicas, now_ns) for state in self.replicas],
             "peers": [_describe_peer(state, self.peers, now_ns) for state in self.peers],
@@ -652,6 +730,17 @@ class GatewayCore:
         }
 
 
+def _decision(request: RequestState, placement: Placement, now_ns: int) -> Decision:
+    return Decision(
+        placement.reason,
+        placement.matched_blocks,
+        request.profile.prefix_blocks,
+        placement.candidates,
+        waited_ns=now_ns - request.arrived_ns,
+        considered=placement.considered,
+    )
+
+
 def _describe_replica(state: ReplicaState, replicas: Replicas, now_ns: int) -> dict[str, object]:
     return {
         "id": state.spec.replica_id,
@@ -659,6 +748,7 @@ def _describe_replica(state: ReplicaState, replicas: Replicas, now_ns: int) -> d
         "pool": state.spec.pool,
         "models": list(state.spec.models),
         "available": bool(replicas.available >> state.slot & 1),
+        "standing": state.standing,
         "healthy": state.healthy,
         "detail": state.detail,
         "running": state.running,
@@ -679,6 +769,7 @@ def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, obj
         "region": state.spec.place.region,
         "jurisdiction": state.spec.place.jurisdiction,
         "usable": bool(peers.usable >> state.slot & 1),
+        "standing": state.standing,
         "lost": state.lost,
         "detail": state.detail,
         "accepting": observation is not None and observation.report.accepting,

@@ -109,6 +109,7 @@ class Checker:
             crossed = request.hops.cross_region > 0
             self._expect("a forwarded request is never forwarded again", not crossed, where)
             self._expect("a closed policy forwards nothing", not self._core.policy.closed_reason, where)
+            self._expect("a lockdown forwards nothing", not self._core.locked_down, where)
 
     def _follow_end(self, end: EndRequest) -> None:
         story = self._stories.get(end.request_id)
@@ -166,6 +167,8 @@ class Checker:
 
     def _could_serve(self, state: ReplicaState, request: RequestState) -> bool:
         wanted = request.request_class
+        if wanted.pinned not in (None, state.target):
+            return False
         return (
             bool(self._core.replicas.available >> state.slot & 1)
             and wanted.model in state.spec.models

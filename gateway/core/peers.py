@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     PeerObservation,
     PeerSpec,
     PlaceRule,
+    Standing,
     Target,
     peer_target,
 )
@@ -38,6 +39,7 @@ class PeerState:
         "ramp",
         "slot",
         "spec",
+        "standing",
         "target",
         "unreflected",
     )
@@ -57,6 +59,8 @@ class PeerState:
         """It refused or failed a forward then: no target until a later heartbeat."""
         self.breaker = Breaker(config.attempt)
         self.ramp = Ramp(config.attempt)
+        self.standing = Standing.LOST
+        """As of the last change or deadline of this peer."""
         self.listed = True
 
     @property
@@ -175,7 +179,8 @@ class Peers:
         state.breaker.wake(now_ns)
         state.ramp.wake(now_ns)
         bit = 1 << state.slot
-        if self._is_usable(state, now_ns):
+        state.standing = self._standing(state, now_ns)
+        if state.standing is Standing.AVAILABLE:
             self.usable |= bit
         else:
             self.usable &= ~bit
@@ -191,7 +196,7 @@ class Peers:
         """
         mask = 0
         for slot in slots_of(self.usable):
-            if self._can_take(self._by_slot[slot], model, rule):
+            if self.standing_for(self._by_slot[slot], model, rule) is Standing.AVAILABLE:
                 mask |= 1 << slot
         return mask
 
@@ -240,12 +245,19 @@ class Peers:
         detail = f"claims {claimed.region}/{claimed.jurisdiction}, configured as {told.region}/{told.jurisdiction}"
         self.lose(state.spec.gateway_id, detail, now_ns)
 
-    def _is_usable(self, state: PeerState, now_ns: int) -> bool:
-        if state.lost or state.observation is None or not state.observation.report.accepting:
-            return False
-        if state.distrusted_since_ns is not None or now_ns >= self._stale_at_ns(state.observation):
-            return False
-        return state.breaker.allows(state.in_flight) and state.ramp.allows(state.in_flight)
+    def _standing(self, state: PeerState, now_ns: int) -> Standing:
+        """The part of a peer's standing that no request changes."""
+        if state.lost or state.observation is None:
+            return Standing.LOST
+        if now_ns >= self._stale_at_ns(state.observation):
+            return Standing.STALE
+        if not state.observation.report.accepting:
+            return Standing.NOT_ACCEPTING
+        if state.distrusted_since_ns is not None:
+            return Standing.DISTRUSTED
+        if not state.breaker.allows(state.in_flight):
+            return Standing.BREAKER
+        return Standing.AVAILABLE if state.ramp.allows(state.in_flight) else Standing.RAMP
 
     def _stale_at_ns(self, observation: PeerObservation) -> int:
         """One lost packet on a long path must not flap a peer: three keep-alives, or two worst round trips if
@@ -253,17 +265,20 @@ class Peers:
         keep_alive_ns = self._config.observation.keep_alive_ns
         return observation.generated_ns + max(3 * keep_alive_ns, 2 * observation.rtt_p99_ns)
 
-    def _can_take(self, state: PeerState, model: ModelName, rule: PlaceRule) -> bool:
-        if not rule.allows(state.spec.place) or state.report is None:
-            return False
+    def standing_for(self, state: PeerState, model: ModelName, rule: PlaceRule) -> Standing:
+        """Could it take one more request for the model at a place the rule allows, and if not, why not?"""
+        if not rule.allows(state.spec.place):
+            return Standing.NOT_ALLOWED
+        if state.standing is not Standing.AVAILABLE or state.report is None:
+            return state.standing
         if self.queue_length(state, model) > self._config.placement.peer_queue_length_max:
-            return False
+            return Standing.QUEUE
         advertised = sum(
             capacity.available
             for capacity in state.report.capacities
             if capacity.model == model and rule.allows(capacity.place)
         )
-        return advertised > len(state.unreflected)
+        return Standing.AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
     def _arm(self, state: PeerState, now_ns: int) -> None:
         timer = _timer_of(state)

@@ -18,7 +18,16 @@ from gateway.core.hash_ring import HashRing
 from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.vocabulary import PlacementReason, RegionName
+from gateway.core.vocabulary import (
+    Candidate,
+    GatewayId,
+    PlacementReason,
+    RegionName,
+    ReplicaId,
+    Standing,
+    Target,
+    TargetKind,
+)
 
 _LOCAL_REASONS = frozenset({PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE, PlacementReason.LOCAL_POLICY})
 _CLASSES_CACHED_MAX = 1024
@@ -34,6 +43,7 @@ class Placement:
     candidates: int
     kept_blocks: int
     """How many of the prompt's blocks the index already had for this target."""
+    considered: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,11 @@ class Placer:
             self._peer_ring.add(state.slot, state.spec.gateway_id)
         self._sibling_mask = sum(1 << state.slot for state in self._peers if state.spec.place.region == self._region)
 
+    def expire_prefixes(self, now_ns: int) -> None:
+        """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged since the last call."""
+        self.replica_index.expire(now_ns)
+        self.peer_index.expire(now_ns)
+
     def retract(self, request: RequestState, state: PeerState, kept_blocks: int) -> None:
         """A peer refused: what its snapshot gained by this request was never there."""
         if state.listed and self._remembers_prefixes:
@@ -110,6 +125,8 @@ class Placer:
 
     def has_target(self, request_class: RequestClass) -> bool:
         """Is anybody available for this class right now?"""
+        if request_class.pinned is not None:
+            return self._pinned_slot(request_class, request_class.pinned) is not None
         return bool(
             self._available_replicas(request_class)
             or self._available_siblings(request_class)
@@ -122,6 +139,8 @@ class Placer:
 
     def place(self, request: RequestState, now_ns: int) -> Placement | None:
         """Choose a target and remember the prefix there; None when the request has to wait."""
+        if request.request_class.pinned is not None:
+            return self._place_pinned(request, request.request_class.pinned, now_ns)
         local = self._available_replicas(request.request_class)
         others = self._available_siblings(request.request_class)
         choice = self._choose_in_region(request, local, others)
@@ -131,6 +150,30 @@ class Placer:
         if choice is None:
             return None
         return self._settle(request, choice, local.bit_count() + others.bit_count(), now_ns)
+
+    def shadow(self, request: RequestState) -> Placement | None:
+        """Where the request would have been forwarded, were overflow on and not in shadow; nothing is remembered."""
+        request_class = request.request_class
+        if not request_class.may_cross_regions or self._mode_of(request_class) is not OverflowMode.SHADOW:
+            return None
+        remotes = self._available_peers(request_class) & ~self._sibling_mask
+        choice = self._choose_peer(request, remotes, is_remote=True)
+        if choice is None:
+            return None
+        return self._placement(request, choice, remotes.bit_count())
+
+    def can_ever_reach(self, request_class: RequestClass) -> bool:
+        """Is the pinned target still ours or known, and does the rule allow it?"""
+        pinned = request_class.pinned
+        assert pinned is not None, "only for what is pinned"
+        if pinned.kind is TargetKind.REPLICA:
+            replica = self._replicas.get(ReplicaId(pinned.id))
+            return replica is not None and request_class.rule.allows(replica.spec.place)
+        peer = self._peers.get(GatewayId(pinned.id))
+        if peer is None or not request_class.rule.allows(peer.spec.place):
+            return False
+        is_sibling = bool(self._sibling_mask >> peer.slot & 1)
+        return request_class.may_stay_in_region if is_sibling else request_class.may_cross_regions
 
     # Layers
 
@@ -234,13 +277,67 @@ class Placer:
 
     # Inside
 
+    def _place_pinned(self, request: RequestState, pinned: Target, now_ns: int) -> Placement | None:
+        """To the one target that will do, once it is free; a control request only needs it to answer."""
+        slot = self._pinned_slot(request.request_class, pinned)
+        if slot is None:
+            return None
+        return self._settle(request, _Choice(slot, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
+
+    def _pinned_slot(self, request_class: RequestClass, pinned: Target) -> int | None:
+        if not self.can_ever_reach(request_class):
+            return None
+        if pinned.kind is TargetKind.REPLICA:
+            replica = self._replicas.get(ReplicaId(pinned.id))
+            assert replica is not None
+            free = self._replicas.reachable if request_class.is_control else self._replicas.available
+            return replica.slot if free >> replica.slot & 1 else None
+        peer = self._peers.get(GatewayId(pinned.id))
+        assert peer is not None
+        return peer.slot if self._peers.usable >> peer.slot & 1 else None
+
     def _settle(self, request: RequestState, choice: _Choice, candidates: int, now_ns: int) -> Placement:
-        is_peer = choice.reason not in _LOCAL_REASONS
-        state = self._peers.at(choice.slot) if is_peer else self._replicas.at(choice.slot)
+        placement = self._placement(request, choice, candidates)
         if self._remembers_prefixes:
-            index = self.peer_index if is_peer else self.replica_index
+            index = self.peer_index if isinstance(placement.state, PeerState) else self.replica_index
             index.insert(request.profile.prefix, choice.slot, now_ns)
-        return Placement(state, choice.reason, choice.matched_blocks, candidates, kept_blocks=choice.matched_blocks)
+        return placement
+
+    def _placement(self, request: RequestState, choice: _Choice, candidates: int) -> Placement:
+        state = self._state_of(request, choice)
+        considered = self._considered(request, state) if self._config.considered_max else ()
+        return Placement(state, choice.reason, choice.matched_blocks, candidates, choice.matched_blocks, considered)
+
+    def _state_of(self, request: RequestState, choice: _Choice) -> ReplicaState | PeerState:
+        pinned = request.request_class.pinned
+        is_local = choice.reason in _LOCAL_REASONS or (pinned is not None and pinned.kind is TargetKind.REPLICA)
+        return self._replicas.at(choice.slot) if is_local else self._peers.at(choice.slot)
+
+    # The record
+
+    def _considered(self, request: RequestState, chosen: ReplicaState | PeerState) -> tuple[Candidate, ...]:
+        """The chosen target first, then its rivals: the least loaded replicas, and the peers, half of the room each."""
+        room = self._config.considered_max - 1
+        for_replicas = room - min(len(self._peers), room // 2)
+        eligible = self._targets_of(request.request_class).eligible_replicas
+        few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
+        replicas = [state for state in map(self._replicas.at, few) if state is not chosen][:for_replicas]
+        peers = [state for state in self._peers if state is not chosen][: room - len(replicas)]
+        return tuple(self._candidate(request, state) for state in (chosen, *replicas, *peers))
+
+    def _candidate(self, request: RequestState, state: ReplicaState | PeerState) -> Candidate:
+        request_class = request.request_class
+        prefix, bit = request.profile.prefix, 1 << state.slot
+        if isinstance(state, ReplicaState):
+            failed = request_class.failed_replicas & bit
+            standing = Standing.FAILED_BEFORE if failed else state.standing
+            matched = self.replica_index.match(prefix, bit).blocks
+            return Candidate(state.target, standing, matched, state.load)
+        failed = request_class.failed_peers & bit
+        standing = self._peers.standing_for(state, request_class.model, request_class.rule)
+        matched = self.peer_index.match(prefix, bit).blocks
+        load = self._peer_load(state.slot, request)
+        return Candidate(state.target, Standing.FAILED_BEFORE if failed else standing, matched, load, state.rtt_ns)
 
     @property
     def _remembers_prefixes(self) -> bool:
@@ -298,7 +395,10 @@ class Placer:
         return bool(eligible & within_reach & ~request_class.failed_peers)
 
     def _may_overflow(self, request_class: RequestClass) -> bool:
-        return request_class.may_cross_regions and self._config.overflow is OverflowMode.ON
+        return request_class.may_cross_regions and self._mode_of(request_class) is OverflowMode.ON
+
+    def _mode_of(self, request_class: RequestClass) -> OverflowMode:
+        return self._config.overflow_of(request_class.model)
 
     def _rebuild_rings(self) -> None:
         self._replica_ring = HashRing(self._config.ring_virtual_nodes)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from typing import assert_never
 
 from gateway.core.attempts import Breaker, BreakerState, Ramp
-from gateway.core.bits import next_slot_from
+from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
 from gateway.core.timers import TimerKey, TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -23,11 +24,13 @@ from gateway.core.vocabulary import (
     ReplicaObservation,
     ReplicaSpec,
     RequestId,
+    Standing,
     Target,
     replica_target,
 )
 
 AttemptKey = tuple[RequestId, int]
+_OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
 
 
 class LoadLevels:
@@ -81,6 +84,7 @@ class ReplicaState:
         "sampled_ns",
         "slot",
         "spec",
+        "standing",
         "target",
         "unreflected",
         "waiting",
@@ -103,6 +107,8 @@ class ReplicaState:
         """An attempt failed or was turned away then: not available until a later probe says otherwise."""
         self.breaker = Breaker(config.attempt)
         self.ramp = Ramp(config.attempt)
+        self.standing = Standing.UNHEALTHY
+        """As of the last change or deadline of this replica."""
         self.listed = True
         """False once it left the assignment; running attempts may still end here."""
 
@@ -126,6 +132,8 @@ class Replicas:
         self._cursor = 0
         self.available = 0
         """Mask of the replicas that can take a request now."""
+        self.reachable = 0
+        """Mask of the replicas that answer, however full they are."""
         self.version = 0
         """Changes with the set of replicas, so that masks derived from it can be cached."""
 
@@ -225,10 +233,15 @@ class Replicas:
         state.breaker.wake(now_ns)
         state.ramp.wake(now_ns)
         bit = 1 << state.slot
-        if self._is_available(state, now_ns):
+        state.standing = self._standing(state, now_ns)
+        if state.standing is Standing.AVAILABLE:
             self.available |= bit
         else:
             self.available &= ~bit
+        if state.standing in _OUT_OF_REACH:
+            self.reachable &= ~bit
+        else:
+            self.reachable |= bit
         self._levels.put(state.slot, state.load)
         self._arm(state, now_ns)
 
@@ -253,6 +266,15 @@ class Replicas:
         slot = next_slot_from(self._levels.least(mask), self._cursor)
         self._cursor = slot + 1
         return slot
+
+    def few_least_loaded(self, mask: int, count: int) -> list[int]:
+        """Up to `count` slots of `mask`, the least loaded first."""
+        few: list[int] = []
+        while mask and len(few) < count:
+            level = self._levels.least(mask)
+            few += [slot for slot, _ in zip(slots_of(level), range(count - len(few)), strict=False)]
+            mask &= ~level
+        return few
 
     def load_at(self, slot: int) -> int:
         return self._by_slot[slot].load
@@ -283,6 +305,7 @@ class Replicas:
         del self._by_slot[state.slot]
         self._levels.remove(state.slot)
         self.available &= ~(1 << state.slot)
+        self.reachable &= ~(1 << state.slot)
         self._free_slots.append(state.slot)
         self._timers.cancel(_timer_of(state))
 
@@ -293,18 +316,36 @@ class Replicas:
                 group = (model, state.spec.pool, state.spec.place)
                 self._groups[group] = self._groups.get(group, 0) | 1 << state.slot
 
-    def _is_available(self, state: ReplicaState, now_ns: int) -> bool:
-        if not state.healthy or state.distrusted_since_ns is not None or self._is_stale(state, now_ns):
-            return False
-        if not (state.breaker.allows(state.in_flight) and state.ramp.allows(state.in_flight)):
-            return False
+    def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
+        if not state.healthy:
+            return Standing.UNHEALTHY
+        if self._is_stale(state, now_ns):
+            return Standing.STALE
+        if state.distrusted_since_ns is not None:
+            return Standing.DISTRUSTED
+        if not state.breaker.allows(state.in_flight):
+            return Standing.BREAKER
+        if not state.ramp.allows(state.in_flight):
+            return Standing.RAMP
+        return self._fullness(state)
+
+    def _fullness(self, state: ReplicaState) -> Standing:
+        """What selective pushing says of a healthy replica."""
         pushing = self._config.pushing
-        if pushing.mode is PushingMode.BLIND:
-            return True
-        if pushing.mode is PushingMode.OUTSTANDING:
-            return state.in_flight < pushing.outstanding_max
-        credit = pushing.in_band_credit
-        return state.waiting == 0 and (credit is None or len(state.unreflected) <= credit)
+        match pushing.mode:
+            case PushingMode.BLIND:
+                return Standing.AVAILABLE
+            case PushingMode.OUTSTANDING:
+                is_full = state.in_flight >= pushing.outstanding_max
+                return Standing.OUTSTANDING if is_full else Standing.AVAILABLE
+            case PushingMode.PENDING:
+                if state.waiting > 0:
+                    return Standing.PENDING
+                credit = pushing.in_band_credit
+                has_credit = credit is None or len(state.unreflected) <= credit
+                return Standing.AVAILABLE if has_credit else Standing.CREDIT
+            case _ as never:
+                assert_never(never)
 
     def _is_stale(self, state: ReplicaState, now_ns: int) -> bool:
         return state.sampled_ns is None or now_ns - state.sampled_ns >= self._config.observation.replica_stale_ns

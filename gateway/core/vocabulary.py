@@ -86,6 +86,11 @@ class RequestProfile:
     """Keeps one user's or session's requests together under consistent hashing; never empty."""
     stream: bool
     output_tokens_max: int | None = None
+    follows: str = ""
+    """Key of the stored response that this request refers to; it can only run where that response was made."""
+    is_control: bool = False
+    """Looks at a stored response or cancels it: needs a healthy replica, not a free one, and never waits in the
+    queue."""
 
     @property
     def prefix_blocks(self) -> int:
@@ -139,7 +144,10 @@ class Outcome(StrEnum):
     REJECTED_RESIDENCY_INGRESS = "rejected_residency_ingress"
     REJECTED_QUEUE_FULL = "rejected_queue_full"
     REJECTED_DRAINING = "rejected_draining"
-    REJECTED_DUPLICATE = "rejected_duplicate"
+    REJECTED_TENANT_LIMIT = "rejected_tenant_limit"
+    """This tenant has as many requests waiting as it may."""
+    REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
+    """It refers to a stored response that no replica in reach made, as far as we remember."""
     EXPIRED_IN_QUEUE = "expired_in_queue"
     EXPIRED_RUNNING = "expired_running"
     FAILED_BEFORE_FIRST_BYTE = "failed_before_first_byte"
@@ -160,6 +168,9 @@ class RefusalReason(StrEnum):
     HOP_LIMIT = "hop_limit"
     DUPLICATE = "duplicate"
     DEADLINE = "deadline"
+    UNKNOWN_RESPONSE = "unknown_response"
+    LOCKDOWN = "lockdown"
+    """An operator has stopped all forwarding."""
 
 
 class AttemptResult(StrEnum):
@@ -189,6 +200,47 @@ class PlacementReason(StrEnum):
     REMOTE_PREFIX = "remote_prefix"
     REMOTE_NEAREST = "remote_nearest"
     REMOTE_POLICY = "remote_policy"
+    STORED_RESPONSE = "stored_response"
+    """The only place that has the response it refers to."""
+
+
+class Standing(StrEnum):
+    """Whether a target could have taken a request, and if not, the first thing that stood against it."""
+
+    AVAILABLE = "available"
+    NOT_ALLOWED = "not_allowed"
+    """The request's residency rule excludes its place."""
+    FAILED_BEFORE = "failed_before"
+    """An attempt of this request failed there."""
+    UNHEALTHY = "unhealthy"
+    LOST = "lost"
+    STALE = "stale"
+    DISTRUSTED = "distrusted"
+    """It failed or turned away an attempt, and has not been heard of since."""
+    NOT_ACCEPTING = "not_accepting"
+    BREAKER = "breaker"
+    RAMP = "ramp"
+    PENDING = "pending"
+    """The engine reports pending requests."""
+    CREDIT = "credit"
+    """Our own pushes since its last probe have used up the in-band credit."""
+    OUTSTANDING = "outstanding"
+    QUEUE = "queue"
+    """The peer's queue is longer than τ."""
+    BUSY = "busy"
+    """The peer has no available replica left that we have not used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One target that was looked at for a placement, with what spoke for and against it."""
+
+    target: Target
+    standing: Standing
+    matched_blocks: int
+    load: int
+    """Requests there: for a replica running and waiting ones, for a peer its queue and our unreflected forwards."""
+    rtt_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +253,8 @@ class Decision:
     candidates: int
     """How many targets could have taken it when it was placed."""
     waited_ns: int
+    considered: tuple[Candidate, ...] = ()
+    """The chosen target first, then others up to `considered_max`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gateway.core.config import (
     QueueConfig,
 )
 from gateway.core.effects import AcceptForward, StartLeg
+from gateway.core.events import LockdownChanged
 from gateway.core.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     AttemptResult,
@@ -54,7 +55,7 @@ configs = st.builds(
     placement=st.builds(
         PlacementConfig,
         policy=st.sampled_from(PlacementPolicy),
-        overflow=st.sampled_from([OverflowMode.ON, OverflowMode.ON, OverflowMode.ON, OverflowMode.OFF]),
+        overflow=st.sampled_from([*[OverflowMode.ON] * 3, OverflowMode.OFF, OverflowMode.SHADOW]),
         peer_queue_length_max=st.integers(0, 3),
         prefix_index_bytes_max=st.sampled_from([4096, 2**20]),
     ),
@@ -198,6 +199,24 @@ class MeshMachine(RuleBasedStateMachine):
     def a_policy_changes(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(list(self.mesh.cores)))
         self.mesh.apply_policy(name, data.draw(policies(self.mesh.cores[name].place)))
+
+    @rule(data=st.data(), active=st.booleans(), cut=st.booleans())
+    def an_operator_locks_down_or_releases(self, data: st.DataObject, active: bool, cut: bool) -> None:
+        self.mesh.tell(data.draw(st.sampled_from(list(self.mesh.cores))), LockdownChanged(active, cut))
+
+    @precondition(lambda self: self.mesh.replica_legs())
+    @rule(data=st.data())
+    def a_response_is_stored(self, data: st.DataObject) -> None:
+        self.mesh.store(data.draw(st.sampled_from(self.mesh.replica_legs())))
+
+    @precondition(lambda self: self.mesh.stored)
+    @rule(data=st.data(), is_control=st.booleans())
+    def a_request_follows_a_stored_response(self, data: st.DataObject, is_control: bool) -> None:
+        """At the same gateway, or at one that never heard of it."""
+        self.asked += 1
+        tenant, key = data.draw(st.sampled_from(self.mesh.stored))
+        name = data.draw(st.sampled_from(list(self.mesh.cores)))
+        self.mesh.ask(name, f"q{self.asked}", tenant, "ab", 10 * SECOND, follows=key, is_control=is_control)
 
     @rule(data=st.data())
     def a_one_way_partition_starts_or_heals(self, data: st.DataObject) -> None:

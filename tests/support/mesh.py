@@ -9,10 +9,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.core.config import CoreConfig
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RecordShadow,
+    RefuseForward,
+    StartLeg,
+    StopLeg,
+)
 from gateway.core.events import (
     AssignmentApplied,
     AttemptEnded,
@@ -26,6 +35,7 @@ from gateway.core.events import (
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
+    ResponseStored,
     TimePassed,
 )
 from gateway.core.gateway_core import GatewayCore
@@ -69,6 +79,7 @@ class Ask:
 
     ingress: str
     tenant: TenantName
+    follows: str = ""
     ends: list[Outcome] = field(default_factory=list)
     stamped: PlaceRule | None = None
     """Where the ingress policy allowed it to run when the ingress last sent it somewhere."""
@@ -90,6 +101,8 @@ class Mesh:
         """Under way: (to, report, measured at)."""
         self.forwards_under_way: list[tuple[str, str, StartLeg]] = []
         """Sent and not yet arrived: (from, to, order)."""
+        self.stored: list[tuple[TenantName, str]] = []
+        self.made_at: dict[str, tuple[str, str]] = {}
         self.cut: set[tuple[str, str]] = set()
         """One-way partitions: what goes from the first to the second is lost."""
         self.story: list[str] = []
@@ -140,9 +153,19 @@ class Mesh:
 
     # The outside world
 
-    def ask(self, name: str, request_id: str, tenant: TenantName, prompt: str, patience_ns: int) -> None:
-        self.asks[RequestId(request_id)] = Ask(name, tenant)
-        asked = profile(request_id, prompt=prompt, tenant=tenant)
+    def ask(
+        self,
+        name: str,
+        request_id: str,
+        tenant: TenantName,
+        prompt: str,
+        patience_ns: int,
+        *,
+        follows: str = "",
+        is_control: bool = False,
+    ) -> None:
+        self.asks[RequestId(request_id)] = Ask(name, tenant, follows)
+        asked = replace(profile(request_id, prompt=prompt, tenant=tenant), follows=follows, is_control=is_control)
         self.tell(name, RequestArrived(asked, self.now_ns + patience_ns))
 
     def abandon(self, request_id: RequestId) -> None:
@@ -182,7 +205,8 @@ class Mesh:
         assert order.stamp is not None
         self._oracle_departure(to, order)
         asked = self.asks[order.request_id]
-        forwarded = profile(order.request_id, prompt="forwarded prompt", tenant=asked.tenant)
+        plain = profile(order.request_id, prompt="forwarded prompt", tenant=asked.tenant)
+        forwarded = replace(plain, follows=asked.follows)
         self.tell(
             to,
             ForwardArrived(forwarded, order.deadline_ns, GatewayId(origin), order.hops, order.stamp),
@@ -205,6 +229,17 @@ class Mesh:
         origin = self._origin_of(leg)
         if origin is not None:
             self.first_token(origin)
+
+    def store(self, leg: OpenLeg) -> None:
+        """The engine keeps its answer; every gateway that the answer passes learns of it."""
+        request_id = leg.order.request_id
+        key = f"response-of-{request_id}"
+        self.made_at[key] = (leg.gateway, leg.order.target.id)
+        self.stored.append((self.asks[request_id].tenant, key))
+        self.tell(leg.gateway, ResponseStored(request_id, leg.order.attempt, key))
+        origin = self._origin_of(leg)
+        if origin is not None:
+            self.tell(origin.gateway, ResponseStored(request_id, origin.order.attempt, key))
 
     def end_leg(self, name: str, request_id: RequestId, result: AttemptResult, **more: object) -> None:
         leg = self.legs.pop((name, request_id))
@@ -235,6 +270,8 @@ class Mesh:
                     )
             case EndRequest():
                 self._ended(name, effect)
+            case RecordShadow():
+                pass
             case PublishLoad():
                 for other in self.cores:
                     if other != name:
@@ -300,8 +337,11 @@ class Mesh:
     def _oracle_run(self, name: str, order: StartLeg) -> None:
         spec = next(spec for spec in self.specs[name] if spec.replica_id == ReplicaId(order.target.id))
         self._oracle_place(order.request_id, spec.place)
-        if self.asks[order.request_id].ingress != name:
+        ask = self.asks[order.request_id]
+        if ask.ingress != name:
             self._oracle_accepted(name, order.request_id)
+        if ask.follows:
+            assert self.made_at[ask.follows] == (name, order.target.id), "it runs where its response is not"
 
     def _oracle_accepted(self, name: str, request_id: RequestId) -> None:
         origin = self.cores[self.asks[request_id].ingress].place

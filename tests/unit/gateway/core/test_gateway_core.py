@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.config import AttemptConfig, CoreConfig, OverflowMode, PlacementConfig, PushingConfig, QueueConfig
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RecordShadow,
+    RefuseForward,
+    StartLeg,
+    StopLeg,
+)
 from gateway.core.events import (
     AssignmentApplied,
     AttemptEnded,
     ConfigApplied,
     DrainRequested,
     ForwardArrived,
+    LockdownChanged,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
     RequestAbandoned,
+    RequestArrived,
+    ResponseStored,
     TargetLost,
 )
 from gateway.core.residency import TenantPolicy, closed_policy
@@ -514,6 +528,172 @@ class TestResidency:
         one.wait(10 * MS)
         assert started(one.hear("gw-eu", EU)) == []
         assert started(one.probe("r0")) == ["r0"]
+
+
+class TestShadow:
+    CONFIG = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
+
+    def shadows(self, effects: list[Effect]) -> list[str]:
+        return [effect.target.id for effect in effects if isinstance(effect, RecordShadow)]
+
+    def test_it_records_what_it_would_have_forwarded_once_and_keeps_the_request(self) -> None:
+        one = busy_desk(config=self.CONFIG)
+        effects = one.ask("q")
+        assert (started(effects), self.shadows(effects)) == ([], ["gw-eu"])
+        one.wait(50 * MS)
+        assert self.shadows(one.hear("gw-eu", EU)) == []
+        assert started(one.probe("r0")) == ["r0"]
+
+    def test_what_runs_at_home_casts_no_shadow(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], config=self.CONFIG)
+        one.hear("gw-eu", EU)
+        assert self.shadows(one.ask("q")) == []
+
+    def test_one_model_may_overflow_while_others_stay(self) -> None:
+        placement = PlacementConfig(overflow=OverflowMode.OFF, overflow_by_model={MODEL: OverflowMode.ON})
+        assert started(busy_desk(config=CoreConfig(placement=placement)).ask("q")) == ["gw-eu"]
+        reverse = PlacementConfig(overflow_by_model={MODEL: OverflowMode.OFF})
+        assert started(busy_desk(config=CoreConfig(placement=reverse)).ask("q")) == []
+
+
+class TestLockdown:
+    def test_nothing_leaves_and_nothing_comes_in(self) -> None:
+        one = busy_desk()
+        one.tell(LockdownChanged(active=True))
+        assert started(one.ask("q")) == []
+        (refusal,) = one.tell(forward("f"))[:1]
+        assert isinstance(refusal, RefuseForward)
+        assert refusal.reason is RefusalReason.LOCKDOWN
+
+    def test_a_forward_without_a_token_comes_home(self) -> None:
+        one = busy_desk()
+        one.ask("q")
+        (stop,) = [effect for effect in one.tell(LockdownChanged(active=True)) if isinstance(effect, StopLeg)]
+        assert stop.request_id == "q"
+        one.finish("q", AttemptResult.CANCELLED)
+        assert ended(one.effects) == []
+        one.wait(1 * MS)
+        assert started(one.probe("r0")) == ["r0"]
+
+    def test_a_stream_goes_on_unless_cut(self) -> None:
+        one = busy_desk()
+        one.ask("q")
+        one.first_token("q")
+        assert not [effect for effect in one.tell(LockdownChanged(active=True)) if isinstance(effect, StopLeg)]
+        assert [effect for effect in one.tell(LockdownChanged(active=True, cut=True)) if isinstance(effect, StopLeg)]
+        assert ended(one.finish("q", AttemptResult.CANCELLED)) == [("q", "failed_midstream")]
+
+    def test_a_request_from_outside_is_stopped_without_blaming_the_replica(self) -> None:
+        config = CoreConfig(attempt=AttemptConfig(breaker_failures_in_row=1))
+        one = desk(replicas=1, peers=[EU_PEER], config=config)
+        one.tell(forward("f"))
+        assert ended(one.tell(LockdownChanged(active=True))) == [("f", "failed_before_first_byte")]
+        one.finish("f", AttemptResult.CANCELLED)
+        assert started(one.ask("own")) == ["r0"]
+
+    def test_own_work_at_home_is_untouched_and_the_release_opens_again(self) -> None:
+        one = busy_desk()
+        one.tell(LockdownChanged(active=True))
+        one.ask("q")
+        assert started(one.tell(LockdownChanged(active=False))) == ["gw-eu"]
+
+
+class TestStoredResponses:
+    def stored(self, one: Desk, request_id: str = "first", key: str = "key") -> str:
+        (home,) = started(one.ask(request_id))
+        one.tell(ResponseStored(RequestId(request_id), 1, key))
+        one.finish(request_id)
+        return home
+
+    def follow(self, one: Desk, request_id: str, *, key: str = "key", is_control: bool = False) -> list[Effect]:
+        asked = replace(profile(request_id), follows=key, is_control=is_control)
+        return one.tell(RequestArrived(asked, one.now_ns + 60 * SECOND))
+
+    def test_what_follows_goes_to_the_replica_that_made_it(self) -> None:
+        one = desk(replicas=4)
+        home = self.stored(one)
+        for i in range(5):
+            assert started(self.follow(one, f"next{i}")) == [home]
+            one.finish(f"next{i}")
+
+    def test_it_waits_for_that_replica(self) -> None:
+        one = desk(replicas=2)
+        home = self.stored(one)
+        one.wait(1 * MS)
+        one.probe(home, waiting=1)
+        assert started(self.follow(one, "next")) == []
+        one.wait(1 * MS)
+        assert started(one.probe(home)) == [home]
+
+    def test_a_control_request_needs_no_free_replica(self) -> None:
+        one = desk(replicas=2)
+        home = self.stored(one)
+        one.wait(1 * MS)
+        one.probe(waiting=9)
+        assert started(self.follow(one, "cancel", is_control=True)) == [home]
+
+    def test_it_follows_across_a_forward(self) -> None:
+        one = busy_desk()
+        assert self.stored(one) == "gw-eu"
+        one.wait(1 * MS)
+        one.probe()
+        one.hear("gw-eu", EU)
+        assert started(self.follow(one, "next")) == ["gw-eu"]
+
+    def test_what_nobody_remembers_is_refused(self) -> None:
+        assert ended(self.follow(desk(), "next")) == [("next", "rejected_unknown_response")]
+
+    def test_only_so_many_are_remembered(self) -> None:
+        one = desk(config=CoreConfig(placement=PlacementConfig(stored_responses_max=2)))
+        for i in range(3):
+            self.stored(one, f"q{i}", f"key{i}")
+        assert ended(self.follow(one, "old", key="key0")) == [("old", "rejected_unknown_response")]
+        assert len(started(self.follow(one, "new", key="key2"))) == 1
+
+    def test_a_policy_that_no_longer_allows_the_place_wins(self) -> None:
+        one = busy_desk()
+        self.stored(one)
+        one.tell(PolicyApplied(policy(US, process=rule(US))))
+        assert ended(self.follow(one, "next")) == [("next", "rejected_unknown_response")]
+
+    def test_a_peer_that_does_not_know_it_ends_the_search(self) -> None:
+        one = busy_desk()
+        self.stored(one)
+        one.wait(1 * MS)
+        one.hear("gw-eu", EU)
+        self.follow(one, "next")
+        effects = one.finish("next", AttemptResult.REFUSED, refusal=RefusalReason.UNKNOWN_RESPONSE)
+        assert ended(effects) == [("next", "rejected_unknown_response")]
+
+
+class TestTheRecord:
+    def considered(self, effects: list[Effect]) -> list[tuple[str, str]]:
+        (leg,) = [effect for effect in effects if isinstance(effect, StartLeg)]
+        return [(candidate.target.id, candidate.standing.value) for candidate in leg.decision.considered]
+
+    def test_the_chosen_comes_first_and_the_others_say_what_stood_against_them(self) -> None:
+        one = desk(replicas=2, peers=[EU_PEER, peer_spec("gw-ap", AP)], own_policy=policy(US, process=rule(US, EU)))
+        one.probe(waiting=1)
+        one.hear("gw-ap", AP)
+        one.hear("gw-eu", EU)
+        seen = self.considered(one.ask("q"))
+        assert seen[0] == ("gw-eu", "available")
+        assert sorted(seen[1:]) == [("gw-ap", "not_allowed"), ("r0", "pending"), ("r1", "pending")]
+
+    def test_it_is_bounded_and_can_be_switched_off(self) -> None:
+        for room in (0, 3):
+            one = desk(replicas=20, config=CoreConfig(placement=PlacementConfig(considered_max=room)))
+            assert len(self.considered(one.ask("q"))) == room
+
+
+class TestTenants:
+    def test_one_tenant_cannot_fill_the_queue(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(queue=QueueConfig(tenant_length_max=2)))
+        one.probe(waiting=1)
+        for i in range(2):
+            one.ask(f"greedy{i}", tenant="greedy")
+        assert ended(one.ask("greedy2", tenant="greedy")) == [("greedy2", "rejected_tenant_limit")]
+        assert ended(one.ask("modest", tenant="modest")) == []
 
 
 class TestChangesOfTheFleet:

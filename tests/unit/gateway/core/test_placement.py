@@ -115,3 +115,12 @@ def test_the_policy_can_change_while_running() -> None:
     one.probe()
     (home,) = started(one.ask("a", prompt="p" * 100))
     assert started(one.ask("b", prompt="p" * 100)) == [home]
+
+
+def test_prefixes_that_nobody_uses_are_forgotten() -> None:
+    config = CoreConfig(placement=PlacementConfig(prefix_ttl_ns=2_000 * MS))
+    one = desk(replicas=2, config=config)
+    one.ask("q", prompt="p" * 100)
+    assert one.core.placer.replica_index.blocks > 0
+    one.wait(4_000 * MS)
+    assert one.core.placer.replica_index.blocks == 0
