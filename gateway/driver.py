@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self, assert_never
 
 from gateway.clock import Clock
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RecordShadow, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import AttemptEnded, Event, ForwardArrived, RequestAbandoned, RequestArrived, TimePassed
 from gateway.core.vocabulary import AttemptResult, LoadReport, Outcome, RequestId
 
@@ -236,6 +236,8 @@ class Driver:
             if self._publish is not None:
                 self._publish(effect.report)
             return
+        if isinstance(effect, RecordShadow):
+            return  # a record for the observers
         mailbox = self._mailboxes.get(effect.request_id)
         if mailbox is not None:
             mailbox.deliver(effect)

@@ -13,7 +13,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
+from gateway.core.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RecordShadow,
+    RefuseForward,
+    StartLeg,
+    StopLeg,
+)
 from gateway.core.events import (
     AssignmentApplied,
     AttemptEnded,
@@ -23,11 +32,13 @@ from gateway.core.events import (
     FirstToken,
     ForwardArrived,
     LegAccepted,
+    LockdownChanged,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
+    ResponseStored,
     TargetLost,
     TimePassed,
 )
@@ -109,6 +120,7 @@ class Metrics:
         self._placements = self._counter("placements", "Attempts by the rule that placed them.", "reason")
         self._retries = self._counter("retries", "Further attempts, by what ended the one before.", "after")
         self._sent = self._counter("forwards_sent", "Requests sent to a peer.", "peer")
+        self._shadows = self._counter("forwards_shadowed", "Forwards that shadow mode only recorded.", "peer")
         self._refused = self._counter("forwards_refused", "Forwards that a peer refused.", "peer", "reason")
         self._received = self._counter("forwards_received", "Forwards from a peer, and our answer.", "peer", "answer")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of completed requests.", "model")
@@ -156,6 +168,8 @@ class Metrics:
                 | ReplicasObserved()
                 | RequestAbandoned()
                 | LegAccepted()
+                | LockdownChanged()
+                | ResponseStored()
                 | TimePassed()
             ):
                 pass
@@ -175,6 +189,8 @@ class Metrics:
             case RefuseForward():
                 if isinstance(event, ForwardArrived):
                     self._received.labels(self._peer(event.origin_gateway_id), effect.reason).inc()
+            case RecordShadow():
+                self._shadows.labels(self._peer(GatewayId(effect.target.id))).inc()
             case StopLeg() | PublishLoad():
                 pass
             case _:

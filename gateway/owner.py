@@ -258,7 +258,8 @@ class _Relay:
             raise LegFailure(AttemptResult.FAILED, "the stream broke off")
         if rest:
             await self._sink.write(rest)
-        self._usage = scanner.usage
+        if not self._is_complete:
+            self._usage = scanner.usage
         return self._completed()
 
     def _finish_soon(self, scanner: EventScanner) -> None:

@@ -98,13 +98,14 @@ class EventScanner:
     @property
     def is_finished(self) -> bool:
         """Did the stream come to a proper end, rather than break off between two events?"""
-        return self.done or not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads())
+        return self.done or not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads(b"data:"))
 
     @property
     def usage(self) -> TokenUsage | None:
         """The last usage that went by. Decodes; ask once, at the end."""
-        for payload in self._recent_payloads():
-            if b'"usage"' in payload and (usage := usage_of(_decode(payload))) is not None:
+        for payload in self._recent_payloads(b'"usage"'):
+            usage = usage_of(_decode(payload))
+            if usage is not None:
                 return usage
         return None
 
@@ -160,10 +161,10 @@ class EventScanner:
         self._crossing = self.saw_token = True
         return body
 
-    def _recent_payloads(self) -> Iterator[bytes]:
-        """From the newest back."""
+    def _recent_payloads(self, marker: bytes) -> Iterator[bytes]:
+        """Those near a marker, from the newest back."""
         for block in reversed(self._recent):
-            for event in reversed(list(_events(block))):
+            for event in reversed(list(_events(block))) if marker in block else ():
                 payload = _fields(event)[1]
                 if payload is not None:
                     yield payload

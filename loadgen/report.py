@@ -67,6 +67,8 @@ class MachineUse:
     mean_share: float
     peak_share: float
     """Of the busiest sample."""
+    own_share: float | None = None
+    """What the run's own processes took of it on average, if that could be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +228,14 @@ def _percentiles_document(values: Percentiles | None) -> dict[str, float] | None
     return {name: round(value_ns / _MILLISECOND_NS, 1) for name, value_ns in named.items()}
 
 
-def _machine_document(machine: MachineUse | None) -> dict[str, float] | None:
+def _machine_document(machine: MachineUse | None) -> dict[str, float | None] | None:
     if machine is None:
         return None
-    return {"mean_share": round(machine.mean_share, 3), "peak_share": round(machine.peak_share, 3)}
+    return {
+        "mean_share": round(machine.mean_share, 3),
+        "peak_share": round(machine.peak_share, 3),
+        "own_share": _rounded(machine.own_share),
+    }
 
 
 def _rounded(share: float | None) -> float | None:

@@ -70,8 +70,11 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_DRAINING: ErrorKind(
         503, _OURS, "draining", "This gateway is going out of service; another one answers.", 1.0
     ),
-    Outcome.REJECTED_DUPLICATE: ErrorKind(
-        409, _BAD_REQUEST, "duplicate_request", "A request of this id is running.", may_retry=False
+    Outcome.REJECTED_TENANT_LIMIT: ErrorKind(
+        429, "rate_limit_error", "tenant_queue_full", "Too many of your requests are waiting.", 2.0, shows_detail=True
+    ),
+    Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
+        404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
     Outcome.EXPIRED_IN_QUEUE: ErrorKind(504, _OURS, "queue_timeout", "No engine was free in time.", 2.0),
     Outcome.EXPIRED_RUNNING: ErrorKind(

@@ -93,9 +93,9 @@ def failure_of(ended: codec.EndedForward) -> LegFailure:
             return _refusal(RefusalReason.QUEUE_FULL, ended.detail)
         case Outcome.REJECTED_DRAINING:
             return _refusal(RefusalReason.DRAINING, ended.detail)
-        case Outcome.REJECTED_DUPLICATE:
-            return _refusal(RefusalReason.DUPLICATE, ended.detail)
-        case Outcome.EXPIRED_IN_QUEUE:
+        case Outcome.REJECTED_UNKNOWN_RESPONSE:
+            return _refusal(RefusalReason.UNKNOWN_RESPONSE, ended.detail)
+        case Outcome.EXPIRED_IN_QUEUE | Outcome.REJECTED_TENANT_LIMIT:
             return _refusal(RefusalReason.BUSY, ended.detail)
         case (
             Outcome.COMPLETED

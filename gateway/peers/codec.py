@@ -217,6 +217,8 @@ def _profile_to_pb(profile: RequestProfile) -> pb.Profile:
         session_key=profile.session_key,
         stream=profile.stream,
         output_tokens_max=profile.output_tokens_max,
+        follows=profile.follows,
+        is_control=profile.is_control,
     )
 
 
@@ -231,7 +233,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
     _require(bool(profile.session_key), "session_key is empty")
     return RequestProfile(
         request_id=RequestId(_key(message.request_id, "request_id")),
-        model=_model(profile.model),
+        model=ModelName("") if profile.follows and not profile.model else _model(profile.model),
         tenant=TenantName(_key(profile.tenant, "tenant")),
         prompt_bytes=profile.prompt_bytes,
         prefix=profile.prefix,
@@ -239,6 +241,8 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         session_key=_text(profile.session_key, "session_key", TEXT_LENGTH_MAX),
         stream=profile.stream,
         output_tokens_max=profile.output_tokens_max if profile.HasField("output_tokens_max") else None,
+        follows=_text(profile.follows, "follows", KEY_LENGTH_MAX),
+        is_control=profile.is_control,
     )
 
 

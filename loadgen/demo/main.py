@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -84,7 +85,7 @@ class Demo:
         """Send the load; whatever was measured goes into the story, also when we are stopped."""
         workload = MultiTurnWorkload(self._scenario.workload, seed=self._scenario.seed)
         runner = LiveRunner(self._plan(mesh), workload, clock=Clock())
-        cpu = CpuSampler()
+        cpu = CpuSampler((os.getpid(), *mesh.pids))
         background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self._console, name, runner, cpu).run())]
         is_partial = True
         try:
@@ -163,7 +164,7 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 
 @click.command()
 @click.option("--serve", is_flag=True, help="Start the regions, print how to call them, and stay up.")
-@click.option("--seconds", type=click.FloatRange(1), help="How long each of the two runs sends load.", default=32.0)
+@click.option("--seconds", type=click.FloatRange(1), help="How long each of the two runs sends load.", default=28.0)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, another load.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.pass_context

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -33,6 +33,7 @@ class Mesh:
     """URLs for clients."""
     admins: dict[RegionName, str]
     engines: dict[RegionName, tuple[str, ...]]
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ async def running_mesh(
         gateways = {region.name: await stack.enter_async_context(start.gateway(region)) for region in scenario.regions}
         for name, child in gateways.items():
             await _until_ready(child, [f"{start.mesh.admins[name]}/ready"])
-        yield start.mesh
+        pids = tuple(child.pid for child in (engines, *gateways.values()))
+        yield replace(start.mesh, pids=pids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class DemoScenario:
     """Day in the US, evening in the EU, night in Japan (SkyWalker §5.2 has 120, 40 and 40 clients)."""
 
     regions: tuple[RegionScenario, ...] = (
-        _region("us-east-1", "US", 72),
-        _region("eu-west-1", "EU", 18),
+        _region("us-east-1", "US", 60),
+        _region("eu-west-1", "EU", 15),
         _region("ap-northeast-1", "JP", 8),
     )
     model: ModelName = MODEL
@@ -46,7 +46,7 @@ class DemoScenario:
     slots: int = 8
     """Requests that an engine runs at once: fewer than its memory would allow, so that some dozens of clients fill a
     region and one small machine can carry them all."""
-    load_s: float = 32.0
-    drain_s: float = 10.0
+    load_s: float = 28.0
+    drain_s: float = 16.0
     seed: int = 1
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)

@@ -17,7 +17,7 @@ from gateway.core.vocabulary import RegionName, TenantName
 from gateway.policy_file import load_policy
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
 from loadgen.demo.scenario import DemoScenario
-from loadgen.report import RunReport, RunResult, as_document, report_on, table_of
+from loadgen.report import MachineUse, RunReport, RunResult, as_document, report_on, table_of
 from loadgen.wan import RoundTripTable
 
 MESH_RUN = "mesh"
@@ -46,7 +46,7 @@ class Story:
 
     def _problems_of(self, report: RunReport) -> Iterator[str]:
         for detail, count in report.failures.items():
-            yield f"{report.name}: {count} requests failed: {detail}"
+            yield f"{report.name}: {count} × {detail}"
         for breach in residency_breaches(report, _policies(self.scenario), NO_TENANT):
             yield f"{report.name}: against the residency policy, {breach}"
         forwarded = sum(count for (client, engine), count in report.answered.items() if client != engine)
@@ -105,19 +105,20 @@ def print_story(console: Console, story: Story) -> None:
 
 def _words(reports: list[RunReport]) -> str:
     comparison = [read_comparison(*reports)] if len(reports) == 2 else []
-    forwarding = [f"{report.name}: {read_forwarding(report)}" for report in reports if report.name == MESH_RUN]
+    forwarding = [read_forwarding(report) for report in reports if report.name == MESH_RUN]
     paragraphs = [*comparison, *forwarding, read_caveats(reports), *_cpu_line(reports)]
     return "\n\n".join(filter(None, paragraphs))
 
 
 def _cpu_line(reports: list[RunReport]) -> Iterator[str]:
-    measured = [
-        f"{report.name} {report.machine.mean_share:.0%} (peak {report.machine.peak_share:.0%})"
-        for report in reports
-        if report.machine is not None
-    ]
+    measured = [f"{report.name} {_cpu(report.machine)}" for report in reports if report.machine is not None]
     if measured:
-        yield f"CPU of the whole machine in use: {', '.join(measured)}."
+        yield f"CPU of the whole machine in use: {'; '.join(measured)}."
+
+
+def _cpu(machine: MachineUse) -> str:
+    own = "" if machine.own_share is None else f", {machine.own_share:.0%} by the demo itself"
+    return f"{machine.mean_share:.0%} (peak {machine.peak_share:.0%}{own})"
 
 
 def story_document(story: Story) -> dict[str, object]:

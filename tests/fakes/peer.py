@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -30,6 +31,8 @@ class FakePeer:
         self.forwarded: Forwarded = _nothing
         self.subscribed: Subscribed = _nothing
         self.pings = 0
+        self.answers_pings = asyncio.Event()
+        self.answers_pings.set()
         self.port = 0
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
 
@@ -38,6 +41,7 @@ class FakePeer:
 
     async def Ping(self, request: pb.PingRequest, context: PingContext) -> pb.PingResponse:  # noqa: N802
         self.pings += 1
+        await self.answers_pings.wait()
         return pb.PingResponse()
 
     async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802

@@ -264,6 +264,8 @@ class Profile(_message.Message):
     SESSION_KEY_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_MAX_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
+    IS_CONTROL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -273,6 +275,9 @@ class Profile(_message.Message):
     session_key: _builtins.str
     stream: _builtins.bool
     output_tokens_max: _builtins.int
+    follows: _builtins.str
+    """Key of the stored response that it refers to; empty if none."""
+    is_control: _builtins.bool
     def __init__(
         self,
         *,
@@ -284,10 +289,12 @@ class Profile(_message.Message):
         session_key: _builtins.str = ...,
         stream: _builtins.bool = ...,
         output_tokens_max: _builtins.int | None = ...,
+        follows: _builtins.str = ...,
+        is_control: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "follows", b"follows", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015

@@ -105,13 +105,13 @@ def test_every_failure_is_named_and_counted() -> None:
 
 
 def test_the_document_is_json_with_the_same_figures() -> None:
-    run = replace(run_of(DONE, replace(DONE, served_by=EU)), machine=MachineUse(0.25, 0.5), is_partial=True)
+    run = replace(run_of(DONE, replace(DONE, served_by=EU)), machine=MachineUse(0.25, 0.5, 0.125), is_partial=True)
     document = json.loads(json.dumps(as_document(report_on(run))))
     assert document["regions"][US]["ttft_ms"] == {"p50": 1000.0, "p90": 1000.0, "p99": 1000.0}
     assert document["regions"][US]["forwarded_share"] == 0.5
     assert document["regions"][EU]["ttft_ms"] is None
     assert {"client_region": US, "engine_region": EU, "requests": 1} in document["answered"]
-    assert document["machine_cpu"] == {"mean_share": 0.25, "peak_share": 0.5}
+    assert document["machine_cpu"] == {"mean_share": 0.25, "peak_share": 0.5, "own_share": 0.125}
     assert document["partial"] is True
 
 

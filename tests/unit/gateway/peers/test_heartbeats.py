@@ -20,6 +20,7 @@ from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
+from tests.support.gateways import until
 
 SPEC = peer_spec("eu-1", EU)
 REPORT = LoadReport(GatewayId("eu-1"), EU, 1, accepting=True, assignment_version=1, policy_digest="d")
@@ -79,6 +80,24 @@ async def test_a_heartbeat_becomes_an_observation_on_our_clock(peer: FakePeer) -
     assert before_ns <= observation.heard_ns <= Clock().now_ns()
     assert observation.rtt_ns > 0, "the round trip is known before the first heartbeat is taken in"
     assert observation.generated_ns == observation.heard_ns - 5 * SECOND - observation.rtt_ns // 2
+
+
+async def test_nothing_is_heard_before_the_round_trip_is_known(peer: FakePeer) -> None:
+    subscribed = asyncio.Event()
+
+    async def on_subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        subscribed.set()
+        await stay(context, REPORT)
+
+    peer.subscribed = on_subscribed
+    peer.answers_pings.clear()
+    async with listening(peer, replace(QUICK, ping_timeout_ns=50 * MS)) as events:
+        await until(lambda: peer.pings == 3)
+        assert not subscribed.is_set()
+        peer.answers_pings.set()
+        event = await events.get()
+        assert isinstance(event, PeersObserved)
+        assert event.observations[0].rtt_ns > 0
 
 
 async def test_a_broken_stream_is_a_loss_at_once_and_then_heard_again(peer: FakePeer) -> None:

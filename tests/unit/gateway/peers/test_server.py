@@ -234,13 +234,16 @@ async def test_the_same_request_twice_is_refused(callee: Callee) -> None:
         assert (await callee.failure()).refusal is RefusalReason.DUPLICATE
 
 
-async def test_forwards_at_once_are_bounded() -> None:
+async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> None:
     async with serve(PeeringConfig(forwards_max=1)) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:
             assert await anext(leg.chunks()) == TOKEN
             assert (await callee.failure(forward_order("r-2"))).refusal is RefusalReason.BUSY
         await callee.engine.closed.wait()
+        callee.engine.chunks.put_nowait(TOKEN + LAST)
+        callee.engine.chunks.put_nowait(None)
+        assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ MOVED = (*HOME, record(US, EU))
 
 
 def run(name: str, *records: RequestRecord) -> RunResult:
-    return RunResult(name, (US, EU, AP), 10.0, records, {}, MachineUse(0.3, 0.5))
+    return RunResult(name, (US, EU, AP), 10.0, records, {}, MachineUse(0.3, 0.5, 0.2))
 
 
 def told(story: Story) -> str:
@@ -50,15 +50,15 @@ def test_a_good_demo_has_no_problems_and_tells_everything() -> None:
     story = Story(SCENARIO, [run(MESH_RUN, *MOVED), run(ALONE_RUN, *HOME)])
     assert story.problems() == []
     text = told(story)
-    assert "us-east-1: with the mesh its p90 TTFT" in text
-    assert "1 from us-east-1 to eu-west-1" in text
-    assert "CPU of the whole machine in use: mesh 30% (peak 50%), alone 30% (peak 50%)." in text
+    assert "With the mesh, p90 TTFT is" in text
+    assert "Forwarded requests: us-east-1 sent 1 to eu-west-1; eu-west-1 and ap-northeast-1 sent none." in text
+    assert "CPU of the whole machine in use: mesh 30% (peak 50%, 20% by the demo itself);" in text
 
 
 def test_failures_are_problems() -> None:
     failed = replace(HOME[0], end=RequestEnd.FAILED, detail="HTTP 500: broken")
     story = Story(SCENARIO, [run(MESH_RUN, *MOVED, failed), run(ALONE_RUN, *HOME)])
-    assert story.problems() == ["mesh: 1 requests failed: HTTP 500: broken"]
+    assert story.problems() == ["mesh: 1 × HTTP 500: broken"]
     assert "HTTP 500: broken" in told(story)
 
 
