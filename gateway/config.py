@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import Field as DataclassField
 from enum import StrEnum
 from functools import partial
 from ipaddress import ip_address
@@ -372,7 +373,7 @@ class _FileModel(BaseModel):
 
 # Settings whose dataclass is the file's section: `wait_max_ns: int` is the key `wait_max`, written `60s`.
 
-_MAY_BE_ZERO = frozenset({"length_max", "peer_queue_length_max", "refusals_max", "retry_budget_min"})
+_MAY_BE_ZERO = frozenset({"considered_max", "length_max", "peer_queue_length_max", "refusals_max", "retry_budget_min"})
 
 
 def _file_key(field_name: str) -> str:
@@ -404,10 +405,17 @@ def _file_value(field_name: str, value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def _file_default(each: DataclassField[Any]) -> Any:
+    if each.default_factory is MISSING:
+        return each.default
+    return Field(default_factory=each.default_factory)
+
+
 def _settings_model(settings: type[Any]) -> type[_FileModel]:
     hints = get_type_hints(settings)
     keys: dict[str, Any] = {
-        _file_key(each.name): (_file_type(each.name, hints[each.name]), each.default) for each in fields(settings)
+        _file_key(each.name): (_file_type(each.name, hints[each.name]), _file_default(each))
+        for each in fields(settings)
     }
     return create_model(settings.__name__, __base__=_FileModel, **keys)
 

@@ -75,7 +75,7 @@ class Demo:
     @asynccontextmanager
     async def _regions(self, name: str, overflow: OverflowMode, tasks: asyncio.TaskGroup) -> AsyncIterator[Mesh]:
         folder = self._folder / name
-        folder.mkdir()
+        folder.mkdir(parents=True)
         async with AsyncExitStack() as stack:
             with self._console.status(f"{name}: starting engines and gateways"):
                 mesh = await stack.enter_async_context(running_mesh(self._scenario, overflow, folder, tasks))
@@ -171,26 +171,24 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 def demo(context: click.Context, serve: bool, seconds: float, seed: int, as_json: bool) -> None:
     """Run three regions on this machine and show what forwarding gains."""
     scenario = replace(DemoScenario(), load_s=seconds, seed=seed)
-    context.exit(serve_regions(scenario) if serve else compare_runs(scenario, as_json=as_json))
+    folder = Path(tempfile.mkdtemp(prefix="nightside-demo-"))
+    status = serve_regions(scenario, folder=folder) if serve else compare_runs(scenario, folder=folder, as_json=as_json)
+    context.exit(status)
 
 
-def serve_regions(scenario: DemoScenario) -> int:
+def serve_regions(scenario: DemoScenario, *, folder: Path) -> int:
     """Keep the regions up until interrupted; returns the exit code."""
-    show = Demo(scenario, _new_folder(), Console())
+    show = Demo(scenario, folder, Console())
     asyncio.run(run_to_its_end(show.story, show.serve()))
     return show.close()
 
 
-def compare_runs(scenario: DemoScenario, *, as_json: bool = False) -> int:
+def compare_runs(scenario: DemoScenario, *, folder: Path, as_json: bool = False) -> int:
     """Send the load with forwarding and without, and tell what came of it; returns the exit code."""
-    show = Demo(scenario, _new_folder(), Console(stderr=as_json))
+    show = Demo(scenario, folder, Console(stderr=as_json))
     show.introduce()
     asyncio.run(run_to_its_end(show.story, show.compare()))
     exit_code = show.close()
     if as_json:
         click.echo(json.dumps(story_document(show.story), indent=2))
     return EXIT_INTERRUPTED if show.story.is_interrupted else exit_code
-
-
-def _new_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="nightside-demo-"))

@@ -53,8 +53,8 @@ class Screen:
     async def _print_lines(self) -> None:
         while True:
             self._sample()
+            self._console.print(Text(self._line()), soft_wrap=True)
             await asyncio.sleep(self._interval_s)
-            self._console.print(self._line())
 
     def _sample(self) -> None:
         tokens = {region: tally.tokens for region, tally in self._runner.tallies.items()}

@@ -1,18 +1,18 @@
-"""The demo as whoever tries Nightside meets it: real processes, a short run of either kind, and nothing left behind."""
+"""The demo as whoever tries Nightside meets it: real processes, runs of a few seconds, and nothing left behind."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,21 +20,114 @@ from loadgen.demo.main import EXIT_INTERRUPTED, compare_runs
 from loadgen.demo.scenario import DemoScenario
 from loadgen.workload import Spread, WorkloadConfig
 
-SHORT = WorkloadConfig(
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is left behind is looked up in /proc")
+
+LIVELY = WorkloadConfig(
     system_prompt_words=40,
-    output_tokens=Spread(median=20, sigma=0.3, minimum=8, maximum=40),
+    output_tokens=Spread(median=40, sigma=0.3, minimum=20, maximum=80),
     think_s=Spread(median=0.1, sigma=0.1, minimum=0.1, maximum=0.2),
 )
 
 
-def small_scenario(load_s: float) -> DemoScenario:
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the demo keeps its logs; every process it starts carries the path in its environment."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Command lines of processes that were started by a demo with this folder, and files still in it."""
+    found = [str(path) for path in folder.iterdir()]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes().split(b"\0")
+            if f"TMPDIR={folder}".encode() in environment:
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def nightside_demo(*options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "nightside", "demo", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+    """Everything printed up to the line that matches."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if re.search(pattern, line):
+            return "".join(lines)
+    raise AssertionError(f"ended without {pattern!r}:\n{''.join(lines)}")
+
+
+def small_scenario() -> DemoScenario:
     """One little engine in each region, and more clients in the first than it can take at once."""
     base = DemoScenario()
-    clients = (12, 2, 1)
-    regions = tuple(replace(each, clients=count, engines=1) for each, count in zip(base.regions, clients, strict=True))
-    return replace(base, regions=regions, preset="tiny", slots=4, load_s=load_s, drain_s=5.0, workload=SHORT)
+    regions = tuple(
+        replace(region, clients=clients, engines=1) for region, clients in zip(base.regions, (14, 2, 1), strict=True)
+    )
+    return replace(base, regions=regions, preset="tiny", slots=4, load_s=2.0, drain_s=8.0, workload=LIVELY)
 
 
-@pytest.fixture(autouse=True)
-def logs_go_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_a_short_demo_forwards_overflow_within_policy_and_only_when_told_to(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    status = compare_runs(small_scenario(), folder=tmp_path / "demo", as_json=True)
+    captured = capsys.readouterr()
+    document: dict[str, Any] = json.loads(captured.out)
+    assert (status, document["problems"]) == (0, []), captured.err
+    mesh, alone = document["runs"]
+    for run in (mesh, alone):
+        assert run["total"]["completed"] == run["total"]["requests"] > 0
+        assert run["regions"]["us-east-1"]["prefix_hit_rate"] > 0
+        assert run["regions"]["eu-west-1"]["local_share"] == 1
+    assert mesh["regions"]["us-east-1"]["forwarded_share"] > 0
+    assert alone["total"]["forwarded_share"] == 0
+    assert "TTFT p90" in captured.err
+    assert left_behind(tmp_path) == []
+
+
+def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:
+    with nightside_demo("--serve") as process:
+        printed = read_until(process, "Ctrl-C")
+        curl = re.search(r"^curl .*?\n\n", printed, re.DOTALL | re.MULTILINE)
+        python = re.search(r"^from openai .*?\n\n(?=Ctrl-C)", printed, re.DOTALL | re.MULTILINE)
+        assert curl is not None
+        assert python is not None
+        answer = subprocess.run(["bash", "-c", curl[0]], capture_output=True, text=True, check=True).stdout
+        assert answer.startswith("HTTP/1.1 200")
+        assert "x-nightside-region: us-east-1" in answer.lower()
+        assert "data: [DONE]" in answer
+        words = subprocess.run([sys.executable, "-c", python[0]], capture_output=True, text=True, check=True).stdout
+        assert len(words.split()) == 20
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+    assert left_behind(tmp_path) == []
+
+
+def test_an_interrupted_demo_reports_what_it_has(tmp_path: Path) -> None:
+    with nightside_demo("--seconds", "60") as process:
+        read_until(process, "^mesh .* of 60 s")
+        process.send_signal(signal.SIGINT)
+        rest = read_until(process, "stopped early")
+        assert "TTFT p90" in rest
+        assert process.wait() == EXIT_INTERRUPTED
+    assert left_behind(tmp_path) == []
+
+
+def test_a_demo_that_is_terminated_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    with nightside_demo() as process:
+        read_until(process, "The same load goes out twice")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == EXIT_INTERRUPTED
+    assert left_behind(tmp_path) == []

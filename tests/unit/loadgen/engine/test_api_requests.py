@@ -142,6 +142,7 @@ def test_a_negative_temperature_is_a_400_in_vllms_words() -> None:
         ({"messages": "hello"}, "body.messages"),
         ({"messages": [{"content": "hello"}]}, "body.role"),
         ({"max_tokens": "many"}, "body.max_tokens"),
+        ({"max_tokens": True}, "body.max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stream": "yes"}, "body.stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),

@@ -133,6 +133,31 @@ async def test_abort_all_ends_every_answer_where_it_stands() -> None:
     assert driver.load().running == driver.load().waiting == 0
 
 
+async def test_an_answer_that_has_ended_is_not_aborted() -> None:
+    clock = HandClock()
+    driver = tiny_driver(clock)
+    feed = submitted(driver, EngineRequest("a", 10, 1))
+    driver.load()
+    clock.ns = 1_000 * MS
+    driver.load()
+    driver.abort_all()
+
+    assert feed.reason is FinishReason.LENGTH
+
+
+async def test_a_preempted_request_waited_once() -> None:
+    clock = HandClock()
+    config = replace(TINY, kv_blocks=40, context_tokens_max=600, stream_every_iteration=True)
+    driver = EngineDriver(EngineModel(config), clock, time_scale=1.0)
+    for name in "ab":
+        submitted(driver, EngineRequest(name, 200, 400))
+    driver.load()
+    clock.ns = 3_600_000 * MS
+
+    assert driver.load().preemptions > 0
+    assert sum(driver.metrics.queue_time.counts) == 2
+
+
 async def test_a_rejection_is_handed_on() -> None:
     driver = tiny_driver(HandClock(), queued_requests_max=1)
     assert isinstance(driver.submit(EngineRequest("a", 10, 10)), TokenFeed)

@@ -57,6 +57,14 @@ async def test_a_stream_is_whole() -> None:
     assert body.endswith("data: [DONE]\n\n")
 
 
+async def test_tokens_come_while_the_answer_is_being_generated() -> None:
+    async with engine(SLOW) as (server, session):
+        async with session.post("/v1/chat/completions", json=chat(max_tokens=500, stream=True)) as response:
+            for _role_first_and_second_token in range(3):
+                await response.content.readuntil(b"\n\n")
+            assert server.load().running == 1
+
+
 async def test_the_official_client_streams() -> None:
     async with engine() as (server, _):
         async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:

@@ -41,7 +41,9 @@ async def test_engines_announce_themselves_and_serve() -> None:
             async with session.get(f"{engine['url']}/v1/models") as response:
                 assert [model["id"] for model in (await response.json())["data"]] == ["m", "tuned"]
 
-    assert len({engine["url"] for engine in ready}) == 2
+    ports = {int(str(engine["url"]).rpartition(":")[2]) for engine in ready}
+    assert len(ports) == 2
+    assert min(ports) >= 1024
     assert [(engine["model"], engine["adapters"]) for engine in ready] == [("m", ["tuned"])] * 2
 
 

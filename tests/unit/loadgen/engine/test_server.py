@@ -86,8 +86,22 @@ async def test_metrics_follow_the_work() -> None:
 async def test_load_counts_requests_in_flight() -> None:
     async with engine(replace(CONFIG, time_scale=20.0)) as (_, session):
         async with session.post("/v1/chat/completions", json=CHAT | {"stream": True}):
-            async with session.get("/load") as response:
-                assert await response.json() == {"server_load": 1}
+            assert await server_load(session) == 1
+
+
+async def test_load_forgets_requests_that_ended() -> None:
+    async with engine() as (_, session):
+        async with session.post("/v1/chat/completions", json=CHAT) as response:
+            await response.read()
+        async with session.post("/v1/chat/completions", json=CHAT | {"model": "nope"}) as response:
+            await response.read()
+        assert await server_load(session) == 0
+
+
+async def server_load(session: aiohttp.ClientSession) -> int:
+    async with session.get("/load") as response:
+        load: int = (await response.json())["server_load"]
+    return load
 
 
 async def test_errors_have_vllms_shape() -> None:
