@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from dataclasses import Field as DataclassField
 from enum import StrEnum
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Self, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import yaml
@@ -32,6 +32,8 @@ from pydantic import (
     Strict,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
     model_validator,
 )
@@ -90,11 +92,31 @@ class Dialect(StrEnum):
     OPENAI = "openai"
 
 
+class DnsRecord(StrEnum):
+    """Which records of a name lead to its replicas."""
+
+    ADDRESS = "address"
+    """A and AAAA: one replica at each address, all at one port."""
+    SRV = "srv"
+    """One replica at each address and port that an SRV record names; priorities and weights are not looked at."""
+
+
 class LogFormat(StrEnum):
     AUTO = "auto"
     """Readable on a terminal, JSON everywhere else."""
     JSON = "json"
     CONSOLE = "console"
+
+
+class AuditSync(StrEnum):
+    """When what was written is forced onto the disk."""
+
+    NONE = "none"
+    """When the operating system pleases."""
+    FLUSH = "flush"
+    """After each writing, once per `flush_interval`."""
+    LINE = "line"
+    """As soon as a request is over; those that end meanwhile go together."""
 
 
 class LogLevel(StrEnum):
@@ -121,6 +143,14 @@ class Address:
         except ValueError:
             return self.host == "localhost"
 
+    @property
+    def is_numeric(self) -> bool:
+        try:
+            ip_address(self.host)
+        except ValueError:
+            return False
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
@@ -133,13 +163,58 @@ class ListenConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTlsConfig:
+    """How a gateway and an engine make sure of each other, where its URL begins with https."""
+
+    ca_file: Path | None = None
+    """Who may vouch for the engine; without it, those whom the machine trusts."""
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+    server_name: str | None = None
+    """The name in the engine's certificate, where it is not the one in the URL."""
+    insecure_skip_verify: bool = False
+    """Take any certificate: encrypted, but to whom is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """One engine: what the core knows of it, and how the edge reaches it."""
+    """One engine, or one data-parallel rank of it: what the core knows of it, and how the edge reaches it."""
 
     spec: ReplicaSpec
     url: str
     dialect: Dialect
     api_key: str | None = field(default=None, repr=False)
+    tls: EngineTlsConfig | None = None
+    ranks: int = 1
+    """Data-parallel ranks behind the URL."""
+    rank: int | None = None
+    """The one of them that this is; None for an engine that balances its ranks itself."""
+    lists_models: bool = False
+    """The engine itself says which models it serves; those in `spec` are what it said last."""
+
+    def by_rank(self) -> tuple[ReplicaConfig, ...]:
+        """A replica `ID@0`, `ID@1` ... for each rank, where there are several."""
+        if self.ranks == 1:
+            return (self,)
+        return tuple(
+            replace(self, rank=rank, spec=replace(self.spec, replica_id=ReplicaId(f"{self.spec.replica_id}@{rank}")))
+            for rank in range(self.ranks)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DnsReplicasConfig:
+    """Replicas that are found by asking for a name, all alike but for their address."""
+
+    template: ReplicaConfig
+    """Its id begins theirs; its URL is empty."""
+    name: str
+    record: DnsRecord
+    scheme: str
+    port: int | None
+    """Of every replica; None where SRV records name it."""
+    nameservers: tuple[Address, ...] = ()
+    """Empty: those that the machine asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +236,22 @@ class LimitsConfig:
     """All request bodies in memory together."""
     request_deadline_ns: int = 600 * _SECOND_NS
     """From arrival to the last byte."""
+    prompt_blocks_max: int = 4096
+    """Blocks of one prompt that are compared; what follows them is not told apart."""
+    output_tokens_reserved: int = 1024
+    """Set aside of a key's tokens per minute for a request that names no limit of its own, until it has ended."""
+    connections_max: int = 20_000
+    """Of clients, open at once; also, by themselves, of operators."""
+    headers_max_bytes: int = 64 * 2**10
+    """Request line and headers together."""
+    header_line_max_bytes: int = 16 * 2**10
+    header_count_max: int = 128
+    headers_wait_ns: int = 10 * _SECOND_NS
+    """How long a client may take over its headers once it has begun."""
+    idle_connection_ns: int = 75 * _SECOND_NS
+    """A connection without a request is closed after this."""
     client_stall_ns: int = 60 * _SECOND_NS
-    """A client that reads nothing for this long is treated as gone."""
+    """A client that takes longer to send its body, or reads nothing for this long, is treated as gone."""
     engine_connect_ns: int = 5 * _SECOND_NS
     drain_ns: int = 30 * _SECOND_NS
     """How long running requests may take to finish after SIGTERM."""
@@ -172,6 +261,42 @@ class LimitsConfig:
 class ProbeConfig:
     interval_ns: int = 100 * _MILLISECOND_NS
     timeout_ns: int = 1 * _SECOND_NS
+    timeouts_max: int = 3
+    """Slow is busy, not dead: this many in a row are dead, unless the engine gives another sign of life."""
+    slow_max_ns: int = 60 * _SECOND_NS
+    """An engine that tells no load for this long is dead, whatever other signs of life it gives."""
+    health_interval_ns: int = 1 * _SECOND_NS
+    """How often an engine is asked for its health, where its load page would outlive it."""
+    life_interval_ns: int = 2 * _SECOND_NS
+    """How often an engine that tells no load is asked whether it lives."""
+    models_interval_ns: int = 60 * _SECOND_NS
+    """How often an engine is asked which models it serves, where its models are `auto`."""
+    models_max: int = 512
+    """A longer list of models is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """How names are looked up. The next lookup comes when an answer's TTL is over, within the interval's bounds."""
+
+    interval_min_ns: int = 5 * _SECOND_NS
+    interval_max_ns: int = 30 * _SECOND_NS
+    timeout_ns: int = 2 * _SECOND_NS
+    replicas_max: int = 256
+    """Addresses behind one name; what is over it is left out, loudly."""
+    misses_max: int = 3
+    """An address is gone once this many answers in a row leave it out. No answer, or one without any address, says
+    nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadConfig:
+    """Which changed files are taken in without being asked to; SIGHUP takes in all of them."""
+
+    watch_ns: int | None = 2 * _SECOND_NS
+    """The pause between two looks at policy, keys and certificates. None: nothing is watched."""
+    region_file: bool = False
+    """Watch the region file too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +334,38 @@ class JournalConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionsConfig:
+    """How many of the latest requests are remembered with the decisions about them, for `nightside explain`."""
+
+    requests_max: int = 10_000
+    held_max_bytes: int = 32 * _MEBIBYTE
+
+
+@dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """A lasting record of where each request ran, under which policy. It holds no text; off unless a folder is
+    named."""
+
+    folder: Path | None = None
+    required: bool = False
+    """Refuse new requests while the record cannot be written."""
+    sync: AuditSync = AuditSync.FLUSH
+    flush_interval_ns: int = 500 * _MILLISECOND_NS
+    file_max_bytes: int = 64 * _MEBIBYTE
+    files_max: int | None = None
+    """Over it, this gateway's oldest file is deleted. None: nothing is ever deleted."""
+    unwritten_max_bytes: int = 16 * _MEBIBYTE
+    """Held in memory while the disk cannot be written; what comes after that is lost, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateConfig:
+    """What has to survive a restart; nothing does unless a folder is named."""
+
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingConfig:
     format: LogFormat = LogFormat.AUTO
     level: LogLevel = LogLevel.INFO
@@ -227,8 +384,14 @@ class GatewayConfig:
     core: CoreConfig = field(default_factory=CoreConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     probes: ProbeConfig = field(default_factory=ProbeConfig)
+    dns_replicas: tuple[DnsReplicasConfig, ...] = ()
+    discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
+    reload: ReloadConfig = field(default_factory=ReloadConfig)
     peering: PeeringConfig = field(default_factory=PeeringConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
+    decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
+    state: StateConfig = field(default_factory=StateConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     trust_tenant_header: bool = False
     """Take the tenant from a header that something in front of us sets. Off: every client is the default tenant."""
@@ -311,6 +474,10 @@ def _format_quantity(amount: int, units: Mapping[str, int]) -> str:
 # What one key may hold. Ids end up in logs, metrics and on the wire, so they are short and plain.
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+REPLICA_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,95}")
+"""Also of replicas that were found: a template's id, an address, a port and a rank."""
+_TEMPLATE_ID_LENGTH_MAX = 40
+_RANKS_MAX = 256
 MODEL_NAME_LENGTH_MAX = 256
 
 
@@ -337,6 +504,17 @@ def _check_engine_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _check_dns_name(text: str) -> str:
+    labels = text.rstrip(".").split(".")
+    if len(text) > 253 or not all(re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", each) for each in labels):
+        raise ValueError(f"{text!r} is not a name that DNS can be asked for")
+    return text.rstrip(".").lower()
+
+
+def _listed_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> Any:
+    return AUTO_MODELS if value == "auto" else handler(value)
+
+
 def _resolve_path(text: object, info: ValidationInfo) -> object:
     return _surroundings(info).folder / text if isinstance(text, str) and text else text
 
@@ -358,6 +536,15 @@ def _surroundings(info: ValidationInfo) -> _Surroundings:
 _Id = Annotated[str, Strict(), AfterValidator(_check_id)]
 _Model = Annotated[str, Strict(), AfterValidator(_check_model_name)]
 _Url = Annotated[str, Strict(), AfterValidator(_check_engine_url)]
+_DnsName = Annotated[str, Strict(), AfterValidator(_check_dns_name)]
+AUTO_MODELS: tuple[str, ...] = ()
+"""What `models: auto` is read as: no list can be empty."""
+_Models = Annotated[
+    tuple[_Model, ...],
+    Field(min_length=1),
+    WrapValidator(_listed_or_auto),
+    PlainSerializer(lambda models: list(models) or "auto"),
+]
 _File = Annotated[Path, BeforeValidator(_resolve_path), PlainSerializer(str)]
 _Address = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
 _Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), PlainSerializer(format_duration)]
@@ -445,10 +632,11 @@ class ListenFile(_FileModel):
     admin: _Address = Address("127.0.0.1", 9090)
 
 
-class ReplicaFile(_FileModel):
+class _EngineFile(_FileModel):
+    """What is said alike of one replica and of those behind a name."""
+
     id: _Id
-    url: _Url
-    models: Annotated[tuple[_Model, ...], Field(min_length=1)]
+    models: _Models
     adapters: tuple[_Model, ...] = ()
     """LoRA adapters that clients may name as a model."""
     dialect: Dialect = Dialect.VLLM
@@ -456,28 +644,94 @@ class ReplicaFile(_FileModel):
     region: _Id | None = None
     """Where the engine runs, if not in the gateway's own region."""
     jurisdiction: _Id | None = None
+    data_parallel_ranks: Annotated[int, Strict(), Field(ge=1, le=_RANKS_MAX)] = 1
     api_key_file: _File | None = None
     api_key_env: str | None = None
+    tls: Annotated[EngineTlsConfig, _Settings()] | None = None
     _api_key: str | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _check_whole(self, info: ValidationInfo) -> Self:
         if len(set(self.models + self.adapters)) < len(self.models + self.adapters):
             raise ValueError("names a model or adapter twice")
+        if self.adapters and self.models == AUTO_MODELS:
+            raise ValueError("adapters are listed by the engine itself where models is auto")
         if (self.region is None) != (self.jurisdiction is None):
             raise ValueError("region and jurisdiction are written together or not at all")
+        if self.data_parallel_ranks > 1 and self.dialect not in (Dialect.VLLM, Dialect.SGLANG):
+            raise ValueError(f"data_parallel_ranks: {self.dialect} has no ranks that can be asked for")
+        if self.tls is not None and (self.tls.client_certificate is None) != (self.tls.client_key is None):
+            raise ValueError("tls: client_certificate and client_key are written together or not at all")
+        if self.tls is not None and not self._is_encrypted:
+            raise ValueError("tls: the engine is not reached by https")
         self._api_key = _read_api_key(self.api_key_file, self.api_key_env, _surroundings(info).environ)
         return self
 
-    def as_config(self, home: Place) -> ReplicaConfig:
+    @property
+    def _is_encrypted(self) -> bool:
+        raise NotImplementedError
+
+    def files(self) -> Iterator[Path]:
+        """Those it takes secrets or certificates from."""
+        tls = self.tls or EngineTlsConfig()
+        yield from filter(None, (self.api_key_file, tls.ca_file, tls.client_certificate, tls.client_key))
+
+    def _as_config(self, home: Place, url: str, probes: ProbeConfig) -> ReplicaConfig:
         place = (
             Place(RegionName(self.region), Jurisdiction(self.jurisdiction))
             if self.region and self.jurisdiction
             else home
         )
         models = tuple(ModelName(name) for name in self.models + self.adapters)
-        spec = ReplicaSpec(ReplicaId(self.id), place, models, PoolName(self.pool))
-        return ReplicaConfig(spec, self.url, self.dialect, self._api_key)
+        sign_of_life_ns = probes.life_interval_ns if self.dialect is Dialect.OPENAI else None
+        return ReplicaConfig(
+            ReplicaSpec(ReplicaId(self.id), place, models, PoolName(self.pool), sign_of_life_ns),
+            url,
+            self.dialect,
+            self._api_key,
+            tls=self.tls,
+            ranks=self.data_parallel_ranks,
+            lists_models=self.models == AUTO_MODELS,
+        )
+
+
+class ReplicaFile(_EngineFile):
+    url: _Url
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return self.url.startswith("https:")
+
+    def as_configs(self, home: Place, probes: ProbeConfig) -> tuple[ReplicaConfig, ...]:
+        return self._as_config(home, self.url, probes).by_rank()
+
+
+class DnsReplicasFile(_EngineFile):
+    """Replicas behind a name; they are called `ID-ADDRESS`, and `ID-ADDRESS-PORT` where SRV records name the port."""
+
+    id: Annotated[_Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
+    name: _DnsName
+    record: DnsRecord = DnsRecord.ADDRESS
+    scheme: Literal["http", "https"] = "http"
+    port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
+    nameservers: tuple[_Address, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_ports(self) -> Self:
+        if (self.port is None) != (self.record is DnsRecord.SRV):
+            raise ValueError("port: belongs to record: address, and SRV records name their own")
+        for server in self.nameservers:
+            if server.port == 0 or not server.is_numeric:
+                raise ValueError(f"nameservers: {server} is not an address and a port such as 10.0.0.2:53")
+        return self
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return self.scheme == "https"
+
+    def as_config(self, home: Place, probes: ProbeConfig) -> DnsReplicasConfig:
+        template = self._as_config(home, "", probes)
+        return DnsReplicasConfig(template, self.name, self.record, self.scheme, self.port, self.nameservers)
 
 
 class PeerFile(_FileModel):
@@ -502,6 +756,7 @@ class RegionFile(_FileModel):
     insecure: bool = False
     """Listen and dial beyond this machine without TLS."""
     replicas: tuple[ReplicaFile, ...] = ()
+    dns_replicas: tuple[DnsReplicasFile, ...] = ()
     peers: tuple[PeerFile, ...] = ()
     trust_tenant_header: bool = False
     prefix_block: _Size = 256
@@ -513,8 +768,13 @@ class RegionFile(_FileModel):
     observation: Annotated[ObservationConfig, _Settings()] = ObservationConfig()
     limits: Annotated[LimitsConfig, _Settings()] = LimitsConfig()
     probes: Annotated[ProbeConfig, _Settings()] = ProbeConfig()
+    discovery: Annotated[DiscoveryConfig, _Settings()] = DiscoveryConfig()
+    reload: Annotated[ReloadConfig, _Settings()] = ReloadConfig()
     peering: Annotated[PeeringConfig, _Settings()] = PeeringConfig()
     journal: Annotated[JournalConfig, _Settings()] = JournalConfig()
+    decisions: Annotated[DecisionsConfig, _Settings()] = DecisionsConfig()
+    audit: Annotated[AuditConfig, _Settings()] = AuditConfig()
+    state: Annotated[StateConfig, _Settings()] = StateConfig()
     logging: Annotated[LoggingConfig, _Settings()] = LoggingConfig()
 
     @model_validator(mode="after")
@@ -531,13 +791,19 @@ class RegionFile(_FileModel):
             place=home,
             listen=ListenConfig(self.listen.http, self.listen.peers, self.listen.admin),
             policy_file=self.policy,
-            replicas=tuple(each.as_config(home) for each in self.replicas),
+            replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, self.probes)),
+            dns_replicas=tuple(each.as_config(home, self.probes) for each in self.dns_replicas),
             peers=tuple(each.as_config() for each in self.peers),
             core=CoreConfig(self.placement, self.pushing, self.queue, self.attempt, self.observation),
             limits=self.limits,
             probes=self.probes,
+            discovery=self.discovery,
+            reload=self.reload,
             peering=self.peering,
             journal=self.journal,
+            decisions=self.decisions,
+            audit=self.audit,
+            state=self.state,
             logging=self.logging,
             trust_tenant_header=self.trust_tenant_header,
             prefix_block_bytes=self.prefix_block,
@@ -548,12 +814,19 @@ class RegionFile(_FileModel):
         """The effective file, JSON-able; secrets are named by where they come from, never by value."""
         return self.model_dump(mode="json", exclude_none=True)
 
+    def engine_files(self) -> list[Path]:
+        """Keys and certificates for engines: read with the region file, and again when they change."""
+        return list(dict.fromkeys(path for each in (*self.replicas, *self.dns_replicas) for path in each.files()))
+
     def _name_faults(self) -> Iterator[str]:
         replica_ids = [each.id for each in self.replicas]
         gateway_ids = [self.gateway, *(each.gateway for each in self.peers)]
         for index, each in enumerate(replica_ids):
             if each in replica_ids[:index]:
                 yield f"replicas[{index}].id: {each!r} is used twice"
+        for index, template in enumerate(self.dns_replicas):
+            if template.id in [*replica_ids, *(each.id for each in self.dns_replicas[:index])]:
+                yield f"dns_replicas[{index}].id: {template.id!r} is used twice"
         for index, peer in enumerate(self.peers):
             if peer.gateway in gateway_ids[: index + 1]:
                 yield f"peers[{index}].gateway: {peer.gateway!r} is used twice, or is this gateway"
@@ -565,6 +838,10 @@ class RegionFile(_FileModel):
         known = {self.region: self.jurisdiction}
         named = [
             *((f"replicas[{index}]", each.region, each.jurisdiction) for index, each in enumerate(self.replicas)),
+            *(
+                (f"dns_replicas[{index}]", each.region, each.jurisdiction)
+                for index, each in enumerate(self.dns_replicas)
+            ),
             *((f"peers[{index}]", each.region, each.jurisdiction) for index, each in enumerate(self.peers)),
         ]
         for path, region, jurisdiction in named:
@@ -591,6 +868,10 @@ class RegionFile(_FileModel):
             yield "attempt.breaker_open_max: is below attempt.breaker_open"
         if self.observation.replica_stale_ns <= self.probes.interval_ns:
             yield "observation.replica_stale: should be longer than probes.interval"
+        if self.probes.slow_max_ns < self.probes.timeout_ns:
+            yield "probes.slow_max: is below probes.timeout"
+        if self.discovery.interval_max_ns < self.discovery.interval_min_ns:
+            yield "discovery.interval_max: is below discovery.interval_min"
         if self.observation.keep_alive_ns < self.observation.publish_interval_ns:
             yield "observation.keep_alive: is below observation.publish_interval"
 

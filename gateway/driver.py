@@ -13,7 +13,16 @@ from types import TracebackType
 from typing import Protocol, Self, assert_never
 
 from gateway.clock import Clock
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RecordShadow, RefuseForward, StartLeg, StopLeg
+from gateway.core.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RecordShadow,
+    RefuseForward,
+    StartLeg,
+    StopLeg,
+)
 from gateway.core.events import AttemptEnded, Event, ForwardArrived, RequestAbandoned, RequestArrived, TimePassed
 from gateway.core.vocabulary import AttemptResult, LoadReport, Outcome, RequestId
 

@@ -22,9 +22,12 @@ class OutboundRequest:
 
     profile: RequestProfile
     path: str
-    """Path of the engine API, for example `/v1/chat/completions`."""
+    """Path of the engine API, for example `/v1/chat/completions`; only a GET may carry a query."""
     headers: Headers
     body: bytes
+    method: str = "POST"
+    stores_response: bool = False
+    """The engine will keep the answer under its id, and later requests may refer to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +120,5 @@ class RequestSummary:
     is_event_stream: bool = False
     attempts: list[str] = field(default_factory=list)
     """One `target: result` per attempt."""
+    output_events: int = 0
+    """Data events of a stream, so far: about as many as tokens, for when the engine does not count."""

@@ -92,6 +92,10 @@ class GatewayHandle:
         """Take nothing new and let what runs or waits finish. False when time ran out first."""
         self.driver.submit(DrainRequested())
         await self._peer_server.drain()
+        return await self.settle(wait_max_s)
+
+    async def settle(self, wait_max_s: float) -> bool:
+        """Wait until no request is left. False when time ran out first."""
         try:
             async with asyncio.timeout(wait_max_s):
                 await self._desk.until_idle()
@@ -159,7 +163,10 @@ async def run_gateway(
         if not gateway.driver.failed.is_set():
             drain_s = config.limits.drain_ns / _SECOND_NS
             await _first_of(lambda: gateway.drain(drain_s), stop_at_once.wait, gateway.driver.failed.wait)
-        return 1 if gateway.driver.failed.is_set() else 0
+        if not gateway.driver.failed.is_set():
+            return 0
+        await gateway.settle(_LAST_BYTES_S)
+        return 1
 
 
 class _Desk:

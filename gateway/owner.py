@@ -59,6 +59,15 @@ class RequestOwner:
         self._summary = RequestSummary()
         self._arrived_ns = context.clock.now_ns()
 
+    @property
+    def profile(self) -> RequestProfile:
+        return self._arrival.profile
+
+    @property
+    def summary(self) -> RequestSummary:
+        """What is known so far; complete once `run` is over."""
+        return self._summary
+
     async def run(self) -> EndRequest | RefuseForward:
         """Returns when the client has its answer. A refused forward is returned untouched: the sink saw nothing of it.
 
@@ -216,6 +225,14 @@ class _Relay:
     async def _relay_events(self, head: LegHead, chunks: AsyncIterator[bytes]) -> AttemptEnded:
         self._summary.is_event_stream = True
         scanner = EventScanner(event_bytes_max=self._context.settings.event_bytes_max)
+        try:
+            return await self._relay_scanned(head, chunks, scanner)
+        finally:
+            self._summary.output_events = scanner.data_events
+
+    async def _relay_scanned(
+        self, head: LegHead, chunks: AsyncIterator[bytes], scanner: EventScanner
+    ) -> AttemptEnded:
         held = await self._hold_events(scanner, chunks)
         if scanner.fault is not None:
             return await self._answer_fault(head, scanner.fault)

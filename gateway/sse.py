@@ -1,12 +1,15 @@
 """Reads along while an engine's answer is relayed: first token, errors, aborts, the end, usage. Changes no byte.
 
-Only whole events are released, so that a stream which breaks never leaves half an event behind, and an engine's own
-error event can be held back. JSON is decoded up to the first token and where a raw marker shows; otherwise bytes are
-only searched.
+It knows three kinds of stream by what their events say: chat and completions (`choices`, ended by `[DONE]`), responses
+(`response.…` types) and messages (`message_…` and `content_block_…` types), both ended by an event of their own. Only
+whole events are released, so that a stream which breaks never leaves half an event behind, and an engine's own error
+event can be held back. JSON is decoded up to the first token and where a raw marker shows; otherwise bytes are only
+searched.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +22,34 @@ _BLOCKS_REMEMBERED = 4
 """The end of a stream is looked at once more in these: the last finish reason, the usage event, `[DONE]`."""
 _ABORTS = frozenset({"abort", "error"})
 """Finish reasons that nobody asked for: the engine stopped by itself."""
+_PREPARATIONS = frozenset(
+    {
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.reasoning_part.added",
+        "response.reasoning_summary_part.added",
+        "message_start",
+        "content_block_start",
+        "ping",
+    }
+)
+"""Types of events that may come before anything is generated."""
+_ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
+_STATUS_BY_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "overloaded_error": 503,
+}
+"""Errors of the messages API name a type in place of a status; any other type is a fault of the engine's."""
+_RESPONSE_ID_LENGTH_MAX = 256
+_FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +73,55 @@ class Fault:
     """The error event's JSON."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a whole answer says about itself."""
+
+    fault: Fault | None
+    usage: TokenUsage | None = None
+    response_id: str | None = None
+    """The id under which a responses API may keep it."""
+
+
 class EventScanner:
     """Follows one event stream. Feed it pieces of any size; what it returns may be relayed."""
 
     __slots__ = (
         "_crossing",
+        "_ends_by_type",
         "_event_bytes_max",
         "_has_choices",
+        "_has_stop_reason",
+        "_opening_usage",
         "_pending",
         "_recent",
         "_searched",
         "data_events",
         "done",
         "fault",
+        "response_id",
         "saw_token",
     )
 
     def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX_DEFAULT) -> None:
         self.saw_token = False
         self.done = False
-        """`[DONE]` has passed."""
+        """`[DONE]`, or the event that stands for it, has passed."""
         self.fault: Fault | None = None
         """Once set, the stream is of no more use; what was returned ends right before the event at fault."""
         self.data_events = 0
+        self.response_id: str | None = None
+        """The id under which a responses API may keep this answer."""
         self._event_bytes_max = event_bytes_max
         self._pending = bytearray()
         self._searched = 0
         self._crossing = False
         """Inside an event too large to look at, whose beginning is released already."""
         self._has_choices = False
+        self._ends_by_type = False
+        self._has_stop_reason = False
+        self._opening_usage = TokenUsage()
+        """A message counts its prompt at the beginning."""
         self._recent: deque[bytes] = deque(maxlen=_BLOCKS_REMEMBERED)
 
     def feed(self, data: bytes) -> bytes:
@@ -98,7 +149,9 @@ class EventScanner:
     @property
     def is_finished(self) -> bool:
         """Did the stream come to a proper end, rather than break off between two events?"""
-        return self.done or not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads(b"data:"))
+        if self.done or self._ends_by_type:
+            return self.done
+        return not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads(b"data:"))
 
     @property
     def usage(self) -> TokenUsage | None:
@@ -106,7 +159,7 @@ class EventScanner:
         for payload in self._recent_payloads(b'"usage"'):
             usage = usage_of(_decode(payload))
             if usage is not None:
-                return usage
+                return _with_opening(usage, self._opening_usage)
         return None
 
     def _examine(self, block: bytes, *, is_last: bool = False) -> bytes:
@@ -125,7 +178,7 @@ class EventScanner:
         return block
 
     def _pass_over(self, block: bytes) -> None:
-        self.data_events += block.count(b"\n\ndata:") + block.startswith(b"data:")
+        self.data_events += block.count(b"\ndata:") + block.startswith(b"data:")
         self._crossing = False
         self._recent.append(block)
 
@@ -145,8 +198,30 @@ class EventScanner:
                 self.fault = Fault("the stream broke off inside an event" if is_last else "an event is not JSON")
             return
         self.fault = _fault_of(document, payload, is_error=name == b"error")
-        self._has_choices = self._has_choices or (isinstance(document, dict) and "choices" in document)
+        if self.fault is None and isinstance(document, dict):
+            self._note(document)
         self.saw_token = self.saw_token or (self.fault is None and is_token(document))
+
+    def _note(self, document: dict[str, Any]) -> None:
+        """What this event tells about the stream as a whole."""
+        kind = _type_of(document)
+        if "choices" in document:
+            self._has_choices = True
+        elif kind.startswith("response."):
+            self._ends_by_type = True
+            self.response_id = self.response_id or _response_id_of(document.get("response"))
+        elif kind.startswith(("message_", "content_block_")):
+            self._ends_by_type = True
+            self._note_message_event(kind, document)
+        self.done = self.done or (self.fault is None and kind in _ENDS)
+
+    def _note_message_event(self, kind: str, document: dict[str, Any]) -> None:
+        if kind == "message_start":
+            self._opening_usage = usage_of(document) or self._opening_usage
+        elif kind == "message_delta":
+            self._has_stop_reason = self._has_stop_reason or _stop_reason_of(document.get("delta")) is not None
+        elif kind == "message_stop" and not self._has_stop_reason:
+            self.fault = Fault("the engine aborted the request")
 
     def _release_oversized(self) -> bytes:
         """An event over the limit goes through unseen, as a token; its end is still found."""
@@ -170,29 +245,45 @@ class EventScanner:
                     yield payload
 
 
-def inspect_answer(body: bytes) -> tuple[Fault | None, TokenUsage | None]:
-    """Look at a whole JSON answer: is it one, did the engine stop by itself, and what did it count?"""
+def inspect_answer(body: bytes) -> Answer:
+    """Look at a whole JSON answer: is it one, did the engine stop by itself, what did it count, may it be kept?"""
     document = _decode(body)
     if not isinstance(document, dict):
-        return Fault("the answer is not a JSON object"), None
-    return _fault_of(document, body, is_error=False), usage_of(document)
+        return Answer(Fault("the answer is not a JSON object"))
+    response_id = _response_id_of(document) if document.get("object") == "response" else None
+    return Answer(_fault_of(document, body, is_error=False), usage_of(document), response_id)
+
+
+def first_id_of(beginning: bytes) -> str | None:
+    """The id with which an answer begins that is too large to be looked at whole."""
+    match = _FIRST_ID.match(beginning)
+    return match[1].decode("utf-8", "replace") if match is not None else None
 
 
 def is_token(document: Any) -> bool:
     """Is this event a sign that generation is under way?
 
-    A role without content is not, since some engines send it before they have scheduled anything; nor is a usage event.
-    Empty text without a role is: the token is half a character. Events of an unknown shape count.
+    A role without content is not, since some engines send it before they have scheduled anything; nor is a usage event,
+    nor what only announces an item. Empty text without a role is: the token is half a character. Calls of tools and
+    reasoning are tokens like any, and so is every event of an unknown shape.
     """
     if not isinstance(document, dict) or "choices" not in document:
-        return True
+        return not isinstance(document, dict) or _type_of(document) not in _PREPARATIONS
     return any(_is_token_choice(choice) for choice in _choices(document))
 
 
 def usage_of(document: Any) -> TokenUsage | None:
-    usage = document.get("usage") if isinstance(document, dict) else None
-    if not isinstance(usage, dict):
+    """What was counted, in the words of whichever API; a stream's events may wrap it in the response or message."""
+    if not isinstance(document, dict):
         return None
+    for holder in (document, document.get("response"), document.get("message")):
+        usage = holder.get("usage") if isinstance(holder, dict) else None
+        if isinstance(usage, dict):
+            return _newer_usage(usage) if "input_tokens" in usage or "output_tokens" in usage else _older_usage(usage)
+    return None
+
+
+def _older_usage(usage: dict[str, Any]) -> TokenUsage:
     details = usage.get("prompt_tokens_details")
     return TokenUsage(
         _count(usage, "prompt_tokens"),
@@ -201,9 +292,37 @@ def usage_of(document: Any) -> TokenUsage | None:
     )
 
 
+def _newer_usage(usage: dict[str, Any]) -> TokenUsage:
+    """Responses count cached tokens among the prompt's; messages beside them."""
+    prompt, output = _count(usage, "input_tokens"), _count(usage, "output_tokens")
+    details = usage.get("input_tokens_details")
+    if isinstance(details, dict):
+        return TokenUsage(prompt, output, _count(details, "cached_tokens"))
+    cached = _count(usage, "cache_read_input_tokens")
+    if prompt is not None:
+        prompt += (cached or 0) + (_count(usage, "cache_creation_input_tokens") or 0)
+    return TokenUsage(prompt, output, cached)
+
+
+def _with_opening(usage: TokenUsage, opening: TokenUsage) -> TokenUsage:
+    return TokenUsage(
+        opening.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
+        opening.output_tokens if usage.output_tokens is None else usage.output_tokens,
+        opening.cached_tokens if usage.cached_tokens is None else usage.cached_tokens,
+    )
+
+
 def _is_marked(data: bytes) -> bool:
     """Might an event in here be more than a token? Content may say these words too; then the JSON decides."""
-    return b"error" in data or b'"abort"' in data or data.endswith(b"[DONE]\n\n")
+    return (
+        b"error" in data
+        or b'"abort"' in data
+        or b'"message_' in data
+        or b'"response.completed"' in data
+        or b'"response.incomplete"' in data
+        or b'"response.failed"' in data
+        or data.endswith(b"[DONE]\n\n")
+    )
 
 
 def _last_boundary(data: bytearray, start: int) -> int:
@@ -253,19 +372,46 @@ def _fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:
     if not isinstance(document, dict):
         return Fault("an error event", None, payload) if is_error else None
     error = document.get("error")
-    if error or is_error or document.get("object") == "error":
+    kind = _type_of(document)
+    if error or is_error or kind in ("error", "response.failed") or document.get("object") == "error":
         code = _status(error if isinstance(error, dict) else document)
         return Fault(f"the engine reported an error{'' if code is None else f' ({code})'}", code, payload)
-    if any(choice.get("finish_reason") in _ABORTS for choice in _choices(document)):
+    if _was_aborted(document, kind):
         return Fault("the engine aborted the request")
     return None
+
+
+def _was_aborted(document: dict[str, Any], kind: str) -> bool:
+    """Did the engine end it without saying that it failed? Nobody cancels through the engine's own API here."""
+    response = document if document.get("object") == "response" else document.get("response")
+    if isinstance(response, dict):
+        return response.get("status") in ("cancelled", "failed")
+    if kind == "message":
+        return _stop_reason_of(document) is None
+    return any(choice.get("finish_reason") in _ABORTS for choice in _choices(document))
 
 
 def _status(error: dict[str, Any]) -> int | None:
     code = error.get("code")
     if isinstance(code, str) and code.isdecimal():
         code = int(code[:4])
+    if code is None:
+        return _STATUS_BY_TYPE.get(_type_of(error))
     return code if isinstance(code, int) and 400 <= code <= 599 else None
+
+
+def _type_of(document: dict[str, Any]) -> str:
+    kind = document.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _stop_reason_of(part: Any) -> Any:
+    return part.get("stop_reason") if isinstance(part, dict) else None
+
+
+def _response_id_of(response: Any) -> str | None:
+    response_id = response.get("id") if isinstance(response, dict) else None
+    return response_id if isinstance(response_id, str) and 0 < len(response_id) <= _RESPONSE_ID_LENGTH_MAX else None
 
 
 def _choices(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -291,6 +291,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> str:
 
 
 def _shortened(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _ERROR_TEXT_MAX else text[: _ERROR_TEXT_MAX - 1] + "…"
 
 

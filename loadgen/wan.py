@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 from weakref import WeakSet
 
 from gateway.core.vocabulary import RegionName
@@ -205,10 +205,13 @@ class _End(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_reading():
             self._transport.resume_reading()
 
-    async def abort(self) -> None:
+    def abort(self) -> None:
         """Close at once, with whatever is unsent."""
         if self._transport is not None:
             self._transport.abort()
+
+    async def until_lost(self) -> None:
+        if self._transport is not None:
             await self._lost.wait()
 
 
@@ -240,16 +243,31 @@ class Wan:
     A sender with `in_flight_bytes_max` on the way across one connection is not read from until some of them arrive.
     """
 
-    def __init__(
-        self, table: RoundTripTable, tasks: asyncio.TaskGroup, *, in_flight_bytes_max: int = 16 * 2**20
-    ) -> None:
+    def __init__(self, table: RoundTripTable, *, in_flight_bytes_max: int = 16 * 2**20) -> None:
         self._table = table
-        self._tasks = tasks
         self._in_flight_bytes_max = in_flight_bytes_max
         self._directions: dict[tuple[RegionName, RegionName], _Direction] = {}
         self._servers: list[asyncio.Server] = []
         self._ends: WeakSet[_End] = WeakSet()
+        self._tasks = asyncio.TaskGroup()
         self._dials: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Take no more connections and drop all there are."""
+        self._is_closed = True
+        for server in self._servers:
+            server.close()
+        for task in self._dials:
+            task.cancel()
+        await self._tasks.__aexit__(None, None, None)
+        for end in tuple(self._ends):
+            end.abort()
+            await end.until_lost()
 
     async def route(self, caller: RegionName, callee: RegionName, port: int) -> int:
         """A loopback port through which the caller's region reaches `port` in the callee's region."""
@@ -271,19 +289,14 @@ class Wan:
         self._direction(other, one).heal()
 
     def dial(self, caller: _End, route: _Route) -> None:
+        """Lay the way for a caller who has just connected."""
         self._ends.add(caller)
+        if self._is_closed:
+            caller.abort()
+            return
         task = self._tasks.create_task(self._connect(caller, route))
         self._dials.add(task)
         task.add_done_callback(self._dials.discard)
-
-    async def aclose(self) -> None:
-        """Take no more connections and drop all there are."""
-        for server in self._servers:
-            server.close()
-        for task in self._dials:
-            task.cancel()
-        for end in tuple(self._ends):
-            await end.abort()
 
     def _direction(self, source: RegionName, destination: RegionName) -> _Direction:
         """KeyError when the table has no such pair."""
@@ -303,14 +316,14 @@ class Wan:
         try:
             await asyncio.get_running_loop().create_connection(lambda: callee, _LOOPBACK, route.port)
         except OSError:
-            await caller.abort()
+            caller.abort()
         else:
-            await _join(caller, callee, route)
+            _join(caller, callee, route)
 
 
-async def _join(caller: _End, callee: _End, route: _Route) -> None:
+def _join(caller: _End, callee: _End, route: _Route) -> None:
     if caller.is_lost:
-        await callee.abort()
+        callee.abort()
         return
     there = _Pipe(route.there, source=caller, sink=callee)
     back = _Pipe(route.back, source=callee, sink=caller)

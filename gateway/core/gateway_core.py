@@ -46,7 +46,7 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.placement import Placement, Placer
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.residency import closed_policy, may_enter, processing_rule, refusal_of
+from gateway.core.residency import both, closed_policy, may_enter, processing_rule, refusal_of
 from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -181,20 +181,20 @@ class GatewayCore:
             outcome, detail = rejection
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0))
             return
-        rule = processing_rule(self.policy, profile.tenant)
+        rule = self._rule_of(profile)
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
         self._admit(event, stamp, Hops(), None, now_ns)
 
     def _rejection_of(self, event: RequestArrived) -> tuple[Outcome, str] | None:
         profile = event.profile
-        ingress = may_enter(self.policy, profile.tenant)
+        ingress = may_enter(self.policy, profile.tenant, profile.process)
         if not ingress.allowed:
             return Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why
         if self.draining:
             return Outcome.REJECTED_DRAINING, "this gateway is going out of service"
         if not self._knows_model(profile.model) and not profile.follows:
             return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{profile.model}` does not exist"
-        request_class = self._class_of(profile, processing_rule(self.policy, profile.tenant), Hops())
+        request_class = self._class_of(profile, self._rule_of(profile), Hops())
         if profile.follows and not self._can_follow(request_class):
             return Outcome.REJECTED_UNKNOWN_RESPONSE, "no such response is known here"
         return self._fullness_for(profile, request_class)
@@ -302,6 +302,14 @@ class GatewayCore:
             pinned=self.stored_responses.get(profile.follows) if profile.follows else None,
             is_control=profile.is_control,
         )
+
+    def _rule_of(self, profile: RequestProfile) -> PlaceRule:
+        """Where a client's own request may be processed: the policy's rule, narrowed by the key's if it has one."""
+        rule = processing_rule(self.policy, profile.tenant)
+        if profile.process is None:
+            return rule
+        places = (self.place, *(state.spec.place for state in (*self.replicas, *self.peers)))
+        return both(rule, profile.process, {place.region: place.jurisdiction for place in places})
 
     def _knows_model(self, model: ModelName) -> bool:
         return self.replicas.serves(model) or self.peers.serves(model)
@@ -558,11 +566,11 @@ class GatewayCore:
 
     def _judge_own(self, request: RequestState) -> None:
         tenant = request.profile.tenant
-        ingress = may_enter(self.policy, tenant)
+        ingress = may_enter(self.policy, tenant, request.profile.process)
         if not ingress.allowed:
             self._end(request, Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why)
             return
-        request.stamp = ResidencyStamp(self.place, tenant, processing_rule(self.policy, tenant), self.policy.digest)
+        request.stamp = ResidencyStamp(self.place, tenant, self._rule_of(request.profile), self.policy.digest)
         self._classify_again(request)
 
     def _judge_forwarded(self, request: RequestState) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import assert_never
 
 from gateway.core.attempts import Breaker, BreakerState, Ramp
@@ -31,6 +32,7 @@ from gateway.core.vocabulary import (
 
 AttemptKey = tuple[RequestId, int]
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
+_SIGNS_MISSED_MAX = 3
 
 
 class LoadLevels:
@@ -160,8 +162,12 @@ class Replicas:
 
     def assign(self, specs: Iterable[ReplicaSpec], now_ns: int) -> tuple[list[ReplicaState], list[ReplicaState]]:
         """Own exactly these replicas from now on. Gives those that joined and those that left; a changed spec does
-        both."""
+        both, unless only its models changed: then it stays what it is, with all that is known of it."""
         wanted = {spec.replica_id: spec for spec in specs}
+        for state in self:
+            spec = wanted.get(state.spec.replica_id)
+            if spec is not None and spec == replace(state.spec, models=spec.models):
+                state.spec = spec
         left = [state for state in self if wanted.get(state.spec.replica_id) != state.spec]
         is_first_assignment = self.version == 0
         for state in left:
@@ -332,7 +338,7 @@ class Replicas:
     def _fullness(self, state: ReplicaState) -> Standing:
         """What selective pushing says of a healthy replica."""
         pushing = self._config.pushing
-        match pushing.mode:
+        match _mode_for(state.spec, pushing.mode):
             case PushingMode.BLIND:
                 return Standing.AVAILABLE
             case PushingMode.OUTSTANDING:
@@ -348,7 +354,12 @@ class Replicas:
                 assert_never(never)
 
     def _is_stale(self, state: ReplicaState, now_ns: int) -> bool:
-        return state.sampled_ns is None or now_ns - state.sampled_ns >= self._config.observation.replica_stale_ns
+        return state.sampled_ns is None or now_ns - state.sampled_ns >= self._stale_after_ns(state)
+
+    def _stale_after_ns(self, state: ReplicaState) -> int:
+        stale_ns = self._config.observation.replica_stale_ns
+        sign_of_life_ns = state.spec.sign_of_life_ns
+        return stale_ns if sign_of_life_ns is None else max(stale_ns, _SIGNS_MISSED_MAX * sign_of_life_ns)
 
     def _arm(self, state: ReplicaState, now_ns: int) -> None:
         timer = _timer_of(state)
@@ -357,7 +368,14 @@ class Replicas:
         if state.ramp.limit is not None:
             self._timers.set_earlier(timer, state.ramp.next_step_ns)
         if state.sampled_ns is not None and not self._is_stale(state, now_ns):
-            self._timers.set_earlier(timer, state.sampled_ns + self._config.observation.replica_stale_ns)
+            self._timers.set_earlier(timer, state.sampled_ns + self._stale_after_ns(state))
+
+
+def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
+    """Of an engine that tells no load, only our own attempts there can be counted."""
+    if spec.sign_of_life_ns is not None and mode is PushingMode.PENDING:
+        return PushingMode.OUTSTANDING
+    return mode
 
 
 def _timer_of(state: ReplicaState) -> TimerKey:

@@ -7,9 +7,18 @@ under which nothing leaves the region and nothing is taken in.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.core.vocabulary import Place, PlaceRule, RefusalReason, ResidencyStamp, TenantName
+from gateway.core.vocabulary import (
+    Jurisdiction,
+    Place,
+    PlaceRule,
+    RefusalReason,
+    RegionName,
+    ResidencyStamp,
+    TenantName,
+)
 
 _CLOSED = "closed: this region has no usable policy"
 """All that a peer may learn: `closed_reason` names files and perhaps tenants, and stays at home."""
@@ -72,9 +81,32 @@ def processing_rule(policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
     return own.process
 
 
-def may_enter(policy: ResidencyPolicy, tenant: TenantName) -> Verdict:
-    """May the ingress region itself see this tenant's plaintext?"""
-    return may_process(policy, tenant, policy.place)
+def both(rule: PlaceRule, other: PlaceRule, jurisdictions: Mapping[RegionName, Jurisdiction]) -> PlaceRule:
+    """Only what both rules allow.
+
+    Where one names a region and the other its jurisdiction, `jurisdictions` has to know the region, else it is out.
+    """
+    return PlaceRule(
+        rule.jurisdictions & other.jurisdictions,
+        frozenset(
+            region
+            for region in rule.regions | other.regions
+            if _may_allow(rule, region, jurisdictions) and _may_allow(other, region, jurisdictions)
+        ),
+        rule.denied_regions | other.denied_regions,
+    )
+
+
+def _may_allow(rule: PlaceRule, region: RegionName, jurisdictions: Mapping[RegionName, Jurisdiction]) -> bool:
+    return region in rule.regions or jurisdictions.get(region) in rule.jurisdictions
+
+
+def may_enter(policy: ResidencyPolicy, tenant: TenantName, narrower: PlaceRule | None = None) -> Verdict:
+    """May the ingress region itself see this tenant's plaintext, also under what the client's key adds?"""
+    verdict = may_process(policy, tenant, policy.place)
+    if verdict.allowed and narrower is not None and not narrower.allows(policy.place):
+        return Verdict(False, f"the key's own rule: {_explain(narrower, policy.place, 'process')}")
+    return verdict
 
 
 def may_process(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> Verdict:

@@ -4,8 +4,18 @@ forgotten."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from hashlib import blake2b
 
-from gateway.core.vocabulary import Target
+from gateway.core.vocabulary import Target, TenantName
+
+_KEY_BYTES = 16
+
+
+def stored_response_key(tenant: TenantName, response_id: str) -> str:
+    """What edges put into `follows` and `ResponseStored`. A tenant cannot guess its way to another's: the hash is a
+    cryptographic one, and the tenant's name is framed by its length."""
+    fields = (tenant.encode("utf-8", "surrogatepass"), response_id.encode("utf-8", "surrogatepass"))
+    return blake2b(len(fields[0]).to_bytes(4, "big") + b"".join(fields), digest_size=_KEY_BYTES).hexdigest()
 
 
 class StoredResponses:

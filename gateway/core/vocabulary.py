@@ -91,6 +91,9 @@ class RequestProfile:
     is_control: bool = False
     """Looks at a stored response or cancels it: needs a healthy replica, not a free one, and never waits in the
     queue."""
+    process: PlaceRule | None = None
+    """What the client's key says besides the policy about where it may be processed: it can only narrow. A forward
+    carries none, since the origin's stamp has it in."""
 
     @property
     def prefix_blocks(self) -> int:
@@ -266,6 +269,9 @@ class ReplicaSpec:
     models: tuple[ModelName, ...]
     """Base models and LoRA adapters it serves."""
     pool: PoolName = DEFAULT_POOL
+    sign_of_life_ns: int | None = None
+    """Set for an engine that tells no load: how often it is asked whether it lives. The limit on outstanding attempts
+    then stands in for its queue, and it is stale once three signs are missing."""
 
 
 @dataclass(frozen=True, slots=True)

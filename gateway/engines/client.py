@@ -69,12 +69,12 @@ class EngineClient:
         self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest
     ) -> aiohttp.ClientResponse:
         wait_s = (order.deadline_ns - self._clock.now_ns()) / _SECOND_NS
-        body = request.body
         try:
             async with asyncio.timeout(wait_s):
-                return await self._session.post(
+                return await self._session.request(
+                    request.method,
                     endpoint.url + request.path,
-                    data=body if len(body) <= _ONE_WRITE_BYTES_MAX else BytesIO(body),
+                    data=_written(request.body),
                     headers=_headers(endpoint, order, request),
                     timeout=self._timeout,
                     allow_redirects=False,
@@ -128,6 +128,10 @@ def new_session(idle_connection_s: float) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("user-agent", "accept-encoding"),
     )
+
+
+def _written(body: bytes) -> bytes | BytesIO | None:
+    return (body or None) if len(body) <= _ONE_WRITE_BYTES_MAX else BytesIO(body)
 
 
 def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> dict[str, str]:

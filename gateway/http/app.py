@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
+from gateway.callers import KeyCheck
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
-from gateway.core.vocabulary import ModelName, RequestId
+from gateway.core.vocabulary import ModelName
 from gateway.http import errors
+from gateway.http.connections import GuardedRunner, OnFault, tell_loop
+from gateway.http.entrance import CALLER, Entrance
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
 from gateway.http.parse import (
@@ -22,8 +25,6 @@ from gateway.http.parse import (
     Caller,
     choose_request_id,
     engine_headers,
-    fresh_request_id,
-    read_caller,
     read_profile,
 )
 from gateway.http.room import Room
@@ -46,8 +47,17 @@ _KINDS_BY_STATUS: dict[int, ErrorKind] = {
 class Api:
     """The handlers for clients."""
 
-    def __init__(self, context: OwnerContext, settings: HttpSettings, models: Models, readiness: Readiness) -> None:
+    def __init__(
+        self,
+        context: OwnerContext,
+        settings: HttpSettings,
+        models: Models,
+        readiness: Readiness,
+        check_key: KeyCheck | None = None,
+    ) -> None:
+        """Without `check_key` clients need no key."""
         self._context = context
+        self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
         self._settings = settings
         self._models = models
         self._readiness = readiness
@@ -56,6 +66,7 @@ class Api:
     def make_app(self) -> web.Application:
         """Run it with `make_runner`: without handler cancellation a client that leaves would go unnoticed."""
         app = web.Application(middlewares=[self._answer_faults], client_max_size=self._settings.body_bytes_max)
+        self._entrance.install(app)
         app.router.add_post(CHAT_PATH, self._generate)
         app.router.add_post(COMPLETIONS_PATH, self._generate)
         app.router.add_get("/v1/models", self._list_models)
@@ -64,24 +75,25 @@ class Api:
         return app
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        request_id = self._new_request_id(request)
+        caller = request[CALLER]
+        request_id = caller.request_id
         sink = HttpSink(request, request_id, self._settings)
         try:
-            await self._answer(request, request_id, sink)
+            await self._answer(request, caller, sink)
         except ClientFault as fault:
             return error_response(fault.kind, request_id, self._settings, detail=fault.detail, param=fault.param)
         except ConnectionResetError:
             pass  # the client left: whatever is returned here reaches nobody
         return sink.response or error_response(errors.INTERNAL, request_id, self._settings)
 
-    async def _answer(self, request: web.Request, request_id: RequestId, sink: HttpSink) -> None:
-        caller = read_caller(request.headers, request_id, self._settings)
+    async def _answer(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
         length = request.content_length
         with self._room.hold(self._settings.body_bytes_max if length is None else length) as held:
             body = await self._read_body(request)
             held.resize(len(body))
             owner = self._owner_of(request, caller, body, sink)
-            end = await owner.run()
+            with self._entrance.charging(request, owner.profile, owner.summary):
+                end = await owner.run()
             assert isinstance(end, EndRequest), "only forwards are refused"
 
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink) -> RequestOwner:
@@ -101,42 +113,32 @@ class Api:
         except web.RequestPayloadError as error:
             raise ClientFault(errors.INVALID_REQUEST) from error
 
-    async def _list_models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [_model_entry(name) for name in self._models()]})
+    async def _list_models(self, request: web.Request) -> web.Response:
+        names = [name for name in self._models() if request[CALLER].may_use(name)]
+        return web.json_response({"object": "list", "data": [_model_entry(name) for name in names]})
 
     async def _show_model(self, request: web.Request) -> web.Response:
         name = ModelName(request.match_info["model"])
-        if name not in self._models():
+        if name not in self._models() or not request[CALLER].may_use(name):
             raise web.HTTPNotFound
         return web.json_response(_model_entry(name))
 
-    def _new_request_id(self, request: web.Request) -> RequestId:
-        """An id that is already running here is not used a second time."""
-        wanted = choose_request_id(request.headers)
-        return fresh_request_id() if self._context.driver.has_mailbox(wanted) else wanted
-
     @web.middleware
     async def _answer_faults(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """What aiohttp refuses by itself looks like any other error."""
+        """What the entrance or aiohttp refuses looks like any other error."""
         try:
             return await handler(request)
+        except ClientFault as fault:
+            request_id = choose_request_id(request.headers)
+            return error_response(fault.kind, request_id, self._settings, detail=fault.detail, param=fault.param)
         except web.HTTPException as error:
             kind = _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST)
             return error_response(kind, choose_request_id(request.headers), self._settings)
 
 
-def make_runner(app: web.Application, settings: HttpSettings) -> web.AppRunner:
+def make_runner(app: web.Application, settings: HttpSettings, on_fault: OnFault = tell_loop) -> web.AppRunner:
     """The only right way to run these apps."""
-    return web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=settings.idle_connection_s,
-        max_line_size=settings.header_line_bytes_max,
-        max_field_size=settings.header_line_bytes_max,
-        max_headers=settings.headers_max,
-        shutdown_timeout=settings.shutdown_s,
-    )
+    return GuardedRunner(app, settings, on_fault, handler_cancellation=True, shutdown_timeout=settings.shutdown_s)
 
 
 def _model_entry(name: ModelName) -> dict[str, object]:

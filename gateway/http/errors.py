@@ -42,6 +42,7 @@ class ClientFault(Exception):
 
 _BAD_REQUEST = "invalid_request_error"
 _OURS = "server_error"
+_RATE = "rate_limit_error"
 
 INVALID_JSON = ErrorKind(400, _BAD_REQUEST, "invalid_json", "The body is not valid JSON.", shows_detail=True)
 INVALID_FIELD = ErrorKind(400, _BAD_REQUEST, "invalid_field", "A field is not valid.", shows_detail=True)
@@ -50,17 +51,31 @@ UNSUPPORTED_FIELD = ErrorKind(
 )
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
+INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
+CONCURRENCY_EXCEEDED = ErrorKind(
+    429, _RATE, "concurrency_exceeded", "This key has as many requests running as it may.", 1.0
+)
+REQUEST_RATE_EXCEEDED = ErrorKind(
+    429, _RATE, "request_rate_exceeded", "This key has used up its requests per minute.", 1.0
+)
+TOKEN_RATE_EXCEEDED = ErrorKind(429, _RATE, "token_rate_exceeded", "This key has used up its tokens per minute.", 1.0)
+HEADERS_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "headers_timeout", "The request's headers did not arrive in time.")
+HEADERS_TOO_LARGE = ErrorKind(
+    431, _BAD_REQUEST, "headers_too_large", "The request's headers are too large or too many."
+)
 BODY_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "body_timeout", "The request body did not arrive in time.")
 BODY_TOO_LARGE = ErrorKind(413, _BAD_REQUEST, "body_too_large", "The request body is too large.")
 NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.")
 METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This method is not allowed here.")
 GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
+TOO_MANY_CONNECTIONS = ErrorKind(
+    503, _OURS, "too_many_connections", "The gateway holds as many connections as it can.", 1.0
+)
 INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway met an error of its own.", may_retry=False)
+MODEL_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True)
 
 ENDINGS: dict[Outcome, ErrorKind] = {
-    Outcome.REJECTED_UNKNOWN_MODEL: ErrorKind(
-        404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True
-    ),
+    Outcome.REJECTED_UNKNOWN_MODEL: MODEL_NOT_FOUND,
     Outcome.REJECTED_RESIDENCY_INGRESS: ErrorKind(
         421, "residency_error", "residency_ingress", "This region may not process the request.", shows_detail=True
     ),
@@ -106,6 +121,8 @@ def error_headers(kind: ErrorKind) -> dict[str, str]:
         headers["retry-after-ms"] = str(round(kind.retry_after_s * 1000))
     if not kind.may_retry:
         headers["x-should-retry"] = "false"
+    if kind.status == 401:
+        headers["www-authenticate"] = "Bearer"
     return headers
 
 

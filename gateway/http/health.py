@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+HEALTH_PATHS = frozenset({"/health", "/ready"})
+"""Open to everybody: balancers have no keys."""
 Readiness = Callable[[], str]
 """Empty when ready, else why not. It must not depend on engines or the controller: the mesh lives without them."""
 

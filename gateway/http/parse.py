@@ -12,6 +12,7 @@ from uuid import uuid4
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
+from gateway.callers import ClientKey
 from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.vocabulary import (
@@ -21,7 +22,14 @@ from gateway.core.vocabulary import (
     RequestProfile,
     TenantName,
 )
-from gateway.http.errors import INVALID_FIELD, INVALID_JSON, INVALID_TENANT, UNSUPPORTED_FIELD, ClientFault
+from gateway.http.errors import (
+    INVALID_FIELD,
+    INVALID_JSON,
+    INVALID_TENANT,
+    MODEL_NOT_FOUND,
+    UNSUPPORTED_FIELD,
+    ClientFault,
+)
 from gateway.http.settings import HttpSettings
 from gateway.legs import Headers
 
@@ -86,21 +94,29 @@ _HANDED_OVER = ("kv_transfer_params", "ec_transfer_params", "bootstrap_host", "b
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as far as headers tell."""
+    """Who asks, by key and headers."""
 
     request_id: RequestId
     tenant: TenantName
     session_hints: tuple[str, str]
     """The headers for a session and for a user; empty where absent."""
+    key: ClientKey | None = None
+    """None where the gateway asks for none."""
+
+    def may_use(self, model: ModelName) -> bool:
+        return self.key is None or self.key.may_use(model)
 
 
-def read_caller(headers: Mapping[str, str], request_id: RequestId, settings: HttpSettings) -> Caller:
-    """Raises ClientFault. The tenant is taken from the header only behind something that sets it."""
+def read_caller(
+    headers: Mapping[str, str], request_id: RequestId, settings: HttpSettings, key: ClientKey | None = None
+) -> Caller:
+    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count."""
     tenant = headers.get(TENANT_HEADER, "") if settings.trust_tenant_header else ""
     if tenant and ID_PATTERN.fullmatch(tenant) is None:
         raise ClientFault(INVALID_TENANT)
     hints = (headers.get("x-session-id", ""), headers.get("x-user-id", ""))
-    return Caller(request_id, TenantName(tenant) if tenant else DEFAULT_TENANT, hints)
+    own = DEFAULT_TENANT if key is None else key.tenant
+    return Caller(request_id, TenantName(tenant) if tenant else own, hints, key)
 
 
 def choose_request_id(headers: Mapping[str, str]) -> RequestId:
@@ -122,6 +138,8 @@ def read_profile(path: str, body: bytes, caller: Caller, settings: HttpSettings)
         if bytes(getattr(document, name)) not in _ABSENT:
             raise ClientFault(UNSUPPORTED_FIELD, name, name)
     model = ModelName(document.model)
+    if not caller.may_use(model):
+        raise ClientFault(MODEL_NOT_FOUND, f"the model `{model}` does not exist for this key", "model")
     salt = prefix_salt(model, caller.tenant, document.cache_salt)
     prefix, prompt_bytes = prefix_chain(
         salt,
@@ -139,6 +157,7 @@ def read_profile(path: str, body: bytes, caller: Caller, settings: HttpSettings)
         session_key=_session_key(document, caller, prefix, salt),
         stream=bool(document.stream),
         output_tokens_max=document.output_tokens_max(),
+        process=None if caller.key is None else caller.key.process,
     )
 
 

@@ -26,8 +26,16 @@ class HttpSettings:
     prefix_block_bytes: int = 256
     prefix_blocks_max: int = 4096
     """Blocks of one prompt that are hashed; what follows them is not told apart."""
-    header_line_bytes_max: int = 8190
-    headers_max: int = 128
+    output_tokens_reserved: int = 1024
+    """Set aside of a key's tokens for a request that names no limit of its own, until it has ended."""
+    connections_max: int = 20_000
+    """Per listener."""
+    headers_bytes_max: int = 64 << 10
+    """Request line and headers together."""
+    header_line_bytes_max: int = 16 << 10
+    header_count_max: int = 128
+    headers_s: float = 10.0
+    """How long a client may take over them once it has begun."""
     idle_connection_s: float = 75.0
     shutdown_s: float = 2.0
     """What handlers get to leave after they are cancelled at the end of a drain."""
@@ -45,4 +53,12 @@ class HttpSettings:
             stall_s=limits.client_stall_ns / _SECOND_NS,
             trust_tenant_header=config.trust_tenant_header,
             prefix_block_bytes=config.prefix_block_bytes,
+            prefix_blocks_max=limits.prompt_blocks_max,
+            output_tokens_reserved=limits.output_tokens_reserved,
+            connections_max=limits.connections_max,
+            headers_bytes_max=limits.headers_max_bytes,
+            header_line_bytes_max=limits.header_line_max_bytes,
+            header_count_max=limits.header_count_max,
+            headers_s=limits.headers_wait_ns / _SECOND_NS,
+            idle_connection_s=limits.idle_connection_ns / _SECOND_NS,
         )

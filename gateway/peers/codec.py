@@ -14,6 +14,7 @@ from typing import TypeVar
 from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import ForwardArrived
+from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
     GatewayId,
@@ -35,6 +36,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     TenantName,
 )
+from gateway.engine_api import is_engine_call, stored_response_of
 from gateway.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -52,9 +54,6 @@ KEY_LENGTH_MAX = 256
 LIST_LENGTH_MAX = 4096
 PREFIX_BLOCKS_MAX = 2**20
 PROMPT_BYTES_MAX = 2**32
-
-FORWARDED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""What a peer may ask our engines for; anything else an engine offers (loading adapters, sleeping) is not for peers."""
 
 RAN_AT_HEADER = "x-nightside-ran-at"
 """Travels with a head between gateways: `replica;region;jurisdiction`, so that a client can be told before the body."""
@@ -183,13 +182,15 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
         path=request.path,
         headers=_headers_to_pb(request.headers),
         body=request.body,
+        method=request.method,
+        stores_response=request.stores_response,
     )
 
 
 def read_forward(message: pb.ForwardRequest, now_ns: int) -> ArrivedForward:
     _require(0 < message.deadline_ms <= DEADLINE_MAX_MS, "deadline_ms is out of bounds")
-    _require(message.path in FORWARDED_PATHS, "path is not one that may be forwarded")
     profile = _profile(message)
+    request = _outbound(message, profile)
     event = ForwardArrived(
         profile=profile,
         deadline_ns=now_ns + message.deadline_ms * MILLISECOND_NS,
@@ -198,7 +199,20 @@ def read_forward(message: pb.ForwardRequest, now_ns: int) -> ArrivedForward:
         stamp=_stamp(message.stamp),
     )
     _require(event.stamp.tenant == profile.tenant, "stamp and profile name different tenants")
-    return ArrivedForward(event, OutboundRequest(profile, message.path, _headers(message.headers), message.body))
+    return ArrivedForward(event, request)
+
+
+def _outbound(message: pb.ForwardRequest, profile: RequestProfile) -> OutboundRequest:
+    """A call about a stored response must be routed by that very response, or tenants could reach each other's."""
+    method = message.method or "POST"
+    _require(is_engine_call(method, message.path), "path is not one that may be forwarded")
+    response_id = stored_response_of(method, message.path)
+    if response_id is not None:
+        key = stored_response_key(profile.tenant, response_id)
+        _require(profile.follows == key, "follows is not the response that the path names")
+    return OutboundRequest(
+        profile, message.path, _headers(message.headers), message.body, method, message.stores_response
+    )
 
 
 def _hops(message: pb.ForwardRequest) -> Hops:

@@ -48,11 +48,9 @@ class Demo:
         self._folder = folder
         self._console = console
 
-    def introduce(self) -> None:
-        print_intro(self._console, self._scenario, read_round_trips(ROUND_TRIPS_FILE))
-
     async def compare(self) -> None:
         """The same load twice, each time on regions that were just started."""
+        print_intro(self._console, self._scenario, read_round_trips(ROUND_TRIPS_FILE))
         for name, overflow in ((MESH_RUN, OverflowMode.ON), (ALONE_RUN, OverflowMode.OFF)):
             async with asyncio.TaskGroup() as tasks, self._regions(name, overflow, tasks) as mesh:
                 await self._load(name, mesh, tasks)
@@ -94,18 +92,16 @@ class Demo:
         finally:
             for task in background:
                 task.cancel()
-            prefix_tokens = await read_prefix_tokens(mesh.engines)
-            self.story.results.append(
-                RunResult(
-                    name=name,
-                    regions=tuple(region.name for region in self._scenario.regions),
-                    load_s=runner.load_s,
-                    records=tuple(runner.records),
-                    prefix_tokens=prefix_tokens,
-                    machine=cpu.use(),
-                    is_partial=is_partial,
-                )
+            result = RunResult(
+                name=name,
+                regions=tuple(region.name for region in self._scenario.regions),
+                load_s=runner.load_s,
+                records=tuple(runner.records),
+                prefix_tokens={},
+                machine=cpu.use(),
+                is_partial=is_partial,
             )
+            self.story.results.append(replace(result, prefix_tokens=await read_prefix_tokens(mesh.engines)))
 
     def _plan(self, mesh: Mesh) -> LoadPlan:
         groups = tuple(
@@ -158,8 +154,15 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
     first = scenario.regions[0].name
     url = mesh.gateways[first]
     lines = [f"{name}: {url}  (metrics and state: {mesh.admins[name]})" for name, url in mesh.gateways.items()]
-    parts = ["\n".join(lines), curl_snippet(url, scenario.model), openai_snippet(url, scenario.model)]
-    console.print(Text("\n\n".join([*parts, "Ctrl-C stops it."])), soft_wrap=True)
+    parts = [
+        "\n".join(lines),
+        f"Stream an answer from {first}:",
+        curl_snippet(url, scenario.model),
+        "Or with the OpenAI SDK (pip install openai):",
+        openai_snippet(url, scenario.model),
+        "Ctrl-C stops it.",
+    ]
+    console.print(Text("\n\n".join(parts)), soft_wrap=True)
 
 
 @click.command()
@@ -186,7 +189,6 @@ def serve_regions(scenario: DemoScenario, *, folder: Path) -> int:
 def compare_runs(scenario: DemoScenario, *, folder: Path, as_json: bool = False) -> int:
     """Send the load with forwarding and without, and tell what came of it; returns the exit code."""
     show = Demo(scenario, folder, Console(stderr=as_json))
-    show.introduce()
     asyncio.run(run_to_its_end(show.story, show.compare()))
     exit_code = show.close()
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +48,7 @@ async def running_mesh(
 ) -> AsyncIterator[Mesh]:
     """All regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`."""
     async with AsyncExitStack() as stack:
-        wan = await stack.enter_async_context(aclosing(Wan(read_round_trips(ROUND_TRIPS_FILE), tasks)))
+        wan = await stack.enter_async_context(Wan(read_round_trips(ROUND_TRIPS_FILE)))
         ports = _choose_ports(scenario)
         start = _Start(scenario, overflow, folder, tasks, wan, ports, _mesh(ports))
         engines = await stack.enter_async_context(start.engines())

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 _LOG_TAIL_LINES = 8
+_LOG_LINE_MAX = 160
 
 
 class DemoFailure(Exception):
@@ -77,4 +78,4 @@ async def running_child(
 def log_tail(log: Path) -> str:
     """The last lines of a log, under its name."""
     lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:] or ["(empty)"]
-    return "\n".join([f"{log}:", *(f"  {line}" for line in lines)])
+    return "\n".join([f"{log}:", *(f"  {line[:_LOG_LINE_MAX]}" for line in lines)])

@@ -19,6 +19,8 @@ _SECOND_NS = 1_000_000_000
 
 def read_comparison(mesh: RunReport, alone: RunReport) -> str:
     """Latency, throughput and cache hits with the mesh against without, the busiest region first."""
+    if mesh.total.ttft is None or alone.total.ttft is None:
+        return "A run without answers leaves nothing to compare."
     regions = sorted(mesh.regions, key=lambda region: -alone.regions[region].requests)
     pairs = [(region, mesh.regions[region], alone.regions[region]) for region in regions]
     latencies = [f"{_latency(one, other)} in {region}{_seconds(one, other)}" for region, one, other in pairs]

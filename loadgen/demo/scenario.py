@@ -37,13 +37,13 @@ class DemoScenario:
     """Day in the US, evening in the EU, night in Japan (SkyWalker §5.2 has 120, 40 and 40 clients)."""
 
     regions: tuple[RegionScenario, ...] = (
-        _region("us-east-1", "US", 60),
-        _region("eu-west-1", "EU", 15),
-        _region("ap-northeast-1", "JP", 8),
+        _region("us-east-1", "US", 96),
+        _region("eu-west-1", "EU", 24),
+        _region("ap-northeast-1", "JP", 12),
     )
     model: ModelName = MODEL
     preset: str = "llama-3.1-8b-l4"
-    slots: int = 8
+    slots: int = 12
     """Requests that an engine runs at once: fewer than its memory would allow, so that some dozens of clients fill a
     region and one small machine can carry them all."""
     load_s: float = 28.0

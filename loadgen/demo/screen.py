@@ -91,7 +91,9 @@ class Screen:
     def _clock(self) -> str:
         share = self._cpu.latest_share
         cpu = "" if share is None else f"  CPU {share:.0%}"
-        return f"{self._runner.load_s:.0f} of {self._runner.planned_load_s:.0f} s{cpu}"
+        sent_s, planned_s = self._runner.load_s, self._runner.planned_load_s
+        last = "  no more is sent, what runs may finish" if sent_s >= planned_s else ""
+        return f"{sent_s:.0f} of {planned_s:.0f} s{cpu}{last}"
 
     def _line(self) -> str:
         regions = (

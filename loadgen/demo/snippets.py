@@ -20,13 +20,6 @@ def openai_snippet(url: str, model: ModelName) -> str:
     return f"""from openai import OpenAI
 
 client = OpenAI(base_url="{url}/v1", api_key="unused")
-stream = client.chat.completions.create(
-    model="{model}",
-    messages=[{{"role": "user", "content": "{_QUESTION}"}}],
-    max_tokens=20,
-    stream=True,
-)
-for chunk in stream:
-    if chunk.choices:
-        print(chunk.choices[0].delta.content or "", end="", flush=True)
-print()"""
+messages = [{{"role": "user", "content": "{_QUESTION}"}}]
+answer = client.chat.completions.create(model="{model}", messages=messages, max_tokens=20)
+print(answer.choices[0].message.content)"""

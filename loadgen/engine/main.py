@@ -87,4 +87,10 @@ def main(
         ignore_eos=ignore_eos,
     )
     configs = [replace(config, port=port + index if port else 0) for index in range(count)]
-    uvloop.run(serve_until_stopped(configs, Announcement(as_json)))
+    try:
+        uvloop.run(serve_until_stopped(configs, Announcement(as_json)))
+    except ExceptionGroup as failures:
+        of_the_network, others = failures.split(OSError)
+        if of_the_network is None or others is not None:
+            raise
+        raise click.ClickException(str(of_the_network.exceptions[0])) from failures

@@ -113,7 +113,8 @@ async def test_it_serves_says_so_and_logs_a_line_per_request(
             )
         async with session.get(f"{gateway.admin_url}/admin/state") as state:
             assert (await state.json())["gateway"] == "us-1"
-        await gateway.until_logged("request", outcome="completed", replica="us-1-r0", gateway="us-1")
+        expected = {"outcome": "completed", "replica": "us-1-r0", "gateway": "us-1", "tenant": "default"}
+        await gateway.until_logged("request", **expected, placed_by="local_explore", output_tokens=6)
         gateway.signal(signal.SIGTERM)
         assert await gateway.process.wait() == 0
     assert "hello" not in json.dumps(gateway.log_lines), "no content in any log line"
@@ -230,7 +231,8 @@ async def test_check_prints_the_effective_file(tmp_path: Path, engine: FakeEngin
     file = region_file(tmp_path, "us-1", US, engine, queue={"wait_max": "5s"})
     status, out, _ = await finished("check", file)
     assert status == 0
-    assert yaml.safe_load(out)["queue"] == {"length_max": 10_000, "wait_max": "5s"}
+    assert yaml.safe_load(out)["queue"]["wait_max"] == "5s"
+    assert yaml.safe_load(out)["queue"]["length_max"] == 10_000
     (tmp_path / "effective.yaml").write_text(out)
     assert await finished("check", tmp_path / "effective.yaml", "--json") == (
         0,

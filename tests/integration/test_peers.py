@@ -339,9 +339,7 @@ async def two_regions_apart(
 ) -> AsyncIterator[tuple[Wan, Region, Region]]:
     """US and EU, each reaching the other over a long line that can be cut."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
-    table = parse_round_trips(f"{US.region},{EU.region},{round_trip_ms}")
-    async with asyncio.TaskGroup() as tasks:
-        wan = Wan(table, tasks)
+    async with Wan(parse_round_trips(f"{US.region},{EU.region},{round_trip_ms}")) as wan:
         seen_from_us = await wan.route(US.region, EU.region, eu.config.listen.peers.port)
         seen_from_eu = await wan.route(EU.region, US.region, us.config.listen.peers.port)
         far_eu, far_us = at_port(eu.config, seen_from_us), at_port(us.config, seen_from_eu)
@@ -350,12 +348,9 @@ async def two_regions_apart(
         for region in (us, eu):
             await region.start()
             mesh.on_close(region.stop)
-        try:
-            await until(lambda: usable_peers(us.gateway) == usable_peers(eu.gateway) == 1)
-            await us.become_busy()
-            yield wan, us, eu
-        finally:
-            await wan.aclose()
+        await until(lambda: usable_peers(us.gateway) == usable_peers(eu.gateway) == 1)
+        await us.become_busy()
+        yield wan, us, eu
 
 
 def at_port(config: GatewayConfig, port: int) -> GatewayConfig:

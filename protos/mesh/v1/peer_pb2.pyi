@@ -338,6 +338,8 @@ class ForwardRequest(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    STORES_RESPONSE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     origin_gateway_id: _builtins.str
     hops_in_region: _builtins.int
@@ -347,6 +349,10 @@ class ForwardRequest(_message.Message):
     path: _builtins.str
     """Path of the engine API, for example /v1/chat/completions."""
     body: _builtins.bytes
+    method: _builtins.str
+    """Method of the call; empty means POST."""
+    stores_response: _builtins.bool
+    """The engine keeps the answer under its id, and later requests may refer to it."""
     @_builtins.property
     def stamp(self) -> Global___ResidencyStamp: ...
     @_builtins.property
@@ -366,10 +372,12 @@ class ForwardRequest(_message.Message):
         path: _builtins.str = ...,
         headers: _abc.Iterable[Global___Header] | None = ...,
         body: _builtins.bytes = ...,
+        method: _builtins.str = ...,
+        stores_response: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile", "stamp", b"stamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "stamp", b"stamp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "method", b"method", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "stamp", b"stamp", "stores_response", b"stores_response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

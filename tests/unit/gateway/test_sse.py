@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sse import EventScanner, TokenUsage, inspect_answer
+from gateway.sse import Answer, EventScanner, TokenUsage, first_id_of, inspect_answer
 
 
 def event(document: object) -> bytes:
@@ -38,6 +38,33 @@ DONE = b"data: [DONE]\n\n"
 WHOLE = ROLE + HELLO + WORLD + STOP + USAGE + DONE
 BUSY = event({"error": {"message": "busy", "type": "Service Unavailable", "param": None, "code": 503}})
 ABORT = chat({"content": "x"}, "abort", stop_reason=None)
+
+
+def named(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\n".encode() + event({"type": kind, **fields})
+
+
+RESPONSE = {"id": "resp_1", "object": "response", "status": "in_progress", "error": None, "usage": None}
+COUNTED = {"input_tokens": 14, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 16}
+CREATED = named("response.created", response=RESPONSE, sequence_number=0)
+ADDED = named("response.output_item.added", item={"type": "message", "content": []}, sequence_number=1)
+DELTA = named("response.output_text.delta", delta="Hello", sequence_number=2)
+COMPLETED = named("response.completed", response={**RESPONSE, "status": "completed", "usage": COUNTED})
+INCOMPLETE = named("response.incomplete", response={**RESPONSE, "status": "incomplete", "usage": COUNTED})
+RESPONSE_FAILED = named("response.failed", response={**RESPONSE, "status": "failed"})
+RESPONSE_CANCELLED = named("response.completed", response={**RESPONSE, "status": "cancelled"})
+WHOLE_RESPONSE = CREATED + named("response.in_progress", response=RESPONSE) + ADDED + DELTA + DELTA + COMPLETED
+
+MESSAGE_START = named("message_start", message={"id": "m", "usage": {"input_tokens": 22, "output_tokens": 0}})
+BLOCK_START = named("content_block_start", index=0, content_block={"type": "text", "text": ""})
+PING = named("ping")
+BLOCK_DELTA = named("content_block_delta", index=0, delta={"type": "text_delta", "text": "Hello"})
+BLOCK_STOP = named("content_block_stop", index=0)
+MESSAGE_DELTA = named("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 6})
+MESSAGE_ABORT = named("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 6})
+MESSAGE_STOP = named("message_stop")
+WHOLE_MESSAGE = MESSAGE_START + BLOCK_START + PING + BLOCK_DELTA * 2 + BLOCK_STOP + MESSAGE_DELTA + MESSAGE_STOP
+OVERLOADED = named("error", error={"type": "overloaded_error", "message": "busy"})
 
 
 def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
@@ -101,7 +128,16 @@ class TestFirstToken:
             chat({"role": "assistant", "content": ""}, "stop"),
             completion("x"),
             completion(""),
-            event({"type": "response.created"}),
+            event({"type": "something.new"}),
+            DELTA,
+            named("response.reasoning_text.delta", delta="hm"),
+            named("response.function_call_arguments.delta", delta="{"),
+            COMPLETED,
+            INCOMPLETE,
+            BLOCK_DELTA,
+            named("content_block_delta", delta={"type": "input_json_delta", "partial_json": ""}),
+            named("content_block_delta", delta={"type": "thinking_delta", "thinking": "hm"}),
+            MESSAGE_DELTA,
         ],
     )
     def test_these_are_tokens(self, first: bytes) -> None:
@@ -120,6 +156,15 @@ class TestFirstToken:
             DONE,
             BUSY,
             ABORT,
+            CREATED,
+            named("response.in_progress", response=RESPONSE),
+            ADDED,
+            RESPONSE_FAILED,
+            RESPONSE_CANCELLED,
+            MESSAGE_START,
+            BLOCK_START,
+            PING,
+            OVERLOADED,
         ],
     )
     def test_these_are_not(self, first: bytes) -> None:
@@ -151,6 +196,12 @@ class TestFaults:
             (event({"object": "error", "message": "no", "code": 400}), 400),
             (b'event: error\ndata: {"message":"no"}\n\n', None),
             (b"event: error\ndata: it broke\n\n", None),
+            (OVERLOADED, 503),
+            (event({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}), 400),
+            (event({"type": "error", "error": {"type": "api_error", "message": "no"}}), None),
+            (named("error", code="server_error", message="no", sequence_number=4), None),
+            (RESPONSE_FAILED, None),
+            (RESPONSE_CANCELLED, None),
             (b'data: {"message":"no"}\nevent: error\n\n', None),
         ],
     )
@@ -201,7 +252,7 @@ class TestEnd:
         assert not scan(ROLE, HELLO, HELLO, HELLO, HELLO, HELLO)[0].is_finished
 
     def test_streams_of_other_shapes_may_simply_end(self) -> None:
-        assert scan(b'event: response.created\ndata: {"type":"response.created"}\n\n')[0].is_finished
+        assert scan(b'event: other\ndata: {"type":"other"}\n\n')[0].is_finished
 
     def test_usage_in_every_event_counts_once(self) -> None:
         counted = [chat({"content": "x"}, usage={"prompt_tokens": 5, "completion_tokens": n}) for n in range(9)]
@@ -209,6 +260,63 @@ class TestEnd:
 
     def test_no_usage_is_none(self) -> None:
         assert scan(ROLE + chat({"content": "usage"}, usage=None) + STOP + DONE)[0].usage is None
+
+
+class TestResponses:
+    @given(st.lists(st.integers(0, len(WHOLE_RESPONSE)), max_size=40))
+    def test_any_split_gives_the_same_bytes_and_the_same_story(self, cuts: list[int]) -> None:
+        scanner, released = scan(*pieces(WHOLE_RESPONSE, cuts))
+        assert released == WHOLE_RESPONSE
+        assert (scanner.data_events, scanner.done, scanner.fault) == (6, True, None)
+        assert scanner.is_finished
+        assert (scanner.usage, scanner.response_id) == (TokenUsage(14, 16, 8), "resp_1")
+
+    def test_the_id_is_known_before_the_first_token(self) -> None:
+        scanner = EventScanner()
+        scanner.feed(CREATED)
+        assert (scanner.response_id, scanner.saw_token) == ("resp_1", False)
+
+    @pytest.mark.parametrize("end", [COMPLETED, INCOMPLETE])
+    def test_it_ends_with_its_own_event_and_not_before(self, end: bytes) -> None:
+        assert not scan(CREATED + ADDED + DELTA, DELTA)[0].is_finished
+        assert scan(CREATED + ADDED + DELTA, DELTA, end)[0].is_finished
+
+    def test_a_delta_that_talks_of_the_end_is_not_the_end(self) -> None:
+        talk = named("response.output_text.delta", delta='say "response.completed" or "message_stop"')
+        scanner, released = scan(CREATED + DELTA, talk)
+        assert (scanner.done, scanner.fault, released) == (False, None, CREATED + DELTA + talk)
+
+
+class TestMessages:
+    @given(st.lists(st.integers(0, len(WHOLE_MESSAGE)), max_size=40))
+    def test_any_split_gives_the_same_bytes_and_the_same_story(self, cuts: list[int]) -> None:
+        scanner, released = scan(*pieces(WHOLE_MESSAGE, cuts))
+        assert released == WHOLE_MESSAGE
+        assert (scanner.data_events, scanner.done, scanner.fault) == (8, True, None)
+        assert scanner.is_finished
+        assert (scanner.usage, scanner.response_id) == (TokenUsage(22, 6, None), None)
+
+    def test_it_ends_with_its_own_event_and_not_before(self) -> None:
+        assert not scan(MESSAGE_START + BLOCK_DELTA, BLOCK_STOP, MESSAGE_DELTA)[0].is_finished
+
+    def test_an_end_without_a_reason_is_an_abort(self) -> None:
+        scanner, released = scan(MESSAGE_START + BLOCK_DELTA, MESSAGE_ABORT, MESSAGE_STOP)
+        assert scanner.fault is not None
+        assert released == MESSAGE_START + BLOCK_DELTA + MESSAGE_ABORT
+
+    def test_a_count_in_between_is_no_abort(self) -> None:
+        scanner, _ = scan(MESSAGE_START + BLOCK_DELTA, MESSAGE_ABORT, BLOCK_DELTA, MESSAGE_DELTA, MESSAGE_STOP)
+        assert (scanner.fault, scanner.done) == (None, True)
+
+    def test_tokens_from_the_cache_are_counted_beside_the_others_and_added(self) -> None:
+        counted = {
+            "input_tokens": 5,
+            "cache_read_input_tokens": 16,
+            "cache_creation_input_tokens": 1,
+            "output_tokens": 2,
+        }
+        body = json.dumps({"type": "message", "stop_reason": "end_turn", "usage": counted})
+        assert inspect_answer(body.encode()) == Answer(None, TokenUsage(22, 2, 16))
 
 
 class TestOversizedEvents:
@@ -241,7 +349,24 @@ class TestWholeAnswers:
         body = json.dumps(
             {"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
         )
-        assert inspect_answer(body.encode()) == (None, TokenUsage(3, 4, None))
+        assert inspect_answer(body.encode()) == Answer(None, TokenUsage(3, 4, None))
+
+    def test_a_response_says_its_id(self) -> None:
+        body = json.dumps({**RESPONSE, "status": "incomplete", "usage": COUNTED}).encode()
+        assert inspect_answer(body) == Answer(None, TokenUsage(14, 16, 8), "resp_1")
+        assert inspect_answer(b'{"id":"chatcmpl-1","object":"chat.completion"}').response_id is None
+
+    @pytest.mark.parametrize(
+        ("beginning", "found"),
+        [
+            (b'{"id":"resp_1","created_at":1,"output":[', "resp_1"),
+            (b' {\n "id": "resp_1"', "resp_1"),
+            (b'{"output":[{"id":"msg_1"', None),
+            (b'{"id":"%b"' % (b"x" * 300), None),
+        ],
+    )
+    def test_an_answer_too_large_to_read_says_its_id_first(self, beginning: bytes, found: str | None) -> None:
+        assert first_id_of(beginning) == found
 
     @pytest.mark.parametrize(
         "body",
@@ -250,14 +375,17 @@ class TestWholeAnswers:
             b"[]",
             b"<html>",
             b'{"choices":[{"finish_reason":"abort"}]}',
+            b'{"object":"response","status":"cancelled"}',
+            b'{"object":"response","status":"failed","error":{"code":"server_error"}}',
+            b'{"type":"message","stop_reason":null}',
             b'{"error":{"code":500}}',
             b'{"choices":[{"finish_reason":"stop"}',
         ],
     )
     def test_what_is_no_answer_is_a_fault(self, body: bytes) -> None:
-        assert inspect_answer(body)[0] is not None
+        assert inspect_answer(body).fault is not None
 
     def test_faults_quote_nothing(self) -> None:
-        fault, _ = inspect_answer(b'{"error":{"message":"your prompt was: secret","code":500}}')
+        fault = inspect_answer(b'{"error":{"message":"your prompt was: secret","code":500}}').fault
         assert fault is not None
         assert "secret" not in fault.detail

@@ -123,7 +123,11 @@ async def test_each_turn_carries_the_replies_before_it_and_one_connection_serves
     async def answer(request: web.Request) -> web.StreamResponse:
         bodies.append(await request.json())
         ports.add(request.transport.get_extra_info("peername") if request.transport else None)
-        return await send(request, token("Good "), token("day"), DONE)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(token("Good ") + token("day") + DONE)
+        await asyncio.sleep(0.01)  # the end of the body comes by itself, as it does from a gateway
+        return response
 
     await run_against(answer, load_s=0.3)
     roles = [[message["role"] for message in body["messages"]] for body in bodies[:4]]
@@ -156,7 +160,7 @@ async def test_an_answer_that_is_not_whole_is_a_failure(pieces: tuple[bytes, ...
 
 async def test_a_refusal_is_a_failure_with_its_status_and_reason() -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
-        return await send(request, b'{"error": {"message": "the queue is full"}}', status=503)
+        return await send(request, b'{"error": {"message":\n "the queue   is full"}}', status=503)
 
     for record in await run_against(refuse):
         assert record.end is RequestEnd.FAILED
@@ -230,3 +234,18 @@ async def test_tallies_and_callbacks_follow_every_request() -> None:
     assert tally.completed == tally.answered == tally.forwarded == len(heard)
     assert tally.tokens == 2 * len(heard)
     assert tally.waiting == tally.streaming == tally.failed == 0
+
+
+async def test_tokens_that_come_after_the_load_are_told_apart() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(token("in") + token("time"))
+        await until(lambda: runner.load_s >= 0.1)
+        await response.write(token("late") + DONE)
+        return response
+
+    async with serving(answer) as url:
+        runner = runner_for(plan_for(url, load_s=0.1))
+        await runner.run()
+    assert [(record.tokens_in_time, record.output_tokens) for record in runner.records] == [(2, 3)]

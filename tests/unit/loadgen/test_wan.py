@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -66,9 +67,8 @@ async def network() -> AsyncIterator[Network]:
         server = await asyncio.start_server(_echo, "127.0.0.1", 0)
         stack.callback(server.close)
         port = server.sockets[0].getsockname()[1]
-        async with asyncio.TaskGroup() as tasks:
-            async with contextlib.aclosing(Wan(table, tasks, in_flight_bytes_max=IN_FLIGHT_BYTES_MAX)) as wan:
-                yield Network(wan, port, await wan.route(US, EU, port), stack)
+        async with Wan(table, in_flight_bytes_max=IN_FLIGHT_BYTES_MAX) as wan:
+            yield Network(wan, port, await wan.route(US, EU, port), stack)
 
 
 async def test_a_connection_pays_for_the_handshake_and_each_way(network: Network) -> None:
@@ -201,3 +201,33 @@ def test_the_table_reads_both_ways() -> None:
 def test_a_wrong_line_is_named(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_round_trips(text)
+
+
+async def test_leaving_drops_every_connection_also_one_that_is_just_being_made() -> None:
+    async with asyncio.timeout(10):
+        server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+        async with server, Wan(RoundTripTable({frozenset((US, EU)): ROUND_TRIP_S})) as wan:
+            route = await wan.route(US, EU, server.sockets[0].getsockname()[1])
+            settled = await asyncio.open_connection("127.0.0.1", route)
+            settled[1].write(b"x")
+            await settled[0].readexactly(1)
+            wan.cut(US, EU)
+            waiting = await asyncio.open_connection("127.0.0.1", route)
+        for reader, writer in (settled, waiting):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            await _close(writer)
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 3, 4])
+async def test_a_connection_that_arrives_while_we_leave_is_dropped(iterations: int) -> None:
+    """Between accepting it and telling us; at the second step asyncio of Python 3.11 itself fails to close it."""
+    async with asyncio.timeout(10):
+        async with Wan(RoundTripTable({frozenset((US, EU)): ROUND_TRIP_S})) as wan:
+            caller = socket.create_connection(("127.0.0.1", await wan.route(US, EU, port=9)))
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection(sock=caller)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        await _close(writer)

@@ -261,10 +261,10 @@ async def test_leaving_a_leg_early_cancels_the_call(peer: FakePeer, origin: Orig
     cancelled = asyncio.Event()
 
     async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-        await context.write(codec.accepted_to_pb())
-        if with_head:
-            await context.write(codec.head_to_pb(HEAD))
         try:
+            await context.write(codec.accepted_to_pb())
+            if with_head:
+                await context.write(codec.head_to_pb(HEAD))
             await asyncio.Event().wait()
         finally:
             cancelled.set()

@@ -72,6 +72,11 @@ def test_a_region_without_answers_is_not_compared() -> None:
     assert "not comparable in eu-west-1." in read_comparison(mesh, report("alone", record(US, 100)))
 
 
+def test_a_run_without_answers_is_not_compared_at_all() -> None:
+    text = read_comparison(report("mesh"), report("alone", record(US, 100)))
+    assert text == "A run without answers leaves nothing to compare."
+
+
 def test_caveats_name_a_busy_machine_an_early_stop_open_requests_and_small_samples() -> None:
     quiet = report("alone", *[record(US, 100)] * 100, *[record(EU, 100)] * 99)
     busy = replace(quiet, name="mesh", machine=MachineUse(0.72, 0.9), is_partial=True)

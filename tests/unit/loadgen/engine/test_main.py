@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -60,6 +61,15 @@ async def test_a_signal_ends_streams_with_abort_and_the_process_with_success(num
     assert begun.startswith(b"data: ")
     assert b'"finish_reason":"abort"' in rest
     assert rest.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_taken_port_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = CliRunner().invoke(main, ["--model", "m", "--port", str(taken.getsockname()[1])])
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert "address already in use" in result.output
 
 
 def test_help_names_the_presets() -> None:

@@ -1,0 +1,44 @@
+"""Who a client is and what its key lets it do: what the keys file says, in the form that the HTTP edge keeps to.
+
+Nothing here reads a file, counts anything, or knows a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NewType
+
+from gateway.core.vocabulary import ModelName, PlaceRule, TenantName
+
+KeyId = NewType("KeyId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What one key may cost us; None where it is bounded by the gateway's own limits alone."""
+
+    concurrency_max: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Prompt and output together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """What a credential has been found to stand for."""
+
+    key_id: KeyId
+    tenant: TenantName
+    limits: KeyLimits = field(default_factory=KeyLimits)
+    process: PlaceRule | None = None
+    """Narrows where the policy lets this tenant's requests be processed."""
+    models: frozenset[ModelName] | None = None
+    """None: every model."""
+
+    def may_use(self, model: ModelName) -> bool:
+        return self.models is None or model in self.models
+
+
+KeyCheck = Callable[[str], ClientKey | None]
+"""From what a client presented, empty for nothing, to its key. It must take as long over a wrong one as a right one."""

@@ -1,0 +1,47 @@
+"""The calls of an engine's API that may be made through a gateway. Whatever else an engine offers (loading adapters,
+sleeping, aborting others) stays closed.
+
+The edge that takes calls from clients and the one that takes them from other gateways go by the same list. Values only.
+"""
+
+from __future__ import annotations
+
+import re
+
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
+RESPONSES_PATH = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
+COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
+EMBEDDINGS_PATH = "/v1/embeddings"
+RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
+SCORE_PATHS = ("/v1/score", "/score")
+
+POSTED_PATHS = (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    RESPONSES_PATH,
+    MESSAGES_PATH,
+    COUNT_TOKENS_PATH,
+    EMBEDDINGS_PATH,
+    *RERANK_PATHS,
+    *SCORE_PATHS,
+)
+"""What takes a body that names a model."""
+
+RESPONSE_ID_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+"""Ids of stored responses that may become part of a path."""
+_QUERY = r"(?:\?[A-Za-z0-9_.=&%\[\]-]{1,512})?"
+_STORED = re.compile(rf"{RESPONSES_PATH}/(?P<id>{RESPONSE_ID_PATTERN.pattern})(?P<cancel>/cancel)?{_QUERY}")
+
+
+def stored_response_of(method: str, path: str) -> str | None:
+    """The id of the stored response that a call looks at, cancels or deletes; None for any other call."""
+    match = _STORED.fullmatch(path)
+    if match is None or method not in (("POST",) if match["cancel"] else ("GET", "DELETE")):
+        return None
+    return match["id"]
+
+
+def is_engine_call(method: str, path: str) -> bool:
+    return (method == "POST" and path in POSTED_PATHS) or stored_response_of(method, path) is not None

@@ -1,0 +1,192 @@
+"""Keeps clients' connections within bounds before there is a request: how many, how large their headers, how slow.
+
+What it answers by itself looks like any other error of ours, and nothing a client sent is ever logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from gateway.http import errors
+from gateway.http.errors import ErrorKind, error_body, error_headers
+from gateway.http.parse import fresh_request_id
+from gateway.http.settings import HttpSettings
+from gateway.http.sink import error_response
+
+OnFault = Callable[[BaseException], None]
+"""Told of every exception that is nobody's but ours."""
+
+_GOODBYE_S = 1.0
+"""A client that is turned away may take this long to read why."""
+_GOODBYES_MAX = 256
+"""Beyond this many at once, connections are cut without a word."""
+
+
+class GuardedRunner(web.AppRunner):
+    """Runs an app behind a guarded server."""
+
+    __slots__ = ("_on_fault", "_settings")
+
+    def __init__(self, app: web.Application, settings: HttpSettings, on_fault: OnFault, **options: Any) -> None:
+        super().__init__(
+            app,
+            max_line_size=settings.header_line_bytes_max,
+            max_field_size=settings.header_line_bytes_max,
+            max_headers=settings.header_count_max,
+            keepalive_timeout=settings.idle_connection_s,
+            access_log=None,
+            **options,
+        )
+        self._settings = settings
+        self._on_fault = on_fault
+
+    async def _make_server(self) -> web.Server:
+        return _GuardedServer(await super()._make_server(), self._settings, self._on_fault)
+
+
+class _GuardedServer(web.Server):
+    """Makes a protocol for each connection that comes in."""
+
+    def __init__(self, plain: web.Server, settings: HttpSettings, on_fault: OnFault) -> None:
+        super().__init__(
+            plain.request_handler,
+            request_factory=plain.request_factory,
+            handler_cancellation=plain.handler_cancellation,
+            **plain._kwargs,  # noqa: SLF001 - the options of the server that this one stands in for
+        )
+        self.settings = settings
+        self.on_fault = on_fault
+        self._goodbyes: set[_Goodbye] = set()
+
+    def __call__(self) -> web.RequestHandler:
+        if len(self._connections) < self.settings.connections_max:
+            return _Connection(self, self._loop, **self._kwargs)
+        return cast(web.RequestHandler, _Goodbye(self._goodbyes, self._loop))
+
+    async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own signature
+        for goodbye in tuple(self._goodbyes):
+            goodbye.cut()
+        await super().shutdown(timeout)
+
+
+class _Connection(web.RequestHandler):
+    """One client's connection, with a limit on the size of its headers and on the time they take."""
+
+    __slots__ = ("_headers_bytes", "_headers_timer", "_on_fault", "_settings")
+
+    def __init__(self, server: _GuardedServer, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+        super().__init__(server, loop=loop, **options)
+        self._settings = server.settings
+        self._on_fault = server.on_fault
+        self._headers_bytes = 0
+        self._headers_timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._waiter is None or self._waiter.done():
+            self._headers_are_over()
+        elif data:
+            self._headers_continue(len(data))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._headers_are_over()
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp's own signature
+    ) -> web.StreamResponse:
+        """In place of aiohttp's own, which logs what the client sent and answers in plain text."""
+        if status >= 500 and exc is not None:
+            self._on_fault(exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun; there is no room for another")
+        response = error_response(_kind_of(status, exc), fresh_request_id(), self._settings)
+        response.force_close()
+        return response
+
+    def log_exception(self, *_: Any, **options: Any) -> None:
+        error = options.get("exc_info")
+        self._on_fault(error if isinstance(error, BaseException) else AssertionError("a handler returned no response"))
+
+    def _headers_continue(self, received: int) -> None:
+        """What has come so far is no whole request yet."""
+        self._headers_bytes += received
+        if self._headers_bytes > self._settings.headers_bytes_max:
+            self._turn_away(errors.HEADERS_TOO_LARGE)
+        elif self._headers_timer is None:
+            wait_s = self._settings.headers_s
+            self._headers_timer = self._loop.call_later(wait_s, self._turn_away, errors.HEADERS_INCOMPLETE)
+
+    def _headers_are_over(self) -> None:
+        self._headers_bytes = 0
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    def _turn_away(self, kind: ErrorKind) -> None:
+        self._headers_are_over()
+        if self.transport is not None:
+            self.transport.write(raw_answer(kind))
+        self.force_close()
+
+
+class _Goodbye(asyncio.Protocol):
+    """Turns one connection away: says why, lets the client read it, and is gone."""
+
+    def __init__(self, all_of_them: set[_Goodbye], loop: asyncio.AbstractEventLoop) -> None:
+        self._all = all_of_them
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "HTTP comes over streams"
+        self._transport = transport
+        if len(self._all) >= _GOODBYES_MAX:
+            transport.abort()
+            return
+        self._all.add(self)
+        self._timer = self._loop.call_later(_GOODBYE_S, self.cut)
+        transport.write(raw_answer(errors.TOO_MANY_CONNECTIONS))
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own signature
+        if self in self._all:
+            self._all.discard(self)
+            self._timer.cancel()
+
+    def cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def tell_loop(error: BaseException) -> None:
+    """For where there is no log at hand."""
+    asyncio.get_running_loop().call_exception_handler({"message": "answering a client failed", "exception": error})
+
+
+def raw_answer(kind: ErrorKind) -> bytes:
+    """A whole HTTP/1.1 answer, for where there is no request to answer."""
+    body = error_body(kind)
+    headers = {**error_headers(kind), "content-length": str(len(body)), "connection": "close"}
+    lines = [f"HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _kind_of(status: int, error: BaseException | None) -> ErrorKind:
+    if status >= 500:
+        return errors.INTERNAL
+    is_too_many = isinstance(error, HttpProcessingError) and error.message.startswith("Too many headers")
+    return errors.HEADERS_TOO_LARGE if is_too_many or isinstance(error, LineTooLong) else errors.INVALID_REQUEST

@@ -1,0 +1,153 @@
+"""The one door for clients: who asks, and whether their key has anything left. Every route but health lies behind it.
+
+It must never log, keep or pass on a credential, nor tell a missing key from a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from aiohttp import web
+
+from gateway.callers import KeyCheck
+from gateway.clock import Clock
+from gateway.core.vocabulary import RequestId, RequestProfile
+from gateway.http.errors import (
+    CONCURRENCY_EXCEEDED,
+    HEADERS_TOO_LARGE,
+    INVALID_API_KEY,
+    REQUEST_RATE_EXCEEDED,
+    TOKEN_RATE_EXCEEDED,
+    ClientFault,
+    ErrorKind,
+)
+from gateway.http.health import HEALTH_PATHS
+from gateway.http.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
+from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read_caller
+from gateway.http.settings import HttpSettings
+from gateway.legs import RequestSummary
+
+CALLER = web.RequestKey("caller", Caller)
+_METER = web.RequestKey("meter", KeyMeter)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_BYTES_PER_TOKEN = 4
+"""A cautious guess at prompts, until the engine has counted."""
+_MILLISECOND_NS = 1_000_000
+_KINDS: dict[Limit, ErrorKind] = {
+    Limit.CONCURRENCY: CONCURRENCY_EXCEEDED,
+    Limit.REQUESTS: REQUEST_RATE_EXCEEDED,
+    Limit.TOKENS: TOKEN_RATE_EXCEEDED,
+}
+
+
+class Entrance:
+    """Lets clients in, each with its Caller under `request[CALLER]`, and counts what their keys use."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        clock: Clock,
+        is_running: Callable[[RequestId], bool],
+        check_key: KeyCheck | None,
+    ) -> None:
+        """`is_running` tells whether a request of that id is here already. Without `check_key` everybody may come in:
+        then only this machine, or whoever is in front of it, should be able to."""
+        self._settings = settings
+        self._clock = clock
+        self._is_running = is_running
+        self._check_key = check_key
+        self._meters = Meters()
+
+    def install(self, app: web.Application) -> None:
+        """The door goes behind whatever answers ClientFaults, and before every handler."""
+        app.middlewares.append(self._let_in)
+        app.on_response_prepare.append(self._tell_what_is_left)
+
+    def authenticate(self, request: web.Request) -> Caller:
+        """Raises ClientFault."""
+        key = None
+        if self._check_key is not None:
+            key = self._check_key(credential_of(request.headers))
+            if key is None:
+                raise ClientFault(INVALID_API_KEY)
+        return read_caller(request.headers, self._request_id_of(request), self._settings, key)
+
+    @contextmanager
+    def charging(self, request: web.Request, profile: RequestProfile, summary: RequestSummary) -> Iterator[None]:
+        """Sets tokens aside while a request runs, and replaces them at its end by what it really used.
+
+        Raises ClientFault when too few are left. `summary` is read at the end, when its owner has filled it in.
+        """
+        meter = request.get(_METER)
+        if meter is None:
+            yield
+            return
+        prompt = -(-profile.prompt_bytes // _BYTES_PER_TOKEN)
+        output = self._settings.output_tokens_reserved
+        if profile.output_tokens_max is not None:
+            output = max(profile.output_tokens_max, 0)
+        taken = _within(meter, prompt + output)
+        _refuse_if(meter.take_tokens(taken, self._clock.now_ns()))
+        try:
+            yield
+        finally:
+            meter.settle_tokens(taken, tokens_used(summary, prompt, output), self._clock.now_ns())
+
+    @web.middleware
+    async def _let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if sum(len(name) + len(value) for name, value in request.raw_headers) > self._settings.headers_bytes_max:
+            raise ClientFault(HEADERS_TOO_LARGE)
+        if request.path in HEALTH_PATHS:
+            return await handler(request)
+        caller = request[CALLER] = self.authenticate(request)
+        if caller.key is None:
+            return await handler(request)
+        meter = request[_METER] = self._meters.of(caller.key)
+        _refuse_if(meter.enter(self._clock.now_ns()))
+        try:
+            return await handler(request)
+        finally:
+            meter.leave()
+
+    async def _tell_what_is_left(self, request: web.Request, response: web.StreamResponse) -> None:
+        meter = request.get(_METER)
+        if meter is not None:
+            response.headers.update(rate_headers(meter, self._clock.now_ns()))
+
+    def _request_id_of(self, request: web.Request) -> RequestId:
+        """An id that is already running here is not used a second time."""
+        wanted = choose_request_id(request.headers)
+        return fresh_request_id() if self._is_running(wanted) else wanted
+
+
+def credential_of(headers: Mapping[str, str]) -> str:
+    """What OpenAI's clients send as a bearer token and Anthropic's as `x-api-key`; empty where there is neither."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def tokens_used(summary: RequestSummary, prompt_guess: int, output_guess: int) -> int:
+    """By the engine's own count where it gave one, else by the stream's events; nothing where no token came back."""
+    if summary.first_token_ns is None:
+        return 0
+    seen = summary.output_events if summary.is_event_stream else output_guess
+    prompt = prompt_guess if summary.prompt_tokens is None else summary.prompt_tokens
+    return prompt + (seen if summary.output_tokens is None else summary.output_tokens)
+
+
+def _within(meter: KeyMeter, tokens: int) -> int:
+    """No request needs more than a full bucket to begin; what it uses beyond that is settled at its end."""
+    return tokens if meter.tokens is None else min(tokens, meter.tokens.per_minute)
+
+
+def _refuse_if(exceeded: Exceeded | None) -> None:
+    if exceeded is None:
+        return
+    kind = _KINDS[exceeded.limit]
+    if exceeded.wait_ns:
+        kind = replace(kind, retry_after_s=math.ceil(exceeded.wait_ns / _MILLISECOND_NS) / 1000)
+    raise ClientFault(kind)

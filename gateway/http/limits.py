@@ -1,0 +1,178 @@
+"""Counts what each key uses: requests running, requests and tokens per minute. Pure: time is an argument.
+
+It never waits; a key that has used up its share is told for how long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.callers import ClientKey, KeyId, KeyLimits
+
+_MILLISECOND_NS = 1_000_000
+_MINUTE_NS = 60_000_000_000
+METERS_MAX = 200_000
+"""Twice what a keys file may hold, so that a key which is in use is not forgotten while files change."""
+
+
+class Limit(StrEnum):
+    CONCURRENCY = "concurrency"
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    limit: Limit
+    wait_ns: int
+    """Until it would pass, if nothing else is asked for meanwhile; 0 where only an end of others can help."""
+
+
+class Bucket:
+    """A minute's allowance that refills steadily.
+
+    It is kept as the moment when it would be full again (the generic cell rate algorithm, ITU-T I.371), so that
+    nothing has to be refilled. More than it holds may be taken, as a debt that is paid off before anything else.
+    """
+
+    __slots__ = ("_full_at_ns", "per_minute")
+
+    def __init__(self, per_minute: int) -> None:
+        assert per_minute > 0, "an allowance of nothing is a key that is disabled"
+        self.per_minute = per_minute
+        self._full_at_ns = 0
+
+    def wait_ns(self, amount: int, now_ns: int) -> int:
+        """0 when it may be taken now. More than a whole minute's allowance may be taken from a full bucket."""
+        return max(0, self.reset_ns(now_ns) + self._refill_ns(min(amount, self.per_minute)) - _MINUTE_NS)
+
+    def take(self, amount: int, now_ns: int) -> None:
+        self._full_at_ns = max(self._full_at_ns, now_ns) + self._refill_ns(amount)
+
+    def give_back(self, amount: int) -> None:
+        self._full_at_ns -= self._refill_ns(amount)
+
+    def remaining(self, now_ns: int) -> int:
+        return max(0, (_MINUTE_NS - self.reset_ns(now_ns)) * self.per_minute // _MINUTE_NS)
+
+    def reset_ns(self, now_ns: int) -> int:
+        """Until it is full again."""
+        return max(0, self._full_at_ns - now_ns)
+
+    def _refill_ns(self, amount: int) -> int:
+        return amount * _MINUTE_NS // self.per_minute
+
+
+class KeyMeter:
+    """What one key is using and has used."""
+
+    __slots__ = ("limits", "requests", "running", "tokens")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.limits = KeyLimits()
+        self.requests: Bucket | None = None
+        self.tokens: Bucket | None = None
+
+    def follow(self, limits: KeyLimits) -> None:
+        """Limits may change while the key is in use; what has been used stays used."""
+        if limits != self.limits:
+            self.limits = limits
+            self.requests = _resized(self.requests, limits.requests_per_minute)
+            self.tokens = _resized(self.tokens, limits.tokens_per_minute)
+
+    def enter(self, now_ns: int) -> Exceeded | None:
+        """Take a place and one request, or nothing at all. A key in debt for tokens need not send its body."""
+        exceeded = self._obstacle(now_ns)
+        if exceeded is None:
+            self.running += 1
+            if self.requests is not None:
+                self.requests.take(1, now_ns)
+        return exceeded
+
+    def leave(self) -> None:
+        self.running -= 1
+        assert self.running >= 0, "left more often than entered"
+
+    def take_tokens(self, amount: int, now_ns: int) -> Exceeded | None:
+        if self.tokens is None:
+            return None
+        wait_ns = self.tokens.wait_ns(amount, now_ns)
+        if wait_ns:
+            return Exceeded(Limit.TOKENS, wait_ns)
+        self.tokens.take(amount, now_ns)
+        return None
+
+    def settle_tokens(self, taken: int, used: int, now_ns: int) -> None:
+        """Replace what was set aside by what it came to."""
+        if self.tokens is None:
+            return
+        if used > taken:
+            self.tokens.take(used - taken, now_ns)
+        else:
+            self.tokens.give_back(taken - used)
+
+    def _obstacle(self, now_ns: int) -> Exceeded | None:
+        if self.limits.concurrency_max is not None and self.running >= self.limits.concurrency_max:
+            return Exceeded(Limit.CONCURRENCY, 0)
+        for limit, bucket in ((Limit.REQUESTS, self.requests), (Limit.TOKENS, self.tokens)):
+            wait_ns = bucket.wait_ns(1, now_ns) if bucket is not None else 0
+            if wait_ns:
+                return Exceeded(limit, wait_ns)
+        return None
+
+
+class Meters:
+    """The meters of all keys, in a map that cannot grow for ever."""
+
+    def __init__(self, meters_max: int = METERS_MAX) -> None:
+        self._meters_max = meters_max
+        self._meters: dict[KeyId, KeyMeter] = {}
+
+    def __len__(self) -> int:
+        return len(self._meters)
+
+    def of(self, key: ClientKey) -> KeyMeter:
+        meter = self._meters.pop(key.key_id, None) or KeyMeter()
+        self._meters[key.key_id] = meter
+        meter.follow(key.limits)
+        if len(self._meters) > self._meters_max:
+            self._forget_one()
+        return meter
+
+    def _forget_one(self) -> None:
+        """The one that was looked at longest ago, unless something of it still runs."""
+        idle = next((key_id for key_id, meter in self._meters.items() if meter.running == 0), None)
+        if idle is not None:
+            del self._meters[idle]
+
+
+def rate_headers(meter: KeyMeter, now_ns: int) -> dict[str, str]:
+    """What is left, the way OpenAI's API says it; a limit that the key does not have is not mentioned."""
+    headers: dict[str, str] = {}
+    for unit, bucket in (("requests", meter.requests), ("tokens", meter.tokens)):
+        if bucket is not None:
+            headers[f"x-ratelimit-limit-{unit}"] = str(bucket.per_minute)
+            headers[f"x-ratelimit-remaining-{unit}"] = str(bucket.remaining(now_ns))
+            headers[f"x-ratelimit-reset-{unit}"] = format_reset(bucket.reset_ns(now_ns))
+    return headers
+
+
+def format_reset(duration_ns: int) -> str:
+    """`12ms`, `1.5s`, `6m0s`: never less than it is."""
+    milliseconds = -(-duration_ns // _MILLISECOND_NS)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    seconds = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def _resized(bucket: Bucket | None, per_minute: int | None) -> Bucket | None:
+    if per_minute is None:
+        return None
+    if bucket is None:
+        return Bucket(per_minute)
+    bucket.per_minute = per_minute
+    return bucket

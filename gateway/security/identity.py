@@ -1,0 +1,82 @@
+"""Who a mesh certificate says its holder is: one gateway in one region of one trust domain.
+
+Names only: whether the certificate is to be believed was settled by the TLS handshake before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cryptography import x509
+
+from gateway.config import CERTIFICATE_NAME_PATTERN
+from gateway.core.vocabulary import GatewayId, RegionName
+
+AuthContext = Mapping[str, Iterable[bytes]]
+"""What gRPC learnt of a caller from its certificate."""
+
+TRUST_DOMAIN_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+TRUST_DOMAIN_LENGTH_MAX = 100
+"""Leaves room for the other names in a DNS name of at most 253 characters."""
+
+_SPIFFE_ID = "peer_spiffe_id"
+"""Set by gRPC, only where the certificate has exactly one URI and it is a SPIFFE id."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshIdentity:
+    trust_domain: str
+    region: RegionName
+    gateway_id: GatewayId
+
+    @property
+    def uri(self) -> str:
+        """The SPIFFE id, which says who calls."""
+        return f"spiffe://{self.trust_domain}/gateway/{self.region}/{self.gateway_id}"
+
+    @property
+    def dns_name(self) -> str:
+        """The same as a host name, which says who was called: gRPC clients compare no URI."""
+        return f"{self.gateway_id}.{self.region}.gateway.{self.trust_domain}"
+
+    def __str__(self) -> str:
+        return self.uri
+
+
+def parse_identity(uri: str) -> MeshIdentity:
+    """Raises ValueError for what is no gateway's SPIFFE id."""
+    scheme, _, rest = uri.partition("://")
+    trust_domain, *path = rest.split("/")
+    is_gateway = scheme == "spiffe" and len(path) == 3 and path[0] == "gateway"
+    if not is_gateway or not is_trust_domain(trust_domain) or not all(map(CERTIFICATE_NAME_PATTERN.fullmatch, path)):
+        raise ValueError(f"{uri!r} is not spiffe://TRUST-DOMAIN/gateway/REGION/GATEWAY")
+    return MeshIdentity(trust_domain, RegionName(path[1]), GatewayId(path[2]))
+
+
+def is_trust_domain(text: str) -> bool:
+    return len(text) <= TRUST_DOMAIN_LENGTH_MAX and TRUST_DOMAIN_PATTERN.fullmatch(text) is not None
+
+
+def caller_identity(auth: AuthContext) -> MeshIdentity:
+    """Raises ValueError for a caller without a certificate, or with one that names no gateway."""
+    uris = [uri.decode(errors="replace") for uri in auth.get(_SPIFFE_ID, ())]
+    if len(uris) != 1:
+        raise ValueError("the certificate holds no SPIFFE id, or several")
+    return parse_identity(uris[0])
+
+
+def certificate_identity(certificate: x509.Certificate) -> MeshIdentity:
+    """Raises ValueError where the certificate would not identify a gateway to callers and called alike."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        raise ValueError("the certificate holds no alternative names") from None
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(uris) != 1:
+        raise ValueError(f"the certificate holds {len(uris)} URIs where one is needed")
+    identity = parse_identity(uris[0])
+    if identity.dns_name not in names.get_values_for_type(x509.DNSName):
+        raise ValueError(f"the certificate lacks the DNS name {identity.dns_name}")
+    return identity

@@ -1,0 +1,237 @@
+"""Clients' keys: how one is made, kept and recognised. It keeps no secret, only salted hashes, and never names one.
+
+A key is `ns-<id>-<secret>` with 256 random bits of secret. Nobody can guess those, so a fast hash protects them as well
+as a slow one would, and a flood of wrong keys costs us no more than one of right ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
+
+from gateway.callers import ClientKey, KeyId, KeyLimits
+from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, fault_lines, parse_yaml
+from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, TenantName
+
+KEYS_MAX = 100_000
+KEYS_FILE_BYTES_MAX = 64 << 20
+MODELS_MAX = 1000
+PER_MINUTE_MAX = 10**12
+_SECRET_BYTES = 32
+_SALT_BYTES = 16
+_PERSON = b"nightside-key"
+_CREDENTIAL = re.compile(rf"ns-({ID_PATTERN.pattern})-([0-9a-f]{{{2 * _SECRET_BYTES}}})")
+_HASH = re.compile(rf"blake2b:([0-9a-f]{{{2 * _SALT_BYTES}}}):([0-9a-f]{{{2 * _SECRET_BYTES}}})")
+
+
+class KeysFileError(Exception):
+    """A keys file that cannot be used. One line per fault: `keys.yaml: keys[2].tenant: what is wrong`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretHash:
+    """What is kept of a secret."""
+
+    salt: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, secret: str, salt: bytes) -> Self:
+        digest = hashlib.blake2b(secret.encode(), digest_size=_SECRET_BYTES, salt=salt, person=_PERSON).digest()
+        return cls(salt, digest)
+
+    def matches(self, secret: str) -> bool:
+        """In the same time, whether and wherever they differ."""
+        return hmac.compare_digest(self.of(secret, self.salt).digest, self.digest)
+
+    def __str__(self) -> str:
+        return f"blake2b:{self.salt.hex()}:{self.digest.hex()}"
+
+
+def mint(key_id: str) -> tuple[str, SecretHash]:
+    """A new key, to be told once, and what to keep of it."""
+    secret = secrets.token_hex(_SECRET_BYTES)
+    return f"ns-{key_id}-{secret}", SecretHash.of(secret, secrets.token_bytes(_SALT_BYTES))
+
+
+# The file
+
+
+def _check_id(text: str) -> str:
+    if ID_PATTERN.fullmatch(text) is None:
+        raise ValueError(f"{text!r} should be 1 to 64 letters, digits, dots, dashes or underscores")
+    return text
+
+
+def _check_hash(text: str) -> str:
+    if _HASH.fullmatch(text) is None:
+        raise ValueError("is not what `nightside keys add` writes")
+    return text
+
+
+def _check_model(text: str) -> str:
+    if not text.isprintable() or " " in text or not 0 < len(text) <= MODEL_NAME_LENGTH_MAX:
+        raise ValueError(f"a model name is 1 to {MODEL_NAME_LENGTH_MAX} printable characters without spaces")
+    return text
+
+
+def parse_time(text: object) -> object:
+    """`2027-01-31` (its beginning, UTC) or `2027-01-31T12:00:00Z`. Raises ValueError in words."""
+    if isinstance(text, datetime):
+        return text
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise ValueError(f"{text!r} is not a time such as 2027-01-31 or 2027-01-31T12:00:00Z")
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+_Id = Annotated[str, AfterValidator(_check_id)]
+_Model = Annotated[str, AfterValidator(_check_model)]
+_Count = Annotated[int, Field(strict=True, ge=1, le=PER_MINUTE_MAX)]
+
+
+class _FileModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ProcessSection(_FileModel):
+    """Where requests of this key may be processed, besides what the policy says: both have to allow a place."""
+
+    jurisdictions: tuple[_Id, ...] = ()
+    regions: tuple[_Id, ...] = ()
+    denied_regions: tuple[_Id, ...] = ()
+
+    def rule(self) -> PlaceRule:
+        return PlaceRule(
+            frozenset(map(Jurisdiction, self.jurisdictions)),
+            frozenset(map(RegionName, self.regions)),
+            frozenset(map(RegionName, self.denied_regions)),
+        )
+
+
+class KeyEntry(_FileModel):
+    """One key as the file has it."""
+
+    id: _Id
+    hash: Annotated[str, AfterValidator(_check_hash)]
+    tenant: _Id
+    concurrency: _Count | None = None
+    requests_per_minute: _Count | None = None
+    tokens_per_minute: _Count | None = None
+    models: Annotated[tuple[_Model, ...], Field(min_length=1, max_length=MODELS_MAX)] | None = None
+    process: ProcessSection | None = None
+    expires: Annotated[datetime, BeforeValidator(parse_time)] | None = None
+    disabled: StrictBool = False
+
+    def secret_hash(self) -> SecretHash:
+        match = _HASH.fullmatch(self.hash)
+        assert match is not None, "checked when it was read"
+        return SecretHash(bytes.fromhex(match[1]), bytes.fromhex(match[2]))
+
+    def client_key(self) -> ClientKey:
+        return ClientKey(
+            KeyId(self.id),
+            TenantName(self.tenant),
+            KeyLimits(self.concurrency, self.requests_per_minute, self.tokens_per_minute),
+            process=self.process.rule() if self.process else None,
+            models=frozenset(map(ModelName, self.models)) if self.models else None,
+        )
+
+
+class KeysFile(_FileModel):
+    version: Literal[1] = 1
+    keys: Annotated[tuple[KeyEntry, ...], Field(max_length=KEYS_MAX)] = ()
+
+    def as_document(self) -> dict[str, Any]:
+        """As it is written: what is not set is left out."""
+        return {"version": 1, "keys": [self._entry(entry) for entry in self.keys]}
+
+    @staticmethod
+    def _entry(entry: KeyEntry) -> dict[str, Any]:
+        return entry.model_dump(mode="json", exclude_defaults=True)
+
+
+def read_keys_file(path: Path) -> KeysFile:
+    """Raises KeysFileError."""
+    try:
+        document = parse_yaml(_read_text(path))
+        file = KeysFile.model_validate(document)
+    except yaml.YAMLError as error:
+        raise KeysFileError(f"{path.name}: {error}") from error
+    except ValidationError as error:
+        lines = [f"{path.name}: {line}" for each in error.errors() for line in fault_lines(each)]
+        raise KeysFileError("\n".join(lines)) from error
+    seen: set[str] = set()
+    for index, entry in enumerate(file.keys):
+        if entry.id in seen:
+            raise KeysFileError(f"{path.name}: keys[{index}].id: {entry.id!r} is used twice")
+        seen.add(entry.id)
+    return file
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > KEYS_FILE_BYTES_MAX:
+            raise KeysFileError(f"{path.name}: is larger than {KEYS_FILE_BYTES_MAX >> 20} MiB")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise KeysFileError(f"{path.name}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise KeysFileError(f"{path.name}: is not UTF-8 text") from error
+
+
+# Recognising a key
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    key: ClientKey
+    secret: SecretHash
+    expires: datetime | None
+    disabled: bool
+
+    def is_valid(self, now: datetime) -> bool:
+        return not self.disabled and (self.expires is None or now < self.expires)
+
+
+class KeyTable:
+    """All keys of one file by id. Looking one up costs one hash, however many there are and whether it is right."""
+
+    def __init__(self, entries: Iterable[KeyEntry]) -> None:
+        self._kept = {
+            entry.id: _Kept(entry.client_key(), entry.secret_hash(), entry.expires, entry.disabled)
+            for entry in entries
+        }
+        self._nobody = _Kept(ClientKey(KeyId(""), TenantName("")), mint("nobody")[1], None, disabled=True)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, credential: str, now: datetime) -> ClientKey | None:
+        """The key that this credential proves, if it proves one that is valid now."""
+        key_id, secret = _parts(credential)
+        kept = self._kept.get(key_id, self._nobody)
+        is_proven = kept.secret.matches(secret)
+        return kept.key if is_proven and kept.is_valid(now) else None
+
+
+_NO_SECRET = "0" * 2 * _SECRET_BYTES
+
+
+def _parts(credential: str) -> tuple[str, str]:
+    """Something to look up also for what is no key at all."""
+    match = _CREDENTIAL.fullmatch(credential)
+    return (match[1], match[2]) if match else ("", _NO_SECRET)
