@@ -27,16 +27,18 @@ from gateway.core.events import (
     PolicyApplied,
     RequestArrived,
 )
-from gateway.core.residency import ResidencyPolicy, closed_policy, may_accept, may_process
+from gateway.core.residency import ResidencyPolicy, closed_policy, may_accept, may_enter, may_process
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
     Outcome,
     Place,
     PlaceRule,
+    RefusalReason,
     RequestId,
     RequestProfile,
     Target,
+    TenantName,
     peer_target,
     replica_target,
 )
@@ -46,6 +48,7 @@ UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"
 """Begins the outcome of a forward that was turned away: its reason follows."""
 
+_UNKNOWN_MODEL = frozenset({Outcome.REJECTED_UNKNOWN_MODEL, f"{REFUSED_PREFIX}{RefusalReason.UNKNOWN_MODEL}"})
 _SECOND_NS = 1_000_000_000
 
 
@@ -117,6 +120,7 @@ AuditRecord = AuditLine | LostLines
 class _Trail:
     """One request until it is finished."""
 
+    tenant: TenantName
     origin: Place
     origin_gateway_id: GatewayId | None
     hops: Hops
@@ -188,25 +192,25 @@ class Audit:
                 self._attempt_started(effect)
 
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        """Called once by each request's owner. After a crash of the core there may be a request it never saw."""
-        trail = self._trails.pop(id(profile), None) or self._trail_of_client(profile)
+        """Called once by each request's owner. What came after a crash of the core went nowhere, and has no trail."""
+        trail = self._trails.pop(id(profile), None)
+        if trail is None:
+            return
         if self._running.get(profile.request_id) is trail:
             del self._running[profile.request_id]
         self._keep(self._line(profile, trail, end.outcome, summary.ran_at))
 
     def _client_came(self, event: RequestArrived) -> None:
-        self._follow(event.profile, self._trail_of_client(event.profile))
-
-    def _trail_of_client(self, profile: RequestProfile) -> _Trail:
-        rule = may_process(self._policy, profile.tenant, self._place).why
-        return _Trail(self._place, None, Hops(), self._policy, rule, sent_under=None)
+        tenant = event.profile.tenant
+        rule = may_enter(self._policy, tenant).why
+        self._follow(event.profile, _Trail(tenant, self._place, None, Hops(), self._policy, rule, sent_under=None))
 
     def _forward_came(self, event: ForwardArrived, effects: list[Effect]) -> None:
         """One that is refused was seen here too, and is finished at once."""
         stamp = event.stamp
         sent_under = ResidencyPolicy(stamp.origin, stamp.rule, PlaceRule(), digest=stamp.policy_digest)
         rule = may_accept(self._policy, stamp.origin).why
-        trail = _Trail(stamp.origin, event.origin_gateway_id, event.hops, self._policy, rule, sent_under)
+        trail = _Trail(stamp.tenant, stamp.origin, event.origin_gateway_id, event.hops, self._policy, rule, sent_under)
         refusal = next((each for each in effects if isinstance(each, RefuseForward)), None)
         if refusal is None:
             self._follow(event.profile, trail)
@@ -223,13 +227,12 @@ class Audit:
         if trail is None or place is None:
             return
         policy = trail.sent_under or self._policy
-        tenant = TenantName("") if order.stamp is None else order.stamp.tenant
         trail.attempts[order.attempt] = AuditAttempt(
             target=str(order.target),
             region=place.region,
             jurisdiction=place.jurisdiction,
             policy=policy.digest,
-            rule=may_process(policy, tenant, place).why,
+            rule=may_process(policy, trail.tenant, place).why,
             result="open",
         )
 
@@ -254,7 +257,7 @@ class Audit:
             hops_in_region=trail.hops.in_region,
             hops_cross_region=trail.hops.cross_region,
             tenant=profile.tenant if trail.policy.logging.tenant else None,
-            model="" if outcome == Outcome.REJECTED_UNKNOWN_MODEL else profile.model,
+            model="" if outcome in _UNKNOWN_MODEL else profile.model,
             attempts=tuple(trail.attempts.values()),
             processed=None if ran_at is None else _processed(ran_at),
         )

@@ -12,14 +12,23 @@ from typing import assert_never
 
 from gateway.clock import Clock
 from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.events import AttemptEnded, FirstToken, ForwardArrived, LegAccepted, RequestArrived
+from gateway.core.events import (
+    AttemptEnded,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    RequestArrived,
+    ResponseStored,
+)
+from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import AttemptResult, RefusalReason, RequestProfile, TargetKind
 from gateway.driver import Driver, Mailbox
 from gateway.legs import Leg, LegFailure, LegHead, LegOpener, OutboundRequest, RequestSummary, Sink
-from gateway.sse import EventScanner, Fault, TokenUsage, inspect_answer
+from gateway.sse import EventScanner, Fault, TokenUsage, first_id_of, inspect_answer
 
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
+OPAQUE_BYTES = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,13 @@ class RequestOwner:
     async def _run_leg(self, order: StartLeg) -> None:
         """Run one attempt and answer it with its one AttemptEnded, whatever happens."""
         relay = _Relay(
-            self._context, self._mailbox, order, self._sink, summary=self._summary, arrived_ns=self._arrived_ns
+            self._context,
+            self._mailbox,
+            order,
+            self._sink,
+            outbound=self._outbound,
+            summary=self._summary,
+            arrived_ns=self._arrived_ns,
         )
         ended = _ended(order, AttemptResult.CANCELLED, "the owner left")
         scope = self._mailbox.leg_scope(order.attempt)
@@ -134,7 +149,17 @@ class RequestOwner:
 class _Relay:
     """One attempt's answer on its way from leg to sink. Nothing is sent until it is known to be worth sending."""
 
-    __slots__ = ("_arrived_ns", "_context", "_is_complete", "_mailbox", "_order", "_sink", "_summary", "_usage")
+    __slots__ = (
+        "_arrived_ns",
+        "_context",
+        "_is_complete",
+        "_mailbox",
+        "_order",
+        "_outbound",
+        "_sink",
+        "_summary",
+        "_usage",
+    )
 
     def __init__(
         self,
@@ -143,6 +168,7 @@ class _Relay:
         order: StartLeg,
         sink: Sink,
         *,
+        outbound: OutboundRequest,
         summary: RequestSummary,
         arrived_ns: int,
     ) -> None:
@@ -150,6 +176,7 @@ class _Relay:
         self._mailbox = mailbox
         self._order = order
         self._sink = sink
+        self._outbound = outbound
         self._summary = summary
         self._arrived_ns = arrived_ns
         self._usage: TokenUsage | None = None
@@ -199,10 +226,12 @@ class _Relay:
         if rest is None:
             if not body:
                 raise LegFailure(AttemptResult.FAILED, "an empty answer")
-            fault, self._usage = inspect_answer(body)
+            fault = self._inspect(head, body)
             if fault is not None:
                 return await self._answer_fault(head, fault)
             head = _with_length(head, body)
+        else:
+            self._stored(first_id_of(body))
         self._first_token()
         await self._start(head)
         await self._sink.write(body)
@@ -210,6 +239,18 @@ class _Relay:
             async for data in rest:
                 await self._sink.write(data)
         return self._completed()
+
+    def _inspect(self, head: LegHead, body: bytes) -> Fault | None:
+        """Numbers in bytes have nothing to look at, and what a stored response says of itself is no fault of now."""
+        if _content_type(head).startswith(OPAQUE_BYTES):
+            return None
+        answer = inspect_answer(body)
+        self._usage = answer.usage
+        if self._outbound.profile.is_control:
+            return None
+        if answer.fault is None:
+            self._stored(answer.response_id)
+        return answer.fault
 
     async def _hold_whole(self, chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
         """The body, and what is still to come of one that is too large to hold."""
@@ -230,12 +271,11 @@ class _Relay:
         finally:
             self._summary.output_events = scanner.data_events
 
-    async def _relay_scanned(
-        self, head: LegHead, chunks: AsyncIterator[bytes], scanner: EventScanner
-    ) -> AttemptEnded:
+    async def _relay_scanned(self, head: LegHead, chunks: AsyncIterator[bytes], scanner: EventScanner) -> AttemptEnded:
         held = await self._hold_events(scanner, chunks)
         if scanner.fault is not None:
             return await self._answer_fault(head, scanner.fault)
+        self._stored(scanner.response_id)
         self._first_token()
         await self._start(head)
         write = self._sink.write
@@ -297,6 +337,12 @@ class _Relay:
         self._summary.is_event_stream = False
         return await self._answer_client_error(LegHead(fault.code or 500, JSON_HEADERS, head.ran_at), fault.body)
 
+    def _stored(self, response_id: str | None) -> None:
+        """Before the client hears of the answer: it may refer to it at once."""
+        if response_id is not None and self._outbound.stores_response:
+            key = stored_response_key(self._outbound.profile.tenant, response_id)
+            self._context.driver.submit(ResponseStored(self._order.request_id, self._order.attempt, key))
+
     def _first_token(self) -> None:
         if self._summary.first_token_ns is None:
             self._summary.first_token_ns = self._context.clock.now_ns() - self._arrived_ns
@@ -332,8 +378,11 @@ def _failure_of(status: int, detail: str) -> LegFailure | None:
 
 
 def _is_event_stream(head: LegHead) -> bool:
-    content_type = next((value for name, value in head.headers if name.lower() == "content-type"), "")
-    return content_type.lower().startswith(EVENT_STREAM)
+    return _content_type(head).startswith(EVENT_STREAM)
+
+
+def _content_type(head: LegHead) -> str:
+    return next((value for name, value in head.headers if name.lower() == "content-type"), "").lower()
 
 
 def _with_length(head: LegHead, body: bytes) -> LegHead:

@@ -656,6 +656,28 @@ class TestStoredResponses:
         one.tell(PolicyApplied(policy(US, process=rule(US))))
         assert ended(self.follow(one, "next")) == [("next", "rejected_unknown_response")]
 
+    def test_it_stays_pinned_though_the_memory_of_it_is_gone_meanwhile(self) -> None:
+        one = desk(replicas=4, config=CoreConfig(placement=PlacementConfig(stored_responses_max=1)))
+        home = self.stored(one)
+        one.wait(1 * MS)
+        one.probe(home, waiting=1)
+        self.follow(one, "next")
+        self.stored(one, "other", "another-key")
+        one.tell(PolicyApplied(policy(US)))
+        assert "next" in one.core.requests
+        one.wait(1 * MS)
+        assert started(one.probe(home)) == [home]
+
+    def test_it_waits_in_vain_for_a_replica_that_left(self) -> None:
+        one = desk(replicas=2)
+        home = self.stored(one)
+        one.wait(1 * MS)
+        one.probe(home, waiting=1)
+        self.follow(one, "next")
+        one.tell(AssignmentApplied(2, tuple(replica_spec(name) for name in ("r0", "r1") if name != home), ()))
+        assert started(one.probe()) == []
+        assert ended(one.wait(61 * SECOND)) == [("next", "expired_in_queue")]
+
     def test_a_peer_that_does_not_know_it_ends_the_search(self) -> None:
         one = busy_desk()
         self.stored(one)
