@@ -59,6 +59,8 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
+from gateway.driver import Step
+from gateway.journal import encode_step
 from tests.support.core import MS, profile
 
 RTT_NS = 80 * MS
@@ -106,6 +108,9 @@ class Mesh:
         self.cut: set[tuple[str, str]] = set()
         """One-way partitions: what goes from the first to the second is lost."""
         self.story: list[str] = []
+        """One short line per event, for a failure's message."""
+        self.told: list[bytes] = []
+        """Every step as a journal would write it, for digests."""
 
     # Building
 
@@ -133,6 +138,7 @@ class Mesh:
     def tell(self, name: str, event: Event) -> list[Effect]:
         effects = self.cores[name].handle(event, self.now_ns)
         self.story.append(f"{self.now_ns / 1e6:.1f}ms {name} {type(event).__name__} -> {len(effects)} effects")
+        self.told.append(encode_step(Step(self.now_ns, event, effects)))
         violations = self.checkers[name].after(event, effects, self.now_ns)
         assert not violations, (name, event, violations)
         for effect in effects:

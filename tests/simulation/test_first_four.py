@@ -1,0 +1,61 @@
+"""The tests that come first: same seed, same story; nothing lost, nothing twice; somebody is served.
+
+The fourth, a live journal that replays equal, needs sockets and stands in `tests/integration/test_journal.py`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.core.config import PlacementPolicy
+from gateway.core.vocabulary import Outcome
+from tests.support.random_walk import RandomWalk
+
+ROOT = Path(__file__).parents[2]
+
+
+def digest_in_a_fresh_process(seed: int, hash_seed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.random_walk", str(seed), "400"],
+        cwd=ROOT,
+        env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_same_seed_same_story_whatever_the_hash_seed() -> None:
+    first, second = (digest_in_a_fresh_process(7, hash_seed) for hash_seed in ("1", "4242"))
+    assert len(first) == 64
+    assert first == second
+    assert digest_in_a_fresh_process(8, "1") != first
+
+
+@pytest.mark.parametrize("placement", PlacementPolicy)
+def test_nothing_lost_nothing_twice(placement: PlacementPolicy) -> None:
+    """The invariants are checked after every event; at the end everybody has one answer and nothing is open."""
+    for seed in range(5):
+        walk = RandomWalk(seed, placement)
+        walk.run(600)
+        assert len(walk.mesh.asks) > 100
+        assert {len(ask.ends) for ask in walk.mesh.asks.values()} == {1}
+        for core in walk.mesh.cores.values():
+            assert not core.requests
+            assert not len(core.waiting)
+            assert all(state.in_flight == 0 for state in [*core.replicas, *core.peers])
+
+
+def test_somebody_is_served() -> None:
+    """A gateway that refuses or drops everything would pass the test above."""
+    walk = RandomWalk(3)
+    walk.run(1_000)
+    ends = [end for ask in walk.mesh.asks.values() for end in ask.ends]
+    assert ends.count(Outcome.COMPLETED) > 0.6 * len(ends)
+    forwarded = [line for line in walk.mesh.told if b"AcceptForward" in line]
+    assert len(forwarded) > 20
