@@ -130,6 +130,14 @@ class Checker:
         for request in self._core.requests.values():
             story = self._stories.get(request.request_id)
             self._expect("nothing is remembered after its end", story is not None, request.request_id)
+            waits = request in self._core.waiting
+            runs = request.attempt is not None
+            expected = {Phase.WAITING: (True, False), Phase.RUNNING: (False, True), Phase.ENDED: (False, True)}
+            self._expect(
+                "whoever has not ended waits or runs",
+                (waits, runs) == expected[request.phase],
+                f"{request.request_id} is {request.phase}, waits: {waits}, runs: {runs}",
+            )
             if request.phase is not Phase.ENDED:
                 self._expect(
                     "nothing waits past its deadline",
