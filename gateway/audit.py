@@ -127,8 +127,10 @@ class _Trail:
     policy: ResidencyPolicy
     """Ours, when it arrived."""
     rule: str
-    sent_under: ResidencyPolicy | None
+    sent_under: ResidencyPolicy | None = None
     """For a forward: the origin's policy as far as its stamp tells. None: ours of the moment."""
+    narrowed: bool = False
+    """The client's key allows less than the policy."""
     attempts: dict[int, AuditAttempt] = field(default_factory=dict)
 
 
@@ -202,8 +204,9 @@ class Audit:
 
     def _client_came(self, event: RequestArrived) -> None:
         tenant = event.profile.tenant
-        rule = may_enter(self._policy, tenant).why
-        self._follow(event.profile, _Trail(tenant, self._place, None, Hops(), self._policy, rule, sent_under=None))
+        rule = may_enter(self._policy, tenant, event.profile.process).why
+        narrowed = event.profile.process is not None
+        self._follow(event.profile, _Trail(tenant, self._place, None, Hops(), self._policy, rule, narrowed=narrowed))
 
     def _forward_came(self, event: ForwardArrived, effects: list[Effect]) -> None:
         """One that is refused was seen here too, and is finished at once."""
@@ -227,12 +230,13 @@ class Audit:
         if trail is None or place is None:
             return
         policy = trail.sent_under or self._policy
+        why = may_process(policy, trail.tenant, place).why
         trail.attempts[order.attempt] = AuditAttempt(
             target=str(order.target),
             region=place.region,
             jurisdiction=place.jurisdiction,
             policy=policy.digest,
-            rule=may_process(policy, trail.tenant, place).why,
+            rule=f"{why}, and the key's rule allows it" if trail.narrowed else why,
             result="open",
         )
 

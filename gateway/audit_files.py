@@ -25,6 +25,8 @@ LINE_BYTES_MAX = 1 << 20
 _HASH = re.compile(rb'^\{.*"prev":"(?P<hash>[0-9a-f]{64}|)"\}$', re.DOTALL)
 _TAIL_BYTES = 2 * LINE_BYTES_MAX
 _BLOCK_BYTES = 256 * 1024
+_CHAIN_BYTES = 75
+"""What a line grows by when it is chained and ended."""
 _FILE_MODE = 0o640
 
 
@@ -97,7 +99,9 @@ class ChainedFiles:
                 self._fd = -1
 
     def _write_block(self) -> None:
-        if self._is_full(len(self._unwritten[0])) or os.fstat(self._fd).st_nlink == 0:
+        holds_lines = self._size > self._header_size
+        first_bytes = len(self._unwritten[0]) + _CHAIN_BYTES
+        if (holds_lines and self._is_full(first_bytes)) or os.fstat(self._fd).st_nlink == 0:
             self._begin_file()
         block, head, count = self._next_block()
         self._append(self._fd, block)
@@ -108,9 +112,10 @@ class ChainedFiles:
 
     def _next_block(self) -> tuple[bytes, str, int]:
         """As many lines as belong into this file, one at least, chained: the bytes, their last hash, their number."""
-        head, chained, size = self._head, [], 0
+        head, size = self._head, 0
+        chained: list[bytes] = []
         for line in self._unwritten:
-            if chained and (size >= _BLOCK_BYTES or self._is_full(size + len(line))):
+            if chained and (size >= _BLOCK_BYTES or self._is_full(size + len(line) + _CHAIN_BYTES)):
                 break
             whole = chain(line, head)
             head = hash_of(whole)
@@ -119,7 +124,7 @@ class ChainedFiles:
         return b"".join(chained), head, len(chained)
 
     def _is_full(self, more_bytes: int) -> bool:
-        return self._size + more_bytes > self._settings.file_bytes_max and self._size > self._header_size
+        return self._size + more_bytes > self._settings.file_bytes_max
 
     def _append(self, fd: int, block: bytes) -> None:
         """All of it or nothing: half a line would break the chain for good."""
@@ -273,9 +278,7 @@ class _Followed:
     def result(self) -> VerifiedFile:
         if self._count == 0:
             self._broken.append(BrokenLine(self._path, 0, "holds no whole line"))
-        return VerifiedFile(
-            self._path, self._header, self._count, self._head, tuple(self._broken), self._was_cut_off
-        )
+        return VerifiedFile(self._path, self._header, self._count, self._head, tuple(self._broken), self._was_cut_off)
 
     def _read_header(self, line: bytes) -> str | None:
         self._header = read_header(line)

@@ -13,6 +13,10 @@ class Clock:
         """Monotonic; the zero means nothing and differs between processes."""
         return time.monotonic_ns()
 
+    def wall_ns(self) -> int:
+        """Since 1970, and moved by whoever sets the clock. For the dates of certificates and keys only."""
+        return time.time_ns()
+
     def wall_time(self) -> str:
         """For log lines and file headers only, for example `2026-03-01T12:00:00.123456Z`."""
         return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

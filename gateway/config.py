@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from dataclasses import Field as DataclassField
 from enum import StrEnum
 from functools import partial
@@ -80,7 +80,7 @@ LOG_LEVEL_VARIABLE = "NIGHTSIDE_LOG_LEVEL"
 
 
 class ConfigError(Exception):
-    """A region file that cannot be used. One line per fault: `us.yaml: replicas[2].url: what is wrong`."""
+    """A region or keys file that cannot be used. One line per fault: `us.yaml: replicas[2].url: what is wrong`."""
 
 
 class Dialect(StrEnum):
@@ -153,6 +153,25 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class ListenTlsConfig:
+    """What clients are shown, and what they are asked for."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    """Authorities of clients' certificates; with it, a client without one is turned away."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshTlsConfig:
+    """What this gateway shows other members of the mesh, and whom it believes."""
+
+    certificate: Path
+    key: Path
+    roots: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ListenConfig:
     http: Address
     """The OpenAI-compatible API, for clients."""
@@ -160,6 +179,12 @@ class ListenConfig:
     """gRPC, for other gateways."""
     admin: Address
     """Health, metrics and state, for operators."""
+    tls: ListenTlsConfig | None = None
+    """For clients, and for operators beyond this machine."""
+
+    @property
+    def admin_tls(self) -> ListenTlsConfig | None:
+        return None if self.admin.is_loopback else self.tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +347,11 @@ class PeeringConfig:
     forwards_max: int = 4096
     """Forwards running or waiting here at once, from all peers."""
     message_max_bytes: int = 32 * _MEBIBYTE
+    connection_age_ns: int = 300 * _SECOND_NS
+    """Connections this old take no new calls, so that old certificates pass away."""
+    connection_grace_ns: int = 3600 * _SECOND_NS
+    """How long calls may go on on a connection that takes no new ones."""
+    tls: MeshTlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,8 +423,13 @@ class GatewayConfig:
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    keys_file: Path | None = None
+    """Who may call, and what for. None: everybody who can reach us."""
+    admin_token: str | None = field(default=None, repr=False)
+    """What operators have to show, health apart. None: nothing."""
     trust_tenant_header: bool = False
-    """Take the tenant from a header that something in front of us sets. Off: every client is the default tenant."""
+    """Take the tenant from a header that something in front of us sets. Off: it is the key's, or the default one."""
+    pass_priority: bool = False
     prefix_block_bytes: int = 256
     seed: int | None = None
     """Fixes the core's chance, for replay and tests; by default each start draws its own."""
@@ -407,6 +442,24 @@ def load_config(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) ->
 
 def read_region_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> RegionFile:
     """The region file with every default filled in. Raises ConfigError."""
+    return _region_file(path, read_yaml_mapping(path), environ)
+
+
+def read_named_files(file: RegionFile, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> RegionFile:
+    """The same region file, with the keys and certificates that it names read anew. Raises ConfigError."""
+    return _region_file(file.path, file.as_document(), environ)
+
+
+def _region_file(path: Path, document: dict[str, Any], environ: Mapping[str, str]) -> RegionFile:
+    try:
+        file = RegionFile.model_validate(document, context=_Surroundings(path.parent.resolve(), environ))
+    except ValidationError as error:
+        raise config_error(path, error) from error
+    return _with_environment(file, environ).come_from(path)
+
+
+def read_yaml_mapping(path: Path) -> dict[str, Any]:
+    """A file of ours as YAML without its traps. Raises ConfigError."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_RegionFileLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
@@ -417,12 +470,13 @@ def read_region_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMEN
         raise ConfigError(f"{path.name}: {_yaml_fault(error)}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path.name}: should be a mapping of keys to values")
-    try:
-        file = RegionFile.model_validate(document, context=_Surroundings(path.parent.resolve(), environ))
-    except ValidationError as error:
-        lines = [f"{path.name}: {line}" for each in error.errors() for line in _fault_lines(each)]
-        raise ConfigError("\n".join(lines)) from error
-    return _with_environment(file, environ)
+    return document
+
+
+def config_error(path: Path, error: ValidationError) -> ConfigError:
+    """Each fault in plain words, under the path of its key."""
+    lines = [f"{path.name}: {line}" for each in error.errors() for line in _fault_lines(each)]
+    return ConfigError("\n".join(lines))
 
 
 def parse_duration_ns(text: object) -> int:
@@ -478,7 +532,10 @@ REPLICA_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,95}")
 """Also of replicas that were found: a template's id, an address, a port and a rank."""
 _TEMPLATE_ID_LENGTH_MAX = 40
 _RANKS_MAX = 256
+CERTIFICATE_NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""What a gateway or region has to look like for a certificate to name it: one label of a host name."""
 MODEL_NAME_LENGTH_MAX = 256
+PROMPT_BLOCKS_MAX = 2**20
 
 
 def _check_id(text: str) -> str:
@@ -487,8 +544,12 @@ def _check_id(text: str) -> str:
     return text
 
 
+def is_model_name(text: str) -> bool:
+    return text.isprintable() and " " not in text and 0 < len(text) <= MODEL_NAME_LENGTH_MAX
+
+
 def _check_model_name(text: str) -> str:
-    if not text.isprintable() or " " in text or not 0 < len(text) <= MODEL_NAME_LENGTH_MAX:
+    if not is_model_name(text):
         raise ValueError(f"a model name is 1 to {MODEL_NAME_LENGTH_MAX} printable characters without spaces")
     return text
 
@@ -504,9 +565,12 @@ def _check_engine_url(text: str) -> str:
     return text.rstrip("/")
 
 
+_DNS_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+
+
 def _check_dns_name(text: str) -> str:
     labels = text.rstrip(".").split(".")
-    if len(text) > 253 or not all(re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", each) for each in labels):
+    if len(text) > 253 or not all(map(_DNS_LABEL.fullmatch, labels)):
         raise ValueError(f"{text!r} is not a name that DNS can be asked for")
     return text.rstrip(".").lower()
 
@@ -579,12 +643,16 @@ def _file_type(field_name: str, hint: Any) -> Any:
         return _Share
     if hint is int:
         return _CountOrNone if field_name in _MAY_BE_ZERO else _Count
+    if is_dataclass(hint):
+        return Annotated[hint, _Settings()]
     return _File if hint is Path else hint
 
 
 def _file_value(field_name: str, value: Any) -> Any:
     if value is None:
         return None
+    if is_dataclass(value):
+        return _settings_as_file(value)
     if field_name.endswith("_ns"):
         return format_duration(value)
     if "_bytes" in field_name:
@@ -630,6 +698,7 @@ class ListenFile(_FileModel):
     http: _Address = Address("127.0.0.1", 8080)
     peers: _Address = Address("127.0.0.1", 7070)
     admin: _Address = Address("127.0.0.1", 9090)
+    tls: Annotated[ListenTlsConfig, _Settings()] | None = None
 
 
 class _EngineFile(_FileModel):
@@ -745,6 +814,19 @@ class PeerFile(_FileModel):
         return PeerConfig(PeerSpec(GatewayId(self.gateway), place), self.address)
 
 
+class CoreFile(_FileModel):
+    """The sections of a region file that decisions depend on, for whoever drives a core without the rest of it."""
+
+    placement: Annotated[PlacementConfig, _Settings()] = PlacementConfig()
+    pushing: Annotated[PushingConfig, _Settings()] = PushingConfig()
+    queue: Annotated[QueueConfig, _Settings()] = QueueConfig()
+    attempt: Annotated[AttemptConfig, _Settings()] = AttemptConfig()
+    observation: Annotated[ObservationConfig, _Settings()] = ObservationConfig()
+
+    def as_config(self) -> CoreConfig:
+        return CoreConfig(self.placement, self.pushing, self.queue, self.attempt, self.observation)
+
+
 class RegionFile(_FileModel):
     """The region file as written, with every default filled in."""
 
@@ -754,11 +836,14 @@ class RegionFile(_FileModel):
     policy: _File | None = None
     listen: ListenFile = ListenFile()
     insecure: bool = False
-    """Listen and dial beyond this machine without TLS."""
+    """Listen and dial beyond this machine without protection."""
     replicas: tuple[ReplicaFile, ...] = ()
     dns_replicas: tuple[DnsReplicasFile, ...] = ()
     peers: tuple[PeerFile, ...] = ()
+    keys: _File | None = None
+    admin_token_file: _File | None = None
     trust_tenant_header: bool = False
+    pass_priority: bool = False
     prefix_block: _Size = 256
     seed: _CountOrNone | None = None
     placement: Annotated[PlacementConfig, _Settings()] = PlacementConfig()
@@ -777,9 +862,24 @@ class RegionFile(_FileModel):
     state: Annotated[StateConfig, _Settings()] = StateConfig()
     logging: Annotated[LoggingConfig, _Settings()] = LoggingConfig()
 
+    _admin_token: str | None = PrivateAttr(None)
+    _path: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _read_admin_token(self) -> Self:
+        self._admin_token = _read_token(self.admin_token_file)
+        return self
+
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
-        faults = [*self._name_faults(), *self._jurisdiction_faults(), *self._exposure_faults(), *self._number_faults()]
+        faults = [
+            *self._name_faults(),
+            *self._certificate_name_faults(),
+            *self._jurisdiction_faults(),
+            *self._exposure_faults(),
+            *self._identity_faults(),
+            *self._number_faults(),
+        ]
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -789,7 +889,7 @@ class RegionFile(_FileModel):
         return GatewayConfig(
             gateway_id=GatewayId(self.gateway),
             place=home,
-            listen=ListenConfig(self.listen.http, self.listen.peers, self.listen.admin),
+            listen=ListenConfig(self.listen.http, self.listen.peers, self.listen.admin, self.listen.tls),
             policy_file=self.policy,
             replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, self.probes)),
             dns_replicas=tuple(each.as_config(home, self.probes) for each in self.dns_replicas),
@@ -805,7 +905,10 @@ class RegionFile(_FileModel):
             audit=self.audit,
             state=self.state,
             logging=self.logging,
+            keys_file=self.keys,
+            admin_token=self._admin_token,
             trust_tenant_header=self.trust_tenant_header,
+            pass_priority=self.pass_priority,
             prefix_block_bytes=self.prefix_block,
             seed=self.seed,
         )
@@ -813,6 +916,15 @@ class RegionFile(_FileModel):
     def as_document(self) -> dict[str, Any]:
         """The effective file, JSON-able; secrets are named by where they come from, never by value."""
         return self.model_dump(mode="json", exclude_none=True)
+
+    @property
+    def path(self) -> Path:
+        """Where it was read."""
+        return self._path
+
+    def come_from(self, path: Path) -> Self:
+        self._path = path
+        return self
 
     def engine_files(self) -> list[Path]:
         """Keys and certificates for engines: read with the region file, and again when they change."""
@@ -833,6 +945,23 @@ class RegionFile(_FileModel):
             if peer.address.port == 0:
                 yield f"peers[{index}].address: needs a port"
 
+    def _certificate_name_faults(self) -> Iterator[str]:
+        """With other characters, two gateways could share one host name."""
+        if self.peering.tls is None:
+            return
+        named = [
+            ("gateway", self.gateway),
+            ("region", self.region),
+            *((f"peers[{index}].gateway", each.gateway) for index, each in enumerate(self.peers)),
+            *((f"peers[{index}].region", each.region) for index, each in enumerate(self.peers)),
+        ]
+        for path, name in named:
+            if CERTIFICATE_NAME_PATTERN.fullmatch(name) is None:
+                yield (
+                    f"{path}: with peering.tls, {name!r} should be up to 63 small letters, digits and inner dashes,"
+                    " to be part of a host name in certificates"
+                )
+
     def _jurisdiction_faults(self) -> Iterator[str]:
         """One region lies in one jurisdiction, whoever names it."""
         known = {self.region: self.jurisdiction}
@@ -851,19 +980,45 @@ class RegionFile(_FileModel):
                 yield f"{path}.jurisdiction: region {region} is in {known[region]} elsewhere in this file"
 
     def _exposure_faults(self) -> Iterator[str]:
+        """The one place that says what it takes to listen or dial beyond this machine."""
         if self.insecure:
             return
-        listening = [(f"listen.{name}", getattr(self.listen, name)) for name in ("http", "peers", "admin")]
-        dialled = [(f"peers[{index}].address", each.address) for index, each in enumerate(self.peers)]
-        for path, address in listening + dialled:
-            if not address.is_loopback:
-                yield f"{path}: {address} is beyond this machine, without TLS; to allow that, write `insecure: true`"
+        for path, address, has_tls, key in self._exposed():
+            if not has_tls and not address.is_loopback:
+                yield (
+                    f"{path}: {address} is beyond this machine, without TLS ({key}); to allow that,"
+                    " write `insecure: true`"
+                )
+
+    def _exposed(self) -> Iterator[tuple[str, Address, bool, str]]:
+        """Each address with whether its traffic is protected, and the key that would do so."""
+        for name in ("http", "admin"):
+            yield f"listen.{name}", getattr(self.listen, name), self.listen.tls is not None, "listen.tls"
+        has_mesh_tls = self.peering.tls is not None
+        yield "listen.peers", self.listen.peers, has_mesh_tls, "peering.tls"
+        for index, each in enumerate(self.peers):
+            yield f"peers[{index}].address", each.address, has_mesh_tls, "peering.tls"
+
+    def _identity_faults(self) -> Iterator[str]:
+        """Whoever can reach us from elsewhere has to show something."""
+        if not self.insecure and self.keys is None and not self.listen.http.is_loopback:
+            address = self.listen.http
+            yield f"listen.http: {address} is beyond this machine, and no `keys` file says who may call"
+        if self.admin_token_file is None and not self.listen.admin.is_loopback:
+            yield f"listen.admin: {self.listen.admin} is beyond this machine, and there is no `admin_token_file`"
 
     def _number_faults(self) -> Iterator[str]:
+        if self.limits.prompt_blocks_max > PROMPT_BLOCKS_MAX:
+            yield f"limits.prompt_blocks_max: should be at most {PROMPT_BLOCKS_MAX}: no forward carries more"
         if self.peering.message_max_bytes <= self.limits.body_max_bytes:
             yield "peering.message_max: should exceed limits.body_max, or large requests could never be forwarded"
         if self.peering.reconnect_max_ns < self.peering.reconnect_min_ns:
             yield "peering.reconnect_max: is below peering.reconnect_min"
+        if self.peering.connection_grace_ns < max(self.limits.request_deadline_ns, self.peering.connection_age_ns):
+            yield (
+                "peering.connection_grace: is below limits.request_deadline or peering.connection_age,"
+                " so running calls would be cut"
+            )
         if self.attempt.breaker_open_max_ns < self.attempt.breaker_open_ns:
             yield "attempt.breaker_open_max: is below attempt.breaker_open"
         if self.observation.replica_stale_ns <= self.probes.interval_ns:
@@ -874,6 +1029,15 @@ class RegionFile(_FileModel):
             yield "discovery.interval_max: is below discovery.interval_min"
         if self.observation.keep_alive_ns < self.observation.publish_interval_ns:
             yield "observation.keep_alive: is below observation.publish_interval"
+
+
+def _read_token(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return _checked_key(file.read_text(encoding="utf-8"), f"admin_token_file: {file}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"admin_token_file: {file} cannot be read") from error
 
 
 def _read_api_key(file: Path | None, variable: str | None, environ: Mapping[str, str]) -> str | None:

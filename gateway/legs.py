@@ -45,6 +45,8 @@ class LegHead:
     status: int
     headers: Headers
     ran_at: RanAt
+    attempt: int = 0
+    """Which attempt brought it; filled in by the owner."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.events import Event, FirstToken, PolicyApplied
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import Decision, GatewayId, Outcome, RequestId, RequestProfile
+from gateway.decisions import decision_id
 from gateway.legs import RequestSummary
 
 FOLLOWED_MAX = 100_000
@@ -54,6 +55,7 @@ def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
 @dataclass(slots=True)
 class _Followed:
     arrived_ns: int
+    decision_id: str
     decision: Decision
     first_token_ns: int | None = None
 
@@ -61,8 +63,9 @@ class _Followed:
 class RequestLog:
     """Remembers the last decision for each running request, and writes the line when its owner is done."""
 
-    def __init__(self, log: FilteringBoundLogger) -> None:
+    def __init__(self, log: FilteringBoundLogger, gateway_id: GatewayId) -> None:
         self._log = log
+        self._gateway_id = gateway_id
         self._rule = LoggingRule(tenant=False)
         self._followed: dict[RequestId, _Followed] = {}
 
@@ -86,7 +89,8 @@ class RequestLog:
 
     def _follow(self, order: StartLeg, now_ns: int) -> None:
         arrived_ns = now_ns - order.decision.waited_ns
-        self._followed[order.request_id] = _Followed(arrived_ns, order.decision)
+        name = decision_id(self._gateway_id, order.request_id, order.attempt)
+        self._followed[order.request_id] = _Followed(arrived_ns, name, order.decision)
         if len(self._followed) > FOLLOWED_MAX:
             del self._followed[next(iter(self._followed))]
 
@@ -119,6 +123,7 @@ def _decision_line(followed: _Followed | None) -> dict[str, object]:
         return {}
     decision = followed.decision
     line: dict[str, object] = {
+        "decision": followed.decision_id,
         "placed_by": str(decision.reason),
         "candidates": decision.candidates,
         "matched_share": round(decision.matched_blocks / max(decision.prompt_blocks, 1), 3),

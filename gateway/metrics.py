@@ -94,6 +94,15 @@ class Metrics:
         self._closed = Gauge(
             "nightside_policy_closed", "1 while the region runs without a usable policy.", registry=self.registry
         )
+        self._locked_down = Gauge(
+            "nightside_lockdown", "1 while an operator has stopped all forwarding.", registry=self.registry
+        )
+        self._expiry = Gauge(
+            "nightside_certificate_expiry_seconds",
+            "Until a certificate in use expires; below 0 it has.",
+            ["role"],
+            registry=self.registry,
+        )
         self.registry.register(_Levels(gauges, self._rtt_ns))
         ProcessCollector(registry=self.registry)
 
@@ -114,6 +123,18 @@ class Metrics:
         """A supervised loop failed and runs again."""
         self._restarts.labels(task).inc()
 
+    def reloaded(self, part: str, is_in_force: bool) -> None:
+        """A part was read anew: what it held is in force now, or was refused."""
+        self._reloads.labels(part, "applied" if is_in_force else "refused").inc()
+
+    def peer_refused(self, seen_by: str) -> None:
+        """A caller, or whoever answered a call of ours, was not whom it should be."""
+        self._refused_peers.labels(seen_by).inc()
+
+    def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
+        """Ask at each scrape how long the certificate in use is still valid."""
+        self._expiry.labels(role).set_function(left_s)
+
     def _define_counters(self) -> None:
         self._ended = self._counter("requests", "Requests by how they ended.", "model", "source", "outcome")
         self._attempts = self._counter("attempts", "Attempts by how they ended.", "target", "result")
@@ -126,6 +147,10 @@ class Metrics:
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of completed requests.", "model")
         self._output_tokens = self._counter("output_tokens", "Output tokens of completed requests.", "model")
         self._lost = self._counter("targets_lost", "Connections to a target that broke.", "target")
+        self._refused_peers = self._counter(
+            "peers_refused", "Gateways refused for their certificate or for who they claim to be.", "seen_by"
+        )
+        self._reloads = self._counter("reloads", "Files read anew while the gateway ran.", "part", "result")
         self._restarts = self._counter("supervised_restarts", "Background loops that failed and run again.", "task")
 
     def _define_histograms(self) -> None:
@@ -159,6 +184,8 @@ class Metrics:
                 self._peers_observed(event)
             case PolicyApplied():
                 self._closed.set(bool(event.policy.closed_reason))
+            case LockdownChanged():
+                self._locked_down.set(event.active)
             case TargetLost():
                 self._lost.labels(event.target.kind).inc()
             case (
@@ -168,7 +195,6 @@ class Metrics:
                 | ReplicasObserved()
                 | RequestAbandoned()
                 | LegAccepted()
-                | LockdownChanged()
                 | ResponseStored()
                 | TimePassed()
             ):

@@ -23,6 +23,7 @@ from gateway.core.events import (
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import AttemptResult, RefusalReason, RequestProfile, TargetKind
 from gateway.driver import Driver, Mailbox
+from gateway.engine_errors import in_openai_shape
 from gateway.legs import Leg, LegFailure, LegHead, LegOpener, OutboundRequest, RequestSummary, Sink
 from gateway.sse import EventScanner, Fault, TokenUsage, first_id_of, inspect_answer
 
@@ -335,7 +336,9 @@ class _Relay:
         if failure is not None:
             raise failure
         self._summary.is_event_stream = False
-        return await self._answer_client_error(LegHead(fault.code or 500, JSON_HEADERS, head.ran_at), fault.body)
+        status = fault.code or 500
+        body = in_openai_shape(fault.body, status)
+        return await self._answer_client_error(LegHead(status, JSON_HEADERS, head.ran_at), body)
 
     def _stored(self, response_id: str | None) -> None:
         """Before the client hears of the answer: it may refer to it at once."""
@@ -350,7 +353,7 @@ class _Relay:
 
     async def _start(self, head: LegHead) -> None:
         self._summary.started = True
-        await self._sink.start(head)
+        await self._sink.start(replace(head, attempt=self._order.attempt))
 
     def _completed(self) -> AttemptEnded:
         usage = self._usage or TokenUsage()

@@ -1,15 +1,18 @@
-"""What users ask: multi-turn conversations with shared system prompts and growing histories, drawn from a seed.
+"""What users ask, drawn from a seed: conversations with growing histories, trees of thoughts, bursts, and when they
+arrive.
 
-It says what is sent and how long people think, never when: it must know no clock, no socket and no event loop.
+It says what is sent, how long people think and at which rate they come; it must know no clock, no socket and no event
+loop.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from itertools import pairwise
+from typing import Protocol, TypedDict
 
 _VOCABULARY = """
 able about above account across action after again agree allow almost along answer apply around arrive back
@@ -70,6 +73,66 @@ class WorkloadConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One request of a program, and what to expect of its answer."""
+
+    text: str
+    """What it adds to everything said before it."""
+    output_tokens: int
+    after: int | None = None
+    """The earlier step whose answer it waits for and goes on from; None goes on from the opening."""
+    think_s: float = 0.0
+    """How long whoever asks takes before asking, once it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What one user asks for as a whole: steps that share their beginnings. Those that wait for nothing else run at
+    once."""
+
+    program_id: str
+    user_id: str
+    session_key: str
+    """Keeps its requests together under consistent hashing."""
+    opening: str
+    """What the application says before the user: a system prompt, instructions, examples."""
+    steps: tuple[Step, ...]
+    """None comes before the one it waits for."""
+
+    def roots(self) -> list[int]:
+        return [number for number, step in enumerate(self.steps) if step.after is None]
+
+    def children(self) -> dict[int, list[int]]:
+        """By step, the steps that wait for it."""
+        found: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            if step.after is not None:
+                found.setdefault(step.after, []).append(number)
+        return found
+
+    def messages(self, number: int, replies: Mapping[int, str]) -> list[Message]:
+        """What is sent for a step, given the answers to the steps that it goes on from."""
+        path = [self.steps[number]]
+        said: list[Message] = [Message(role="user", content=path[0].text)]
+        while (before := path[-1].after) is not None:
+            path.append(self.steps[before])
+            said += [
+                Message(role="assistant", content=replies[before]),
+                Message(role="user", content=path[-1].text),
+            ]
+        said.append(Message(role="system", content=self.opening))
+        return said[::-1]
+
+
+class Workload(Protocol):
+    """Whatever can say what a user wants next."""
+
+    def programs(self, user_id: str) -> Iterator[Program]:
+        """One user's programs, without end; for one seed the same, however fast the answers come."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One question, and what to expect of its answer."""
 
@@ -88,6 +151,14 @@ class Conversation:
     application: str
     system_prompt: str
     turns: tuple[Turn, ...]
+
+    def program(self) -> Program:
+        """The same as a chain of steps."""
+        steps = (
+            Step(turn.question, turn.output_tokens, number - 1 if number else None, turn.think_s)
+            for number, turn in enumerate(self.turns)
+        )
+        return Program(self.conversation_id, self.user_id, self.user_id, self.system_prompt, tuple(steps))
 
     def messages(self, replies: Sequence[str]) -> list[Message]:
         """What is sent for the next turn, after these replies to the turns before it."""
@@ -124,6 +195,9 @@ class MultiTurnWorkload:
                 turns=self._turns(rng),
             )
 
+    def programs(self, user_id: str) -> Iterator[Program]:
+        return (conversation.program() for conversation in self.conversations(user_id))
+
     def _turns(self, rng: random.Random) -> tuple[Turn, ...]:
         return tuple(self._turn(rng) for _ in range(self._config.turns.draw_int(rng)))
 
@@ -139,7 +213,195 @@ class MultiTurnWorkload:
         return f"You are application {application}. {_sentence(rng, self._config.system_prompt_words)}"
 
     def _rng(self, kind: str, name: str) -> random.Random:
-        return random.Random(f"{self._seed}/{kind}/{name}")
+        return _rng_of(self._seed, kind, name)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeConfig:
+    """Tree of Thoughts (SkyWalker §5.1): with depth 4, two branches make 15 requests and four make 85."""
+
+    branches: int = 2
+    depth: int = 4
+    instruction_words: int = 220
+    """Shared by all trees: the task and its examples."""
+    question_words: Spread = Spread(median=45, sigma=0.35, minimum=15, maximum=150)
+    thought_words: int = 12
+    """How a node asks for its next thought."""
+    output_tokens: Spread = Spread(median=80, sigma=0.4, minimum=24, maximum=240)
+    pause_s: Spread = Spread(median=0.2, sigma=0.3, minimum=0.05, maximum=1)
+    """Between two trees of a user."""
+
+    @property
+    def requests(self) -> int:
+        return sum(self.branches**level for level in range(self.depth))
+
+
+class TreeOfThoughts:
+    """Each question is solved by a tree of requests; a node starts when its parent has answered."""
+
+    def __init__(self, config: TreeConfig, *, seed: int) -> None:
+        self._config = config
+        self._seed = seed
+        self._instruction = _sentence(_rng_of(seed, "instruction", "tree"), config.instruction_words)
+
+    def programs(self, user_id: str) -> Iterator[Program]:
+        rng = _rng_of(self._seed, "tree", user_id)
+        number = 0
+        while True:
+            number += 1
+            program_id = f"{user_id}/{number}"
+            yield Program(program_id, user_id, program_id, self._instruction, tuple(self._steps(rng)))
+
+    def _steps(self, rng: random.Random) -> Iterator[Step]:
+        config = self._config
+        question = _sentence(rng, config.question_words.draw_int(rng))
+        yield Step(question, config.output_tokens.draw_int(rng), think_s=config.pause_s.draw(rng))
+        for number in range(1, config.requests):
+            text = f"Thought {number % config.branches}: {_sentence(rng, config.thought_words)}"
+            yield Step(text, config.output_tokens.draw_int(rng), after=(number - 1) // config.branches)
+
+
+@dataclass(frozen=True, slots=True)
+class BurstConfig:
+    """A user who asks for much at once, and then for nothing for a while."""
+
+    requests: int = 32
+    document_words: int = 400
+    """What all requests of one burst are about."""
+    question_words: Spread = Spread(median=25, sigma=0.5, minimum=4, maximum=120)
+    output_tokens: Spread = Spread(median=60, sigma=0.4, minimum=16, maximum=150)
+    pause_s: Spread = Spread(median=15, sigma=0.3, minimum=5, maximum=60)
+
+
+class Bursts:
+    """One user's requests all come at once, on one document, under one session key."""
+
+    def __init__(self, config: BurstConfig, *, seed: int) -> None:
+        self._config = config
+        self._seed = seed
+
+    def programs(self, user_id: str) -> Iterator[Program]:
+        rng = _rng_of(self._seed, "bursts", user_id)
+        number = 0
+        while True:
+            number += 1
+            document = _sentence(rng, self._config.document_words)
+            pause_s = self._config.pause_s.draw(rng)
+            steps = tuple(self._step(rng, pause_s) for _ in range(self._config.requests))
+            yield Program(f"{user_id}/{number}", user_id, user_id, document, steps)
+
+    def _step(self, rng: random.Random, pause_s: float) -> Step:
+        question = _sentence(rng, self._config.question_words.draw_int(rng))
+        return Step(question, self._config.output_tokens.draw_int(rng), think_s=pause_s)
+
+
+class MixedWorkload:
+    """A user whose next program is of one kind or another."""
+
+    def __init__(self, parts: Sequence[tuple[float, Workload]], *, seed: int) -> None:
+        assert parts, "a mixture has parts"
+        self._weights = [weight for weight, _ in parts]
+        self._parts = [workload for _, workload in parts]
+        self._seed = seed
+
+    def programs(self, user_id: str) -> Iterator[Program]:
+        rng = _rng_of(self._seed, "mixture", user_id)
+        running = [part.programs(f"{user_id}/{number}") for number, part in enumerate(self._parts)]
+        while True:
+            (chosen,) = rng.choices(running, self._weights)
+            yield next(chosen)
+
+
+# When users come, in open loop.
+
+
+@dataclass(frozen=True, slots=True)
+class RateCurve:
+    """Arrivals a second over time: straight lines between points, level before the first and after the last."""
+
+    points: tuple[tuple[float, float], ...]
+    """(seconds, rate), in order of time."""
+
+    def __post_init__(self) -> None:
+        assert self.points, "a curve has at least one point"
+        assert all(early < late for (early, _), (late, _) in pairwise(self.points)), "points are in order of time"
+        assert all(rate >= 0 for _, rate in self.points), "no rate is negative"
+
+    def rate_at(self, at_s: float) -> float:
+        before = [point for point in self.points if point[0] <= at_s]
+        after = [point for point in self.points if point[0] > at_s]
+        if not before or not after:
+            return (before or after)[-1 if before else 0][1]
+        (from_s, from_rate), (to_s, to_rate) = before[-1], after[0]
+        return from_rate + (to_rate - from_rate) * (at_s - from_s) / (to_s - from_s)
+
+    def scaled(self, factor: float) -> RateCurve:
+        return RateCurve(tuple((at_s, rate * factor) for at_s, rate in self.points))
+
+
+def steady(rate: float) -> RateCurve:
+    return RateCurve(((0.0, rate),))
+
+
+def diurnal(*, peak: float, trough: float, day_s: float, shift_hours: float, days: int = 1) -> RateCurve:
+    """One day of 24 hours squeezed into `day_s`: lowest at 4 o'clock and highest at 16 o'clock of local time, which is
+    `shift_hours` ahead of the run's."""
+    middle, swing = (peak + trough) / 2, (peak - trough) / 2
+    return RateCurve(
+        tuple(
+            (hour / 24 * day_s, middle - swing * math.cos((hour + shift_hours - 4) / 24 * math.tau))
+            for hour in range(24 * days + 1)
+        )
+    )
+
+
+def arrivals(curve: RateCurve, rng: random.Random, *, until_s: float, variation: float = 1.0) -> Iterator[float]:
+    """Times of arrival. Gaps are Gamma-distributed with this coefficient of variation before the curve stretches them:
+    1 is a Poisson process, more is burstier, 0 is a metronome."""
+    work, at_s = 0.0, 0.0
+    for start_s, end_s, start_rate, end_rate in _pieces(curve, until_s):
+        slope = (end_rate - start_rate) / (end_s - start_s)
+        at_s, left = start_s, (start_rate + end_rate) / 2 * (end_s - start_s)
+        rate = start_rate
+        while True:
+            if work <= 0:
+                work = _unit_gap(rng, variation)
+            if work > left:
+                work -= left
+                break
+            step_s = _time_for(work, rate, slope)
+            left -= work
+            work = 0.0
+            at_s += step_s
+            rate += slope * step_s
+            yield min(at_s, end_s)
+
+
+def _pieces(curve: RateCurve, until_s: float) -> Iterator[tuple[float, float, float, float]]:
+    """The curve from 0 to the end as straight pieces: from, to, and the rate at each."""
+    corners = [0.0, *(at_s for at_s, _ in curve.points if 0 < at_s < until_s), until_s]
+    for start_s, end_s in pairwise(corners):
+        yield start_s, end_s, curve.rate_at(start_s), curve.rate_at(end_s)
+
+
+def _unit_gap(rng: random.Random, variation: float) -> float:
+    """A gap of mean 1."""
+    if variation == 0:
+        return 1.0
+    shape = 1 / variation**2
+    return rng.gammavariate(shape, 1 / shape)
+
+
+def _time_for(work: float, rate: float, slope: float) -> float:
+    """How long a rate that changes by `slope` takes to add up to `work`."""
+    if abs(slope) < 1e-12:
+        return work / rate
+    root = math.sqrt(max(0.0, rate * rate + 2 * slope * work))
+    return 2 * work / (rate + root)
+
+
+def _rng_of(seed: int, kind: str, name: str) -> random.Random:
+    return random.Random(f"{seed}/{kind}/{name}")
 
 
 def _sentence(rng: random.Random, words: int) -> str:

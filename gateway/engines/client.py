@@ -1,6 +1,7 @@
 """Opens legs at engines over HTTP. Leaving a leg before its end closes the connection, which is how engines abort work.
 
-It relays what engines say and judges nothing but whether they could be reached.
+It relays what engines say, errors in the one shape that callers' SDKs read, and judges nothing but whether they could
+be reached, and whether an error is about the request at all.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ import aiohttp
 from gateway.clock import Clock
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import AttemptResult, ReplicaId
+from gateway.engines.answers import EngineError, Meaning, read_error
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 
 _SECOND_NS = 1_000_000_000
 _ONE_WRITE_BYTES_MAX = 1 << 20
 """A larger body is written in pieces, so that sending it does not hold up the other requests."""
+_ERROR_BYTES_MAX = 1 << 20
+_ERROR_WAIT_S = 5.0
+"""What an error may take to arrive after its head."""
+_NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 _FAULTS = (aiohttp.ClientError, OSError, ValueError)
 """Whatever a connection, or a peer that does not speak HTTP, can do to us. TimeoutError is an OSError."""
 
@@ -32,6 +38,8 @@ class ClientSettings:
     connect_s: float = 5.0
     idle_connection_s: float = 3.0
     """Kept shorter than the engines' own (5 s): a connection must not be closed there while we send on it."""
+    closing_s: float = 5.0
+    """An engine that says it is shutting down is left alone for this long, or until it is gone."""
 
 
 class EngineClient:
@@ -41,6 +49,7 @@ class EngineClient:
         """Inside a running loop."""
         self._endpoints = endpoints
         self._clock = clock
+        self._closing_ns = round(settings.closing_s * _SECOND_NS)
         self._session = new_session(settings.idle_connection_s)
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s)
 
@@ -56,14 +65,26 @@ class EngineClient:
     ) -> AsyncIterator[Leg]:
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
-            raise LegFailure(AttemptResult.FAILED, "no such replica is assigned to this gateway")
+            raise LegFailure(AttemptResult.BUSY, "the replica is no longer assigned to this gateway")
         response = await self._send(endpoint, order, request)
         try:
             if response.status < 400:
                 on_accepted()
-            yield EngineLeg(response, endpoint)
+                yield EngineLeg(response, endpoint)
+            else:
+                yield await self._read_error(endpoint, response)
         finally:
             response.close()  # one that was read to its end has given its connection back already
+
+    async def _read_error(self, endpoint: ReplicaEndpoint, response: aiohttp.ClientResponse) -> ErrorLeg:
+        """Raises LegFailure where the error does not mean what its status says."""
+        error = read_error(response.status, await _error_body(response), is_pinned=endpoint.rank is not None)
+        if error.meaning is Meaning.CLOSING:
+            self._endpoints.closes(endpoint.url, self._clock.now_ns() + self._closing_ns)
+            raise LegFailure(AttemptResult.BUSY, "the engine is shutting down")
+        if error.meaning is Meaning.BROKEN:
+            raise LegFailure(AttemptResult.FAILED, f"status {response.status}")
+        return ErrorLeg(response, endpoint, error)
 
     async def _send(
         self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest
@@ -78,6 +99,7 @@ class EngineClient:
                     headers=_headers(endpoint, order, request),
                     timeout=self._timeout,
                     allow_redirects=False,
+                    **endpoint.engine.connection_options(),
                 )
         except _FAULTS as error:
             raise LegFailure(AttemptResult.FAILED, f"no answer: {_in_words(error)}") from error
@@ -95,6 +117,21 @@ class EngineLeg:
 
     def chunks(self) -> AsyncIterator[bytes]:
         return _Chunks(self._response.content)
+
+
+class ErrorLeg:
+    """An engine that has answered with an error, whole and in the shape for the caller."""
+
+    __slots__ = ("_body", "head")
+
+    def __init__(self, response: aiohttp.ClientResponse, endpoint: ReplicaEndpoint, error: EngineError) -> None:
+        kept = tuple(pair for pair in response.headers.items() if pair[0].lower() not in _NOT_OF_AN_ERROR)
+        headers = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
+        self.head = LegHead(error.status, headers, RanAt(endpoint.replica_id, endpoint.place))
+        self._body = error.body
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield self._body
 
 
 class _Chunks:
@@ -118,6 +155,21 @@ class _Chunks:
         return data
 
 
+async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+    """Whole. One that breaks off says no more than its status does."""
+    body: list[bytes] = []
+    try:
+        async with asyncio.timeout(_ERROR_WAIT_S):
+            while data := await response.content.readany():
+                body.append(data)
+                if sum(map(len, body)) > _ERROR_BYTES_MAX:
+                    raise LegFailure(AttemptResult.FAILED, f"status {response.status} with an endless body")
+    except _FAULTS as error:
+        if 400 <= response.status < 500 and response.status != 429:
+            raise LegFailure(AttemptResult.FAILED, f"the answer broke off: {_in_words(error)}") from error
+    return b"".join(body)
+
+
 def new_session(idle_connection_s: float) -> aiohttp.ClientSession:
     """Without cookies, proxies or anything else that one request could leave behind for another.
 
@@ -136,7 +188,8 @@ def _written(body: bytes) -> bytes | BytesIO | None:
 
 def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> dict[str, str]:
     """Later attempts get an id of their own: an engine may still be busy forgetting the first."""
-    headers = {**dict(request.headers), "accept-encoding": "identity", **endpoint.authorization()}
+    ours = {"accept-encoding": "identity", **endpoint.engine.authorization(), **endpoint.rank_header()}
+    headers = {**dict(request.headers), **ours}
     if order.attempt > 1 and "x-request-id" in headers:
         headers["x-request-id"] = f"{order.request_id}-{order.attempt}"
     return headers

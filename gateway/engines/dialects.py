@@ -1,38 +1,51 @@
-"""How each kind of engine says how busy it is. Pure: bytes in, a reading out, or BadProbe in words.
+"""How each kind of engine tells how busy it is, and that it lives. Pure: bytes in, readings out, or BadProbe in words.
 
-Names from vLLM 0.33, SGLang 0.5, llama.cpp, TGI, TensorRT-LLM and NIM. One page may hold several series of a name, one
-per data-parallel rank: they are added up.
+Names from vLLM 0.33, SGLang 0.5, llama.cpp, TGI, TensorRT-LLM and NIM. What is asked of an engine here never makes it
+generate: SGLang's `/health` does, and is left alone.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from gateway.config import Dialect
-
-
-class BadProbe(Exception):
-    """The page does not say what it should."""
+from gateway.engines.exposition import BadProbe, Sample, first_present, samples
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
+    """What one engine, or one data-parallel rank of it, says of itself."""
+
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
+    unfit: str = ""
+    """Why it takes no request although it answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """One GET that tells all that placement needs."""
+class Question:
+    """One GET, and how its answer is read: for the number of ranks asked for, a reading each."""
 
     path: str
-    read: Callable[[bytes], Reading]
+    read: Callable[[bytes, int], list[Reading]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDialect:
+    load: tuple[Question, ...]
+    """In order of preference; where one is not offered, the next is asked."""
+    tells_load: bool = True
+    health_path: str | None = None
+    """Asked now and then as well, since the load page outlives a dead engine."""
+    life_path: str | None = None
+    """Answered without waiting for the scheduler: asked when the load comes slowly."""
 
 
 _WAITING = (
@@ -59,87 +72,155 @@ _KV_USAGE = (
     b"trtllm_kv_cache_utilization",
     b"gpu_cache_usage_perc",
 )
+_SLEEP = b"vllm:engine_sleep_state"
+_RANK_LABELS = (b"engine", b"dp_rank")
+"""vLLM's and SGLang's."""
 _REQUESTS_MAX = 10**9
 """A larger figure is garbage."""
-_LABEL = re.compile(rb'\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"\s*,?')
+_KEY_LENGTH_MAX = 64
 
 
-def read_metrics(page: bytes) -> Reading:
-    """A Prometheus page in its text form. Only lines of wanted names are looked at. Raises BadProbe."""
-    page = b"\n" + page
-    waiting = _first_present(page, _WAITING)
-    if waiting is None:
+def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
+    """A Prometheus page. Raises BadProbe."""
+    waiting = _counted(first_present(page, _WAITING))
+    if not waiting:
         raise BadProbe("the metrics say nothing about waiting requests")
-    running = _first_present(page, _RUNNING) or [0.0]
-    kv_usage = _first_present(page, _KV_USAGE) or [0.0]
-    return Reading(_requests(running), _requests(waiting), _share(max(kv_usage)))
+    running = _counted(first_present(page, _RUNNING))
+    kv_usage = _counted(first_present(page, _KV_USAGE))
+    asleep = [sample for sample in samples(page, _SLEEP) if sample.value == 1]
+    if ranks == 1:
+        return [_reading(waiting, running, kv_usage, asleep)]
+    return [
+        _reading(
+            _required(_of_rank(waiting, rank), rank),
+            _of_rank(running, rank),
+            _of_rank(kv_usage, rank),
+            _of_rank(asleep, rank),
+        )
+        for rank in _rank_labels(waiting, ranks)
+    ]
 
 
-def read_models(page: bytes) -> Reading:
-    """An engine that only answers `/v1/models` says that it lives, and nothing of its load. Raises BadProbe."""
-    try:
-        document = msgspec.json.decode(page)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadProbe(f"the list of models is not JSON: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise BadProbe("the list of models has no data")
-    return Reading()
+def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
+    """SGLang's own page of loads, one entry per rank. Raises BadProbe."""
+    loads = _decoded(page, _LOADS, "the loads").loads
+    if not loads:
+        raise BadProbe("the loads are empty")
+    readings = {each.dp_rank: _load_reading(each) for each in loads}
+    if ranks == 1:
+        return [
+            Reading(
+                sum(each.running for each in readings.values()),
+                sum(each.waiting for each in readings.values()),
+                max(each.kv_usage for each in readings.values()),
+            )
+        ]
+    if len(readings) != ranks or len(loads) != ranks:
+        raise BadProbe(f"the engine tells of {len(loads)} ranks, and {ranks} are configured")
+    return [readings[rank] for rank in sorted(readings)]
 
 
-PROBES: dict[Dialect, Probe] = {
-    Dialect.VLLM: Probe("/metrics", read_metrics),
-    Dialect.SGLANG: Probe("/metrics", read_metrics),
-    Dialect.LLAMACPP: Probe("/metrics", read_metrics),
-    Dialect.OPENAI: Probe("/v1/models", read_models),
+def read_slots(page: bytes, ranks: int = 1) -> list[Reading]:
+    """llama.cpp's slots, which hide what waits behind them: with none idle, whatever came now would wait."""
+    assert ranks == 1, "llama.cpp has no ranks"
+    slots = _decoded(page, _SLOTS, "the list of slots")
+    if not slots:
+        raise BadProbe("the engine has no slots")
+    running = sum(each.is_processing for each in slots)
+    return [Reading(running, waiting=int(running == len(slots)))]
+
+
+def read_sign_of_life(page: bytes, ranks: int = 1) -> list[Reading]:
+    """An engine that only lists its models says that it lives, and nothing of its load. Raises BadProbe."""
+    assert ranks == 1, "it has no ranks"
+    listed_models(page)
+    return [Reading()]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    name: str
+    parent: str | None
+    """The base model of an adapter."""
+
+
+def listed_models(page: bytes) -> list[ListedModel]:
+    """What `/v1/models` names: base models first, then adapters. Raises BadProbe."""
+    entries = _decoded(page, _LISTING, "the list of models").data
+    listed = [ListedModel(each.id, each.parent) for each in entries]
+    return sorted(listed, key=lambda each: each.parent is not None)
+
+
+DIALECTS: dict[Dialect, EngineDialect] = {
+    Dialect.VLLM: EngineDialect((Question("/metrics", read_metrics),), health_path="/health"),
+    Dialect.SGLANG: EngineDialect(
+        (Question("/v1/loads", read_loads), Question("/metrics", read_metrics)), life_path="/ping"
+    ),
+    Dialect.LLAMACPP: EngineDialect(
+        (Question("/metrics", read_metrics), Question("/slots", read_slots)), life_path="/health"
+    ),
+    Dialect.OPENAI: EngineDialect((Question("/v1/models", read_sign_of_life),), tells_load=False),
 }
 
 
-def _first_present(page: bytes, names: tuple[bytes, ...]) -> list[float] | None:
-    for name in names:
-        values = list(_values(page, b"\n" + name))
-        if values:
-            return values
-    return None
+# Samples of one name, put together.
 
 
-def _values(page: bytes, line_start: bytes) -> Iterator[float]:
-    """The samples of one name; longer names that begin alike are passed over."""
-    at = page.find(line_start)
-    while at >= 0:
-        start = at + len(line_start)
-        end = page.find(b"\n", start)
-        sample = page[start:] if end < 0 else page[start:end]
-        if sample[:1] in (b"{", b" ", b"\t"):
-            yield from _value(sample)
-        at = page.find(line_start, start)
+def _counted(found: Iterable[Sample]) -> list[Sample]:
+    """Each rank's figure once: SGLang repeats it per priority, and per tensor-parallel rank."""
+    by_rank: defaultdict[bytes, dict[int, list[Sample]]] = defaultdict(dict)
+    for sample in found:
+        if not sample.labels.get(b"priority"):
+            by_rank[_rank_of(sample)].setdefault(_number(sample.labels.get(b"tp_rank", b"0")), []).append(sample)
+    return [sample for parts in by_rank.values() for sample in parts[min(parts)]]
 
 
-def _value(sample: bytes) -> Iterator[float]:
-    labels, rest = _split_labels(sample)
-    if labels.get(b"priority") or labels.get(b"tp_rank", b"0") != b"0":
-        return  # SGLang repeats its totals per priority and per tensor-parallel rank
-    words = rest.split()
-    try:
-        yield float(words[0])
-    except (IndexError, ValueError) as error:
-        raise BadProbe("a sample has no number") from error
+def _rank_of(sample: Sample) -> bytes:
+    return next((sample.labels[label] for label in _RANK_LABELS if label in sample.labels), b"0")
 
 
-def _split_labels(sample: bytes) -> tuple[dict[bytes, bytes], bytes]:
-    labels: dict[bytes, bytes] = {}
-    if not sample.startswith(b"{"):
-        return labels, sample
-    at = 1
-    while (match := _LABEL.match(sample, at)) is not None:
-        labels[match[1]] = match[2]
-        at = match.end()
-    if sample[at : at + 1] != b"}":
-        raise BadProbe("a sample's labels are malformed")
-    return labels, sample[at + 1 :]
+def _of_rank(found: list[Sample], rank: bytes) -> list[Sample]:
+    return [sample for sample in found if _rank_of(sample) == rank]
 
 
-def _requests(values: list[float]) -> int:
-    total = sum(values)
+def _rank_labels(found: list[Sample], ranks: int) -> list[bytes]:
+    """The labels of the configured ranks, in order. An engine may count its ranks from any number on."""
+    labels = sorted({_rank_of(sample) for sample in found}, key=_number)
+    if len(labels) != ranks:
+        raise BadProbe(f"the engine tells of {len(labels)} ranks, and {ranks} are configured")
+    return labels
+
+
+def _required(found: list[Sample], rank: bytes) -> list[Sample]:
+    if not found:
+        raise BadProbe(f"the metrics say nothing of rank {rank.decode(errors='replace')}")
+    return found
+
+
+def _number(label: bytes) -> int:
+    if not label.isdigit() or len(label) > 9:
+        raise BadProbe("a rank is not a number")
+    return int(label)
+
+
+def _reading(waiting: list[Sample], running: list[Sample], kv_usage: list[Sample], asleep: list[Sample]) -> Reading:
+    return Reading(
+        _requests(sum(sample.value for sample in running)),
+        _requests(sum(sample.value for sample in waiting)),
+        _share(max((sample.value for sample in kv_usage), default=0.0)),
+        _sleep_of(asleep),
+    )
+
+
+def _sleep_of(states: list[Sample]) -> str:
+    for sample in states:
+        state = sample.labels.get(b"sleep_state", b"awake")[:_KEY_LENGTH_MAX].decode(errors="replace")
+        if state != "awake":
+            return f"the engine sleeps ({state})"
+    return ""
+
+
+def _requests(total: float) -> int:
     if not 0 <= total <= _REQUESTS_MAX:
         raise BadProbe(f"{total} requests is no number of requests")
     return round(total)
@@ -149,3 +230,48 @@ def _share(value: float) -> float:
     if not math.isfinite(value) or value < 0:
         raise BadProbe(f"{value} is no share of a cache")
     return min(value, 1.0)
+
+
+# JSON pages.
+
+
+class _Load(msgspec.Struct):
+    num_running_reqs: int
+    num_waiting_reqs: int
+    dp_rank: int = 0
+    token_usage: float = 0.0
+
+
+class _Loads(msgspec.Struct):
+    loads: list[_Load]
+
+
+class _Slot(msgspec.Struct):
+    is_processing: bool
+
+
+class _Model(msgspec.Struct):
+    id: str
+    parent: str | None = None
+
+
+class _Listing(msgspec.Struct):
+    data: list[_Model]
+
+
+_LOADS = msgspec.json.Decoder(_Loads)
+_SLOTS = msgspec.json.Decoder(list[_Slot])
+_LISTING = msgspec.json.Decoder(_Listing)
+
+_Page = TypeVar("_Page")
+
+
+def _decoded(page: bytes, decoder: msgspec.json.Decoder[_Page], what: str) -> _Page:
+    try:
+        return decoder.decode(page)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadProbe(f"{what} cannot be read: {error}") from error
+
+
+def _load_reading(load: _Load) -> Reading:
+    return Reading(_requests(load.num_running_reqs), _requests(load.num_waiting_reqs), _share(load.token_usage))

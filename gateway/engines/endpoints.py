@@ -5,9 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.config import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Place, ReplicaId
+from gateway.engines.tls import EngineTls, TlsContexts
+
+RANK_HEADER = "x-data-parallel-rank"
+"""Pins a request to one rank; vLLM and SGLang read the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One server: whoever speaks at a URL. Several replicas may stand for its data-parallel ranks."""
+
+    url: str
+    dialect: Dialect
+    api_key: str | None = field(default=None, repr=False)
+    ranks: int = 1
+    tls: EngineTls | None = None
+
+    def authorization(self) -> dict[str, str]:
+        """The gateway's own key for this engine; a client's key never gets this far."""
+        return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
+
+    def connection_options(self) -> dict[str, Any]:
+        """What a request to it needs besides its address."""
+        if self.tls is None:
+            return {}
+        return {"ssl": self.tls.context, "server_hostname": self.tls.server_name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +44,44 @@ class ReplicaEndpoint:
     """Without a slash at the end; the path of each API call is added to it."""
     dialect: Dialect
     api_key: str | None = field(default=None, repr=False)
+    ranks: int = 1
+    rank: int | None = None
+    """The data-parallel rank that this replica is, if it is one."""
+    tls: EngineTls | None = None
+    lists_models: bool = False
 
     @classmethod
-    def from_config(cls, config: ReplicaConfig) -> ReplicaEndpoint:
-        return cls(config.spec.replica_id, config.spec.place, config.url, config.dialect, config.api_key)
+    def from_config(cls, config: ReplicaConfig, contexts: TlsContexts) -> ReplicaEndpoint:
+        """Raises ConfigError where its certificates cannot be used."""
+        return cls(
+            config.spec.replica_id,
+            config.spec.place,
+            config.url,
+            config.dialect,
+            config.api_key,
+            ranks=config.ranks,
+            rank=config.rank,
+            tls=None if config.tls is None else contexts.get(config.tls),
+            lists_models=config.lists_models,
+        )
 
-    def authorization(self) -> dict[str, str]:
-        """The gateway's own key for this engine; a client's key never gets this far."""
-        return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
+    @property
+    def engine(self) -> Engine:
+        return Engine(self.url, self.dialect, self.api_key, self.ranks, self.tls)
+
+    def rank_header(self) -> dict[str, str]:
+        return {} if self.rank is None else {RANK_HEADER: str(self.rank)}
 
 
 class ReplicaEndpoints:
     """The current set. Replaced whole; whoever follows it waits for a change."""
 
     def __init__(self, endpoints: Iterable[ReplicaEndpoint] = ()) -> None:
-        self._by_id = {endpoint.replica_id: endpoint for endpoint in endpoints}
         self._changed = asyncio.Event()
+        self._by_id: dict[ReplicaId, ReplicaEndpoint] = {}
+        self._by_engine: dict[Engine, list[ReplicaEndpoint]] = {}
+        self._closing_until_ns: dict[str, int] = {}
+        self._put(endpoints)
 
     def get(self, replica_id: ReplicaId) -> ReplicaEndpoint | None:
         return self._by_id.get(replica_id)
@@ -41,10 +89,38 @@ class ReplicaEndpoints:
     def ids(self) -> list[ReplicaId]:
         return list(self._by_id)
 
+    def engines(self) -> list[Engine]:
+        return list(self._by_engine)
+
+    def of(self, engine: Engine) -> list[ReplicaEndpoint]:
+        """The replicas that this engine is; none once it is no longer ours."""
+        return self._by_engine.get(engine, [])
+
     def replace(self, endpoints: Iterable[ReplicaEndpoint]) -> None:
-        self._by_id = {endpoint.replica_id: endpoint for endpoint in endpoints}
+        self._put(endpoints)
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def until_replaced(self) -> None:
         await self._changed.wait()
+
+    # An engine that is shutting down answers probes as before, and idler from one to the next.
+
+    def closes(self, url: str, until_ns: int) -> None:
+        """It said so to a request. Believed for a while, since nothing tells when it has come back."""
+        self._closing_until_ns[url] = until_ns
+
+    def is_closing(self, url: str, now_ns: int) -> bool:
+        return now_ns < self._closing_until_ns.get(url, now_ns)
+
+    def has_closed(self, url: str) -> None:
+        """Nobody listens there any more: whoever comes up next is another."""
+        self._closing_until_ns.pop(url, None)
+
+    def _put(self, endpoints: Iterable[ReplicaEndpoint]) -> None:
+        self._by_id = {endpoint.replica_id: endpoint for endpoint in endpoints}
+        self._by_engine = {}
+        for endpoint in self._by_id.values():
+            self._by_engine.setdefault(endpoint.engine, []).append(endpoint)
+        urls = {endpoint.url for endpoint in self._by_id.values()}
+        self._closing_until_ns = {url: ns for url, ns in self._closing_until_ns.items() if url in urls}

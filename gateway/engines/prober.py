@@ -1,6 +1,6 @@
-"""Asks every replica how busy it is, again and again, and tells the core in batches. It places nothing.
+"""Asks every engine how busy it is, again and again, and tells the core in batches. It places nothing.
 
-Each replica has a loop of its own; a loop that fails is started again after a pause and counted, and ends no other.
+An engine is asked once for all of its data-parallel ranks.
 """
 
 from __future__ import annotations
@@ -8,32 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 
 from gateway.clock import Clock
+from gateway.config import ProbeConfig
 from gateway.core.events import ReplicasObserved
-from gateway.core.vocabulary import ReplicaId, ReplicaObservation
-from gateway.engines.client import new_session
-from gateway.engines.dialects import PROBES, BadProbe, Reading
-from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.core.vocabulary import ReplicaObservation
+from gateway.engines.dialects import Reading
+from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.loops import EngineLoops, LoopSettings
+from gateway.engines.probe import EngineProbe, probe_session
 
 _SECOND_NS = 1_000_000_000
-_PAGE_BYTES_MAX = 8 << 20
 _IDLE_CONNECTION_MIN_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProberSettings:
-    interval_ns: int = 100_000_000
-    timeout_ns: int = _SECOND_NS
-    timeouts_max: int = 3
-    """Slow is busy, not dead: some engines answer probes between two steps. This many in a row are dead."""
-    batch_s: float = 0.002
-    """Observations that come in within this time reach the core together."""
-    restart_min_s: float = 0.1
-    restart_max_s: float = 30.0
+_BATCH_S = 0.002
+"""Observations that come in within this time reach the core together."""
 
 
 class Prober:
@@ -43,120 +34,77 @@ class Prober:
         self,
         endpoints: ReplicaEndpoints,
         clock: Clock,
-        settings: ProberSettings,
+        config: ProbeConfig,
         submit: Callable[[ReplicasObserved], None],
-        on_restart: Callable[[ReplicaId, Exception], None] | None = None,
+        on_restart: Callable[[str, Exception], None] | None = None,
+        *,
+        loops: LoopSettings = LoopSettings(),  # noqa: B008 - frozen
+        batch_s: float = _BATCH_S,
     ) -> None:
-        self.restarts: Counter[ReplicaId] = Counter()
-        """How often a replica's loop failed by our own fault."""
         self._endpoints = endpoints
         self._clock = clock
-        self._settings = settings
+        self._config = config
         self._submit = submit
-        self._on_restart = on_restart
+        self._loops = EngineLoops(endpoints, clock, loops, on_restart)
+        self._batch_s = batch_s
         self._gathered: list[ReplicaObservation] = []
         self._telling: asyncio.TimerHandle | None = None
 
+    @property
+    def restarts(self) -> Counter[str]:
+        """How often an engine's loop failed by our own fault, by its URL."""
+        return self._loops.restarts
+
+    def configure(self, config: ProbeConfig) -> None:
+        """New numbers, from each engine's next look on."""
+        self._config = config
+
     async def run(self) -> None:
         """Until cancelled."""
-        idle_s = max(_IDLE_CONNECTION_MIN_S, 2 * self._settings.interval_ns / _SECOND_NS)
+        idle_s = max(_IDLE_CONNECTION_MIN_S, 2 * self._config.interval_ns / _SECOND_NS)
         try:
-            async with new_session(idle_s) as session, asyncio.TaskGroup() as tasks:
-                await self._follow_endpoints(session, tasks)
+            async with probe_session(idle_s) as session:
+                await self._loops.run(partial(self._watch, session))
         finally:
             if self._telling is not None:
                 self._telling.cancel()
 
-    async def _follow_endpoints(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
-        running: dict[ReplicaId, asyncio.Task[None]] = {}
-        while True:
-            running = {replica_id: task for replica_id, task in running.items() if not task.done()}
-            for replica_id in self._endpoints.ids():
-                if replica_id not in running:
-                    running[replica_id] = tasks.create_task(self._keep_probing(session, replica_id))
-            await self._endpoints.until_replaced()
-
-    async def _keep_probing(self, session: aiohttp.ClientSession, replica_id: ReplicaId) -> None:
-        """Ends when the replica is no longer ours."""
-        pause_s = self._settings.restart_min_s
-        while self._endpoints.get(replica_id) is not None:
-            started_ns = self._clock.now_ns()
-            try:
-                await self._probe_while_ours(session, replica_id)
-            except Exception as error:  # noqa: BLE001 - a fault of ours in one loop must not end the others
-                self.restarts[replica_id] += 1
-                if self._on_restart is not None:
-                    self._on_restart(replica_id, error)
-                if self._clock.now_ns() - started_ns > self._settings.restart_max_s * _SECOND_NS:
-                    pause_s = self._settings.restart_min_s
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, self._settings.restart_max_s)
-
-    async def _probe_while_ours(self, session: aiohttp.ClientSession, replica_id: ReplicaId) -> None:
-        """One probe at a time; one that takes longer than the interval puts off the next."""
-        timeouts_in_row = 0
-        while (endpoint := self._endpoints.get(replica_id)) is not None:
+    async def _watch(self, session: aiohttp.ClientSession, engine: Engine) -> None:
+        """One look at a time; one that takes longer than the interval puts off the next."""
+        probe = EngineProbe(session, engine, self._config)
+        while self._endpoints.of(engine):
+            probe.config = self._config
             sent_ns = self._clock.now_ns()
-            try:
-                self._gather(await self._probe(session, endpoint, sent_ns))
-                timeouts_in_row = 0
-            except TimeoutError:
-                timeouts_in_row += 1
-                if timeouts_in_row >= self._settings.timeouts_max:
-                    self._gather(_unhealthy(replica_id, sent_ns, f"{timeouts_in_row} probes in a row took too long"))
-            next_ns = sent_ns + self._settings.interval_ns
-            await asyncio.sleep(max(0.0, (next_ns - self._clock.now_ns()) / _SECOND_NS))
+            self._take_in(engine, await probe.look(sent_ns), sent_ns)
+            wait_ns = sent_ns + probe.interval_ns - self._clock.now_ns()
+            await asyncio.sleep(max(0, wait_ns) / _SECOND_NS)
 
-    async def _probe(
-        self, session: aiohttp.ClientSession, endpoint: ReplicaEndpoint, sent_ns: int
-    ) -> ReplicaObservation:
-        """Raises TimeoutError: a slow answer says nothing either way."""
-        try:
-            async with asyncio.timeout(self._settings.timeout_ns / _SECOND_NS):
-                reading = await _read(session, endpoint)
-        except TimeoutError:
-            raise
-        except (aiohttp.ClientError, OSError, ValueError, BadProbe) as error:
-            return _unhealthy(endpoint.replica_id, sent_ns, f"{type(error).__name__}: {error}")
+    def _take_in(self, engine: Engine, readings: list[Reading] | None, sent_ns: int) -> None:
+        for endpoint in self._endpoints.of(engine) if readings is not None else ():
+            assert readings is not None
+            self._gather(self._observation(endpoint, readings[endpoint.rank or 0], sent_ns))
+
+    def _observation(self, endpoint: ReplicaEndpoint, reading: Reading, sent_ns: int) -> ReplicaObservation:
+        unfit = reading.unfit
+        if unfit:
+            self._endpoints.has_closed(endpoint.url)
+        elif self._endpoints.is_closing(endpoint.url, sent_ns):
+            unfit = "the engine is shutting down"
         return ReplicaObservation(
             endpoint.replica_id,
             sent_ns,
-            healthy=True,
+            healthy=not unfit,
             running=reading.running,
             waiting=reading.waiting,
             kv_usage=reading.kv_usage,
+            detail=unfit,
         )
 
     def _gather(self, observation: ReplicaObservation) -> None:
         if not self._gathered:
-            self._telling = asyncio.get_running_loop().call_later(self._settings.batch_s, self._tell)
+            self._telling = asyncio.get_running_loop().call_later(self._batch_s, self._tell)
         self._gathered.append(observation)
 
     def _tell(self) -> None:
         observations, self._gathered = tuple(self._gathered), []
         self._submit(ReplicasObserved(observations))
-
-
-def _unhealthy(replica_id: ReplicaId, sent_ns: int, detail: str) -> ReplicaObservation:
-    return ReplicaObservation(replica_id, sent_ns, healthy=False, detail=detail)
-
-
-async def _read(session: aiohttp.ClientSession, endpoint: ReplicaEndpoint) -> Reading:
-    probe = PROBES[endpoint.dialect]
-    headers = {"accept-encoding": "identity", **endpoint.authorization()}
-    response = await session.get(endpoint.url + probe.path, headers=headers, max_redirects=2)
-    try:
-        if response.status != 200:
-            raise BadProbe(f"status {response.status}")
-        return probe.read(await _read_page(response))
-    finally:
-        response.close()
-
-
-async def _read_page(response: aiohttp.ClientResponse) -> bytes:
-    page = b""
-    while data := await response.content.readany():
-        page += data
-        if len(page) > _PAGE_BYTES_MAX:
-            raise BadProbe(f"the page is larger than {_PAGE_BYTES_MAX} bytes")
-    return page

@@ -1,36 +1,100 @@
-"""For operators: metrics and state, on a listener of its own. Nothing here changes anything or shows any text."""
+"""For operators: metrics, state, why a request ran where it did, and the lockdown. It shows no text of any request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hmac
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
-from gateway.http.health import Readiness, add_health_routes
+from gateway.http.entrance import credential_of
+from gateway.http.health import HEALTH_PATHS, Notes, Readiness, add_health_routes
+
+BODY_BYTES_MAX = 64 * 1024
+
+
+class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /admin/lockdown`."""
+
+    active: bool
+    cut: bool = False
+    """End streams that cross gateways, too."""
+    reason: str = ""
+
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSources:
-    """Where the admin pages get what they show."""
+    """Where the admin pages get what they show, and who takes an operator's orders. What is shown is JSON-able."""
 
     metrics: Callable[[], bytes]
     metrics_content_type: str
     state: Callable[[], dict[str, object]]
-    """JSON-able."""
     readiness: Readiness
+    explain: Callable[[str], Awaitable[object | None]]
+    """By the id of a request or a decision; None if it is not known."""
+    lockdown: Callable[[LockdownOrder], Awaitable[object]]
+    notes: Notes
 
 
-def make_admin_app(sources: AdminSources) -> web.Application:
+def make_admin_app(sources: AdminSources, token: str | None = None) -> web.Application:
+    """With a token, whoever does not show it gets nothing but health."""
+
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=sources.metrics(), headers={"content-type": sources.metrics_content_type})
 
     async def state(_: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(sources.state()), headers={"content-type": "application/json"})
+        return _json(sources.state())
 
-    app = web.Application()
+    async def explain(request: web.Request) -> web.Response:
+        explanation = await sources.explain(request.match_info["id"])
+        if explanation is None:
+            return _fault(404, "no request or decision is known here by that id, or no longer")
+        return _json(explanation)
+
+    async def lockdown(request: web.Request) -> web.Response:
+        """A page in an operator's browser cannot send this content type to us unasked."""
+        if request.content_type != "application/json":
+            return _fault(415, "send application/json")
+        try:
+            order = msgspec.json.decode(await request.read(), type=LockdownOrder)
+        except msgspec.DecodeError as error:
+            return _fault(400, str(error))
+        return _json(await sources.lockdown(order))
+
+    middlewares: list[Middleware] = [] if token is None else [_asks_for(token)]
+    app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/admin/state", state)
-    add_health_routes(app, sources.readiness)
+    app.router.add_get("/admin/explain/{id}", explain)
+    app.router.add_post("/admin/lockdown", lockdown)
+    add_health_routes(app, sources.readiness, sources.notes)
     return app
+
+
+def _json(document: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(document), headers={"content-type": "application/json"})
+
+
+def _fault(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)
+
+
+def _asks_for(token: str) -> Middleware:
+    expected = token.encode()
+
+    @web.middleware
+    async def ask(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        shown = credential_of(request.headers).encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(shown, expected) or request.path in HEALTH_PATHS:
+            return await handler(request)
+        refusal = _fault(401, "show the operators' token as a bearer token")
+        refusal.headers["www-authenticate"] = "Bearer"
+        return refusal
+
+    return ask

@@ -7,30 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from importlib.resources import files
 
 from aiohttp import web
 
 from gateway.callers import KeyCheck
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
-from gateway.core.vocabulary import ModelName
+from gateway.core.vocabulary import ModelName, Outcome, RequestId
+from gateway.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.http import errors
 from gateway.http.connections import GuardedRunner, OnFault, tell_loop
 from gateway.http.entrance import CALLER, Entrance
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
-from gateway.http.parse import (
-    CHAT_PATH,
-    COMPLETIONS_PATH,
-    Caller,
-    choose_request_id,
-    engine_headers,
-    read_profile,
-)
+from gateway.http.models import model_entry, models_page
+from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request
 from gateway.http.room import Room
 from gateway.http.settings import HttpSettings
-from gateway.http.sink import HttpSink, error_response
-from gateway.legs import OutboundRequest
+from gateway.http.shapes import shape_of
+from gateway.http.sink import HttpSink, error_response, identity_headers
+from gateway.legs import Headers, OutboundRequest
 from gateway.owner import OwnerContext, RequestOwner
 
 Models = Callable[[], Sequence[ModelName]]
@@ -53,41 +51,46 @@ class Api:
         settings: HttpSettings,
         models: Models,
         readiness: Readiness,
+        *,
         check_key: KeyCheck | None = None,
+        has_audit: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Without `check_key` clients need no key."""
+        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken."""
+        self._has_audit = has_audit
         self._context = context
         self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
         self._settings = settings
         self._models = models
         self._readiness = readiness
         self._room = Room(settings.requests_max, settings.bodies_bytes_max)
+        self._description = files("gateway.http").joinpath("openapi.yaml").read_bytes()
 
     def make_app(self) -> web.Application:
         """Run it with `make_runner`: without handler cancellation a client that leaves would go unnoticed."""
         app = web.Application(middlewares=[self._answer_faults], client_max_size=self._settings.body_bytes_max)
         self._entrance.install(app)
-        app.router.add_post(CHAT_PATH, self._generate)
-        app.router.add_post(COMPLETIONS_PATH, self._generate)
+        for path in POSTED_PATHS:
+            app.router.add_post(path, self._call_engine)
+        app.router.add_get(f"{RESPONSES_PATH}/{{id}}", self._call_engine, allow_head=False)
+        app.router.add_delete(f"{RESPONSES_PATH}/{{id}}", self._call_engine)
+        app.router.add_post(f"{RESPONSES_PATH}/{{id}}/cancel", self._call_engine)
+        app.router.add_get("/openapi.yaml", self._show_description)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._show_model)
         add_health_routes(app, self._readiness)
         return app
 
-    async def _generate(self, request: web.Request) -> web.StreamResponse:
+    async def _call_engine(self, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
-        request_id = caller.request_id
-        sink = HttpSink(request, request_id, self._settings)
-        try:
+        sink = HttpSink(request, caller.request_id, self._settings, shape_of(request.path, request.headers))
+        with suppress(ConnectionResetError):  # the client left: whatever is returned here reaches nobody
             await self._answer(request, caller, sink)
-        except ClientFault as fault:
-            return error_response(fault.kind, request_id, self._settings, detail=fault.detail, param=fault.param)
-        except ConnectionResetError:
-            pass  # the client left: whatever is returned here reaches nobody
-        return sink.response or error_response(errors.INTERNAL, request_id, self._settings)
+        return sink.response or self._error_response(request, errors.INTERNAL)
 
     async def _answer(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
-        length = request.content_length
+        if not self._has_audit():
+            raise ClientFault(errors.AUDIT_UNAVAILABLE)
+        length = request.content_length if request.body_exists else 0
         with self._room.hold(self._settings.body_bytes_max if length is None else length) as held:
             body = await self._read_body(request)
             held.resize(len(body))
@@ -97,10 +100,26 @@ class Api:
             assert isinstance(end, EndRequest), "only forwards are refused"
 
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink) -> RequestOwner:
-        profile = read_profile(request.path, body, caller, self._settings)
+        headers = engine_headers(request.headers, caller.request_id)
+        if request.path in POSTED_PATHS:
+            parsed = read_request(request.path, body, caller, self._settings)
+            outbound = OutboundRequest(
+                parsed.profile, request.path, headers, body, stores_response=parsed.stores_response
+            )
+        else:
+            outbound = self._control_request(request, caller, headers)
         deadline_ns = self._context.clock.now_ns() + self._settings.request_deadline_ns
-        outbound = OutboundRequest(profile, request.path, engine_headers(request.headers, caller.request_id), body)
-        return RequestOwner(self._context, RequestArrived(profile, deadline_ns), outbound, sink)
+        return RequestOwner(self._context, RequestArrived(outbound.profile, deadline_ns), outbound, sink)
+
+    def _control_request(self, request: web.Request, caller: Caller, headers: Headers) -> OutboundRequest:
+        """About a stored response: what it is has been said in the path, so that a body says nothing more."""
+        path = request.rel_url.raw_path_qs if request.method == "GET" else request.rel_url.raw_path
+        response_id = stored_response_of(request.method, path)
+        if response_id is None:
+            raise ClientFault(errors.ENDINGS[Outcome.REJECTED_UNKNOWN_RESPONSE])
+        is_stream = request.query.get("stream") == "true"
+        profile = control_profile(response_id, caller, self._settings, stream=is_stream)
+        return OutboundRequest(profile, path, headers, b"", request.method)
 
     async def _read_body(self, request: web.Request) -> bytes:
         try:
@@ -115,25 +134,41 @@ class Api:
 
     async def _list_models(self, request: web.Request) -> web.Response:
         names = [name for name in self._models() if request[CALLER].may_use(name)]
-        return web.json_response({"object": "list", "data": [_model_entry(name) for name in names]})
+        return web.json_response(models_page(names, shape_of(request.path, request.headers)))
 
     async def _show_model(self, request: web.Request) -> web.Response:
         name = ModelName(request.match_info["model"])
         if name not in self._models() or not request[CALLER].may_use(name):
-            raise web.HTTPNotFound
-        return web.json_response(_model_entry(name))
+            raise ClientFault(errors.MODEL_NOT_FOUND)
+        return web.json_response(model_entry(name, shape_of(request.path, request.headers)))
 
     @web.middleware
     async def _answer_faults(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """What the entrance or aiohttp refuses looks like any other error."""
+        """What the entrance or aiohttp refuses looks like any other error, and every answer has its names."""
         try:
-            return await handler(request)
+            response = await handler(request)
         except ClientFault as fault:
-            request_id = choose_request_id(request.headers)
-            return error_response(fault.kind, request_id, self._settings, detail=fault.detail, param=fault.param)
+            return self._error_response(request, fault.kind, fault.detail, fault.param)
         except web.HTTPException as error:
-            kind = _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST)
-            return error_response(kind, choose_request_id(request.headers), self._settings)
+            response = self._error_response(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST))
+            if isinstance(error, web.HTTPMethodNotAllowed):
+                response.headers["allow"] = error.headers["allow"]
+            return response
+        if not response.prepared:
+            shape = shape_of(request.path, request.headers)
+            for name, value in identity_headers(_request_id_of(request), self._settings, shape).items():
+                response.headers.setdefault(name, value)
+        return response
+
+    def _error_response(
+        self, request: web.Request, kind: ErrorKind, detail: str = "", param: str | None = None
+    ) -> web.Response:
+        shape = shape_of(request.path, request.headers)
+        request_id = _request_id_of(request)
+        return error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
+
+    async def _show_description(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")
 
 
 def make_runner(app: web.Application, settings: HttpSettings, on_fault: OnFault = tell_loop) -> web.AppRunner:
@@ -141,5 +176,6 @@ def make_runner(app: web.Application, settings: HttpSettings, on_fault: OnFault 
     return GuardedRunner(app, settings, on_fault, handler_cancellation=True, shutdown_timeout=settings.shutdown_s)
 
 
-def _model_entry(name: ModelName) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "nightside"}
+def _request_id_of(request: web.Request) -> RequestId:
+    caller = request.get(CALLER)
+    return choose_request_id(request.headers) if caller is None else caller.request_id

@@ -14,9 +14,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from gateway.http import errors
-from gateway.http.errors import ErrorKind, error_body, error_headers
+from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
+from gateway.http.shapes import error_body, shape_of
 from gateway.http.sink import error_response
 
 OnFault = Callable[[BaseException], None]
@@ -110,7 +111,8 @@ class _Connection(web.RequestHandler):
             self._on_fault(exc)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; there is no room for another")
-        response = error_response(_kind_of(status, exc), fresh_request_id(), self._settings)
+        shape = shape_of(request.path, request.headers)
+        response = error_response(_kind_of(status, exc), fresh_request_id(), self._settings, shape=shape)
         response.force_close()
         return response
 

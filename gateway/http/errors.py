@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import msgspec
-
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome
 
@@ -47,7 +45,7 @@ _RATE = "rate_limit_error"
 INVALID_JSON = ErrorKind(400, _BAD_REQUEST, "invalid_json", "The body is not valid JSON.", shows_detail=True)
 INVALID_FIELD = ErrorKind(400, _BAD_REQUEST, "invalid_field", "A field is not valid.", shows_detail=True)
 UNSUPPORTED_FIELD = ErrorKind(
-    400, _BAD_REQUEST, "unsupported_parameter", "A field is reserved for the engines.", shows_detail=True
+    400, _BAD_REQUEST, "unsupported_parameter", "A field is not supported.", shows_detail=True
 )
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
@@ -70,6 +68,9 @@ METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This me
 GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
 TOO_MANY_CONNECTIONS = ErrorKind(
     503, _OURS, "too_many_connections", "The gateway holds as many connections as it can.", 1.0
+)
+AUDIT_UNAVAILABLE = ErrorKind(
+    503, _OURS, "audit_unavailable", "The gateway cannot keep the record that every request needs.", 5.0
 )
 INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway met an error of its own.", may_retry=False)
 MODEL_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True)
@@ -108,12 +109,6 @@ def kind_of(end: EndRequest) -> ErrorKind:
     return ENDINGS.get(end.outcome, INTERNAL)
 
 
-def error_body(kind: ErrorKind, detail: str = "", param: str | None = None) -> bytes:
-    """OpenAI's shape."""
-    message = f"{kind.message} ({detail})" if detail and kind.shows_detail else kind.message
-    return msgspec.json.encode({"error": {"message": message, "type": kind.type, "param": param, "code": kind.code}})
-
-
 def error_headers(kind: ErrorKind) -> dict[str, str]:
     headers = {"content-type": "application/json"}
     if kind.retry_after_s is not None:
@@ -124,8 +119,3 @@ def error_headers(kind: ErrorKind) -> dict[str, str]:
     if kind.status == 401:
         headers["www-authenticate"] = "Bearer"
     return headers
-
-
-def error_event(end: EndRequest) -> bytes:
-    """What a client reads in place of the rest of its event stream; SDKs raise it as an error."""
-    return b"data: " + error_body(kind_of(end), end.detail) + b"\n\ndata: [DONE]\n\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -10,9 +10,11 @@ HEALTH_PATHS = frozenset({"/health", "/ready"})
 """Open to everybody: balancers have no keys."""
 Readiness = Callable[[], str]
 """Empty when ready, else why not. It must not depend on engines or the controller: the mesh lives without them."""
+Notes = Callable[[], Mapping[str, str]]
+"""What is worth knowing of a gateway that is ready all the same."""
 
 
-def add_health_routes(app: web.Application, readiness: Readiness) -> None:
+def add_health_routes(app: web.Application, readiness: Readiness, notes: Notes | None = None) -> None:
     async def live(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
@@ -20,7 +22,7 @@ def add_health_routes(app: web.Application, readiness: Readiness) -> None:
         reason = readiness()
         if reason:
             return web.json_response({"status": "not ready", "reason": reason}, status=503)
-        return web.json_response({"status": "ready"})
+        return web.json_response({"status": "ready", **(notes() if notes is not None else {})})
 
     app.router.add_get("/health", live)
     app.router.add_get("/ready", ready)

@@ -12,7 +12,7 @@ from gateway.callers import ClientKey, KeyId, KeyLimits
 
 _MILLISECOND_NS = 1_000_000
 _MINUTE_NS = 60_000_000_000
-METERS_MAX = 200_000
+METERS_MAX = 20_000
 """Twice what a keys file may hold, so that a key which is in use is not forgotten while files change."""
 
 

@@ -9,32 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
-import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from gateway.callers import ClientKey
 from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
     ModelName,
+    PlaceRule,
     RequestId,
     RequestProfile,
     TenantName,
 )
-from gateway.http.errors import (
-    INVALID_FIELD,
-    INVALID_JSON,
-    INVALID_TENANT,
-    MODEL_NOT_FOUND,
-    UNSUPPORTED_FIELD,
-    ClientFault,
-)
+from gateway.http.bodies import read_body
+from gateway.http.errors import INVALID_FIELD, INVALID_TENANT, MODEL_NOT_FOUND, ClientFault
 from gateway.http.settings import HttpSettings
 from gateway.legs import Headers
 
-CHAT_PATH = "/v1/chat/completions"
-COMPLETIONS_PATH = "/v1/completions"
 REQUEST_ID_HEADER = "x-request-id"
 TENANT_HEADER = "x-nightside-tenant"
 DEFAULT_TENANT = TenantName("default")
@@ -43,53 +36,13 @@ _ENGINE_HEADERS = ("accept", "content-type", "traceparent", "tracestate", "user-
 """All that an engine gets to see of a client's headers: neither credentials nor anything that steers the engine."""
 _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
-_ABSENT = (b"", b"null")
+_COUNT_MAX = 2**31
 
 
-class _Body(msgspec.Struct):
-    """What chat and completions have in common. Raw fields are skipped over, not decoded."""
-
-    model: str
-    stream: bool | None = None
-    max_tokens: int | None = None
-    user: str | None = None
-    session_id: str | None = None
-    cache_salt: str | None = None
-    kv_transfer_params: msgspec.Raw = msgspec.Raw()
-    ec_transfer_params: msgspec.Raw = msgspec.Raw()
-    bootstrap_host: msgspec.Raw = msgspec.Raw()
-    bootstrap_port: msgspec.Raw = msgspec.Raw()
-    bootstrap_room: msgspec.Raw = msgspec.Raw()
-
-
-class _ChatBody(_Body):
-    messages: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
-    max_completion_tokens: int | None = None
-
-    def prompt_parts(self) -> list[memoryview]:
-        return _present(self.tools, self.messages)
-
-    def output_tokens_max(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-
-class _CompletionBody(_Body):
-    prompt: msgspec.Raw = msgspec.Raw()
-
-    def prompt_parts(self) -> list[memoryview]:
-        return _present(self.prompt)
-
-    def output_tokens_max(self) -> int | None:
-        return self.max_tokens
-
-
-_DECODERS: dict[str, msgspec.json.Decoder[_ChatBody] | msgspec.json.Decoder[_CompletionBody]] = {
-    CHAT_PATH: msgspec.json.Decoder(_ChatBody, strict=False),
-    COMPLETIONS_PATH: msgspec.json.Decoder(_CompletionBody, strict=False),
-}
-_HANDED_OVER = ("kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room")
-"""What a router tells two engines about moving a KV cache. From a client's hand it can bring an engine down."""
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    profile: RequestProfile
+    stores_response: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,35 +82,50 @@ def fresh_request_id() -> RequestId:
     return RequestId(uuid4().hex)
 
 
-def read_profile(path: str, body: bytes, caller: Caller, settings: HttpSettings) -> RequestProfile:
+def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) -> ParsedRequest:
     """Raises ClientFault."""
-    document = _decode(path, body)
-    if not 0 < len(document.model) <= MODEL_NAME_LENGTH_MAX or not document.model.isprintable():
+    body = read_body(path, raw, passes_priority=settings.pass_priority)
+    if not 0 < len(body.model) <= MODEL_NAME_LENGTH_MAX or not body.model.isprintable():
         raise ClientFault(INVALID_FIELD, f"model is 1 to {MODEL_NAME_LENGTH_MAX} printable characters", "model")
-    for name in _HANDED_OVER:
-        if bytes(getattr(document, name)) not in _ABSENT:
-            raise ClientFault(UNSUPPORTED_FIELD, name, name)
-    model = ModelName(document.model)
+    model = ModelName(body.model)
     if not caller.may_use(model):
         raise ClientFault(MODEL_NOT_FOUND, f"the model `{model}` does not exist for this key", "model")
-    salt = prefix_salt(model, caller.tenant, document.cache_salt)
-    prefix, prompt_bytes = prefix_chain(
-        salt,
-        document.prompt_parts(),
-        block_bytes=settings.prefix_block_bytes,
-        blocks_max=settings.prefix_blocks_max,
-    )
-    return RequestProfile(
+    salt = prefix_salt(model, caller.tenant, body.salt)
+    parts = body.prompt_parts()
+    blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
+    prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=settings.prefix_block_bytes, blocks_max=blocks_max)
+    followed = body.followed_response_id
+    profile = RequestProfile(
         request_id=caller.request_id,
         model=model,
         tenant=caller.tenant,
         prompt_bytes=prompt_bytes,
         prefix=prefix,
         prefix_block_bytes=settings.prefix_block_bytes,
-        session_key=_session_key(document, caller, prefix, salt),
-        stream=bool(document.stream),
-        output_tokens_max=document.output_tokens_max(),
-        process=None if caller.key is None else caller.key.process,
+        session_key=_session_key(body.session_hint, parts, caller, prefix, salt),
+        stream=body.streams,
+        output_tokens_max=_plausible(body.output_tokens_max()),
+        follows="" if followed is None else stored_response_key(caller.tenant, followed),
+        process=_process_rule_of(caller),
+    )
+    return ParsedRequest(profile, body.stores_response)
+
+
+def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
+    """For a call about a stored response: no model, no prompt, and one place where it can go."""
+    key = stored_response_key(caller.tenant, response_id)
+    return RequestProfile(
+        request_id=caller.request_id,
+        model=ModelName(""),
+        tenant=caller.tenant,
+        prompt_bytes=0,
+        prefix=b"",
+        prefix_block_bytes=settings.prefix_block_bytes,
+        session_key=key,
+        stream=stream,
+        follows=key,
+        is_control=True,
+        process=_process_rule_of(caller),
     )
 
 
@@ -166,27 +134,22 @@ def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers
     return (*kept, (REQUEST_ID_HEADER, request_id))
 
 
-def _decode(path: str, body: bytes) -> _ChatBody | _CompletionBody:
-    try:
-        return _DECODERS[path].decode(body)
-    except msgspec.ValidationError as error:
-        raise ClientFault(INVALID_FIELD, str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ClientFault(INVALID_JSON, str(error)) from error
+def _process_rule_of(caller: Caller) -> PlaceRule | None:
+    return None if caller.key is None else caller.key.process
 
 
-def _present(*parts: msgspec.Raw) -> list[memoryview]:
-    views = [memoryview(part) for part in parts]
-    return [view for view in views if len(view) > len(b"null") or bytes(view) not in _ABSENT]
+def _plausible(tokens: int | None) -> int | None:
+    """A limit that is none is for the engine to refuse; here it only must not upset anything."""
+    return tokens if tokens is not None and 0 <= tokens <= _COUNT_MAX else None
 
 
-def _session_key(document: _ChatBody | _CompletionBody, caller: Caller, prefix: bytes, salt: bytes) -> str:
+def _session_key(hint: str, parts: list[memoryview], caller: Caller, prefix: bytes, salt: bytes) -> str:
     """A hash: the same for the same session, and nothing that a journal or a log would rather not hold."""
     session, user = caller.session_hints
-    hint = session or document.session_id or document.user or user
+    hint = session or hint or user
     if hint:
         return xxh3_64_hexdigest(f"{caller.tenant}\0{hint}".encode("utf-8", "surrogatepass"))
     first_blocks = prefix[: _SESSION_BLOCKS * PREFIX_HASH_BYTES]
     if first_blocks:
         return first_blocks[-PREFIX_HASH_BYTES:].hex()
-    return xxh3_64_hexdigest(b"\0".join((salt, *document.prompt_parts())))
+    return xxh3_64_hexdigest(b"\0".join((salt, *parts)))

@@ -23,6 +23,7 @@ class HttpSettings:
     stall_s: float = 60.0
     """How long a client may take to send its body, or to read what is ready for it."""
     trust_tenant_header: bool = False
+    pass_priority: bool = False
     prefix_block_bytes: int = 256
     prefix_blocks_max: int = 4096
     """Blocks of one prompt that are hashed; what follows them is not told apart."""
@@ -52,6 +53,7 @@ class HttpSettings:
             request_deadline_ns=limits.request_deadline_ns,
             stall_s=limits.client_stall_ns / _SECOND_NS,
             trust_tenant_header=config.trust_tenant_header,
+            pass_priority=config.pass_priority,
             prefix_block_bytes=config.prefix_block_bytes,
             prefix_blocks_max=limits.prompt_blocks_max,
             output_tokens_reserved=limits.output_tokens_reserved,

@@ -34,7 +34,7 @@ class LoadBoard:
     async def newer_than(self, seen: Posted | None, *, wait_max_s: float) -> Posted | None:
         """The newest report: a newer one as soon as there is one, else the same again once `wait_max_s` is over.
 
-        None when the board was closed, or when nothing was ever posted.
+        None when the board was closed and there is none newer, or when nothing was ever posted.
         """
         try:
             async with asyncio.timeout(wait_max_s):
@@ -42,7 +42,7 @@ class LoadBoard:
                     await self._changed.wait()
         except TimeoutError:
             pass
-        return None if self.closed else self.newest
+        return None if self.closed and self.newest is seen else self.newest
 
     def _wake(self) -> None:
         self._changed.set()

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
+from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import ForwardArrived
 from gateway.core.stored_responses import stored_response_key
@@ -36,6 +36,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     TenantName,
 )
+from gateway.decisions import ExplainedCandidate, ExplainedPlacement, ExplainedRefusal, ExplainedRequest
 from gateway.engine_api import is_engine_call, stored_response_of
 from gateway.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
@@ -52,8 +53,9 @@ HEADER_VALUE_LENGTH_MAX = 8192
 TEXT_LENGTH_MAX = 1024
 KEY_LENGTH_MAX = 256
 LIST_LENGTH_MAX = 4096
-PREFIX_BLOCKS_MAX = 2**20
 PROMPT_BYTES_MAX = 2**32
+PLACEMENTS_MAX = 64
+"""Of one request, and targets looked at for each, when a decision is explained to a peer."""
 
 RAN_AT_HEADER = "x-nightside-ran-at"
 """Travels with a head between gateways: `replica;region;jurisdiction`, so that a client can be told before the body."""
@@ -240,7 +242,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
     profile = message.profile
     blocks, rest = divmod(len(profile.prefix), PREFIX_HASH_BYTES)
     _require(rest == 0, f"prefix is not a whole number of {PREFIX_HASH_BYTES}-byte hashes")
-    _require(blocks <= PREFIX_BLOCKS_MAX, "prefix has too many blocks")
+    _require(blocks <= PROMPT_BLOCKS_MAX, "prefix has too many blocks")
     _require(profile.prefix_block_bytes > 0, "prefix_block_bytes is zero")
     _require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
     _require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
@@ -322,8 +324,8 @@ def read_head(message: pb.Head) -> LegHead:
 def _ran_at(text: str) -> RanAt:
     parts = text.split(";")
     _require(len(parts) == 3, f"{RAN_AT_HEADER} is malformed")
-    replica_id, region, jurisdiction = (_id(part, RAN_AT_HEADER) for part in parts)
-    return RanAt(ReplicaId(replica_id), Place(RegionName(region), Jurisdiction(jurisdiction)))
+    region, jurisdiction = (_id(part, RAN_AT_HEADER) for part in parts[1:])
+    return RanAt(_replica_id(parts[0], RAN_AT_HEADER), Place(RegionName(region), Jurisdiction(jurisdiction)))
 
 
 def data_to_pb(data: bytes) -> pb.ForwardResponse:
@@ -346,7 +348,7 @@ def ended_to_pb(end: EndRequest, summary: RequestSummary) -> pb.ForwardResponse:
 def read_ended(message: pb.Ended) -> EndedForward:
     ran_at = None
     if message.replica_id:
-        ran_at = RanAt(ReplicaId(_id(message.replica_id, "replica_id")), _place(message.place, "ended place"))
+        ran_at = RanAt(_replica_id(message.replica_id, "replica_id"), _place(message.place, "ended place"))
     return EndedForward(
         outcome=_word(Outcome, message.outcome),
         detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
@@ -354,6 +356,132 @@ def read_ended(message: pb.Ended) -> EndedForward:
         prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
         output_tokens=message.output_tokens if message.HasField("output_tokens") else None,
     )
+
+
+# Decisions, explained
+
+
+def explain_request(gateway_id: GatewayId, request_id: RequestId) -> pb.ExplainRequest:
+    return pb.ExplainRequest(gateway_id=gateway_id, request_id=request_id)
+
+
+def read_explain_request(message: pb.ExplainRequest) -> tuple[GatewayId, RequestId]:
+    return GatewayId(_id(message.gateway_id, "gateway_id")), RequestId(_key(message.request_id, "request_id"))
+
+
+def explained_to_pb(explained: ExplainedRequest) -> pb.ExplainResponse:
+    first_token_ms = explained.first_token_ms
+    return pb.ExplainResponse(
+        gateway_id=explained.gateway,
+        place=pb.Place(region=explained.region, jurisdiction=explained.jurisdiction),
+        request_id=explained.request_id,
+        model=explained.model,
+        origin_gateway_id=explained.origin,
+        age_us=_in_us(explained.age_ms),
+        placements=[_placement_to_pb(each) for each in explained.placements[-PLACEMENTS_MAX:]],
+        refusals=[pb.Refused(reason=each.reason, detail=each.detail[:TEXT_LENGTH_MAX]) for each in explained.refusals],
+        first_token_us=None if first_token_ms is None else _in_us(first_token_ms),
+        outcome=explained.outcome,
+        detail=explained.detail[:TEXT_LENGTH_MAX],
+        replica_id=explained.replica,
+        ran_in=explained.ran_in,
+    )
+
+
+def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
+    """For people to read: words are bounded, not understood, so that a newer peer's are shown as they are."""
+    _require(len(message.placements) <= PLACEMENTS_MAX, "too many placements")
+    _require(len(message.refusals) <= PLACEMENTS_MAX, "too many refusals")
+    return ExplainedRequest(
+        gateway=_id(message.gateway_id, "gateway_id"),
+        region=_id(message.place.region, "place"),
+        jurisdiction=_id(message.place.jurisdiction, "place"),
+        request_id=_key(message.request_id, "request_id"),
+        model=_text(message.model, "model", MODEL_NAME_LENGTH_MAX),
+        origin=_id(message.origin_gateway_id, "origin_gateway_id"),
+        age_ms=_in_ms(message.age_us),
+        placements=tuple(_explained_placement(each) for each in message.placements),
+        refusals=tuple(
+            ExplainedRefusal(_label(each.reason, "reason"), _text(each.detail, "detail", TEXT_LENGTH_MAX))
+            for each in message.refusals
+        ),
+        first_token_ms=_in_ms(message.first_token_us) if message.HasField("first_token_us") else None,
+        outcome=_label(message.outcome, "outcome"),
+        detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
+        replica=_label(message.replica_id, "replica_id"),
+        ran_in=_label(message.ran_in, "ran_in"),
+    )
+
+
+def _placement_to_pb(placement: ExplainedPlacement) -> pb.Placement:
+    return pb.Placement(
+        attempt=placement.attempt,
+        kind=placement.kind,
+        target=placement.target,
+        region=placement.region,
+        reason=placement.reason,
+        matched_blocks=placement.matched_blocks,
+        prompt_blocks=placement.prompt_blocks,
+        candidates=placement.candidates,
+        waited_us=_in_us(placement.waited_ms),
+        replicas_here=placement.replicas_here,
+        considered=[_candidate_to_pb(each) for each in placement.considered[:PLACEMENTS_MAX]],
+        result=placement.result,
+        refusal=placement.refusal,
+        detail=placement.detail[:TEXT_LENGTH_MAX],
+    )
+
+
+def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
+    _require(len(message.considered) <= PLACEMENTS_MAX, "too many targets considered")
+    return ExplainedPlacement(
+        attempt=message.attempt,
+        kind=_label(message.kind, "kind"),
+        target=_label(message.target, "target"),
+        region=_label(message.region, "region"),
+        reason=_label(message.reason, "reason"),
+        matched_blocks=message.matched_blocks,
+        prompt_blocks=message.prompt_blocks,
+        candidates=message.candidates,
+        waited_ms=_in_ms(message.waited_us),
+        replicas_here=message.replicas_here,
+        considered=tuple(_explained_candidate(each) for each in message.considered),
+        result=_label(message.result, "result"),
+        refusal=_label(message.refusal, "refusal"),
+        detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
+    )
+
+
+def _candidate_to_pb(candidate: ExplainedCandidate) -> pb.Candidate:
+    return pb.Candidate(
+        kind=candidate.kind,
+        id=candidate.id,
+        region=candidate.region,
+        standing=candidate.standing,
+        matched_blocks=candidate.matched_blocks,
+        load=candidate.load,
+        rtt_us=_in_us(candidate.rtt_ms),
+    )
+
+
+def _explained_candidate(message: pb.Candidate) -> ExplainedCandidate:
+    return ExplainedCandidate(
+        kind=_label(message.kind, "kind"),
+        id=_label(message.id, "id"),
+        region=_label(message.region, "region"),
+        standing=_label(message.standing, "standing"),
+        matched_blocks=message.matched_blocks,
+        load=message.load,
+        rtt_ms=_in_ms(message.rtt_us),
+    )
+
+
+def _in_us(duration_ms: float) -> int:
+    return round(duration_ms * 1_000)
+
+
+def _in_ms(duration_us: int) -> float:
+    return duration_us / 1_000
 
 
 # Parts
@@ -394,6 +522,16 @@ def _header_fault(name: str, value: str) -> str | None:
 def _id(text: str, what: str) -> str:
     _require(ID_PATTERN.fullmatch(text) is not None, f"{what} is not an id")
     return text
+
+
+def _replica_id(text: str, what: str) -> ReplicaId:
+    _require(REPLICA_ID_PATTERN.fullmatch(text) is not None, f"{what} is not a replica's id")
+    return ReplicaId(text)
+
+
+def _label(text: str, what: str) -> str:
+    """An id, or nothing."""
+    return _id(text, what) if text else ""
 
 
 def _ids(texts: Collection[str], what: str) -> list[str]:

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Never
 
 import grpc
@@ -25,6 +26,12 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
 
+REFUSED_BY_US = "the certificate shown there is not that of this peer, or not to be believed"
+REFUSED_THERE = "the peer does not believe who we are"
+NO_ANSWER = "no answer"
+
+_Call = grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]
+
 
 class PeerLost(Exception):
     """A subscription is over: why, in words."""
@@ -32,6 +39,14 @@ class PeerLost(Exception):
 
 class ImposterFound(PeerLost):
     """Whoever answers at a peer's address is not that peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    call: _Call
+    version: int
+    """Of the credentials that it went out with."""
+    opened_ns: int
 
 
 class RoundTrips:
@@ -69,14 +84,17 @@ class Heartbeats:
         submit: Callable[[Event], None],
         clock: Clock,
         rng: random.Random,
+        on_refused: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
+        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
         self._submit = submit
         self._clock = clock
         self._rng = rng
+        self._on_refused = on_refused
         self._measured = asyncio.Event()
         self._heard = False
         self._log = log.bind(peer=link.peer.spec.gateway_id, address=str(link.peer.address))
@@ -94,13 +112,15 @@ class Heartbeats:
             await asyncio.sleep(backoff_s(failures, self._link.peering, self._rng))
 
     async def measure(self) -> Never:
-        """Time a round trip at every interval. One that fails says nothing: silence is noticed by `listen`."""
+        """Time a round trip at every interval. One that fails says nothing of load: silence is noticed by `listen`."""
+        failure = ""
         while True:
             try:
                 self.round_trips.add(await self._ping_ns())
                 self._measured.set()
+                failure = ""
             except grpc.aio.AioRpcError as error:
-                self._log.debug("ping failed", code=error.code().name)
+                failure = self._ping_failed(error, failure)
             await asyncio.sleep(self._link.peering.ping_interval_ns / _SECOND_NS)
 
     async def _ping_ns(self) -> int:
@@ -108,15 +128,24 @@ class Heartbeats:
         await self._link.stub.Ping(pb.PingRequest(), timeout=self._link.peering.ping_timeout_ns / _SECOND_NS)
         return self._clock.now_ns() - started_ns
 
+    def _ping_failed(self, error: grpc.aio.AioRpcError, last: str) -> str:
+        """Gives what was wrong, in a word; it is told loudly when it is not what was wrong last time."""
+        failure = failure_of_ping(error)
+        if failure == REFUSED_BY_US:
+            self._on_refused()
+        write = self._log.debug
+        if failure != last:
+            write = self._log.warning if failure == NO_ANSWER else self._log.error
+        write("ping failed", failure=failure, code=error.code().name, detail=error.details())
+        return failure
+
     async def _subscribe(self) -> Never:
-        call = self._link.stub.Subscribe(self._request)
+        subscription = self._open()
         try:
             while True:
-                async with asyncio.timeout(self._link.peering.silence_max_ns / _SECOND_NS):
-                    message = await call.read()
-                if not isinstance(message, pb.SubscribeResponse):
-                    raise PeerLost("it closed its heartbeats")
-                self._take_in(message)
+                self._take_in(await self._next(subscription))
+                if self._is_old(subscription):
+                    subscription = await self._succeed(subscription)
         except TimeoutError as error:
             raise PeerLost("it fell silent") from error
         except grpc.aio.AioRpcError as error:
@@ -124,7 +153,33 @@ class Heartbeats:
         except codec.WireError as error:
             raise PeerLost(f"its heartbeat is malformed: {error}") from error
         finally:
-            call.cancel()
+            subscription.call.cancel()
+
+    def _open(self) -> _Subscription:
+        return _Subscription(self._link.stub.Subscribe(self._request), self._link.version, self._clock.now_ns())
+
+    async def _next(self, subscription: _Subscription) -> pb.SubscribeResponse:
+        async with asyncio.timeout(self._link.peering.silence_max_ns / _SECOND_NS):
+            message = await subscription.call.read()
+        if not isinstance(message, pb.SubscribeResponse):
+            raise PeerLost("it closed its heartbeats")
+        return message
+
+    def _is_old(self, subscription: _Subscription) -> bool:
+        """It would hold on to a connection, and so to certificates, that all other calls have left."""
+        age_ns = self._clock.now_ns() - subscription.opened_ns
+        return subscription.version != self._link.version or age_ns > self._link.peering.connection_age_ns
+
+    async def _succeed(self, old: _Subscription) -> _Subscription:
+        """Hear the first word on a new subscription, then end the old one: nothing is missed between the two."""
+        new = self._open()
+        try:
+            self._take_in(await self._next(new))
+        except BaseException:
+            new.call.cancel()
+            raise
+        old.call.cancel()
+        return new
 
     def _take_in(self, message: pb.SubscribeResponse) -> None:
         report, age_ns = codec.read_load(message)
@@ -151,6 +206,16 @@ def observe(report: LoadReport, age_ns: int, round_trips: RoundTrips, now_ns: in
     rtt_ns = round_trips.median_ns()
     generated_ns = now_ns - age_ns - rtt_ns // 2
     return PeerObservation(report, generated_ns, heard_ns=now_ns, rtt_ns=rtt_ns, rtt_p99_ns=round_trips.p99_ns())
+
+
+def failure_of_ping(error: grpc.aio.AioRpcError) -> str:
+    """In its words alone does gRPC tell a refused certificate from an unreachable peer. A peer that refuses ours in the
+    handshake just hangs up, which looks like any other lost connection."""
+    if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+        return REFUSED_THERE
+    words = (error.details() or "").lower()
+    is_refused = "handshake failed" in words or "verification check failed" in words
+    return REFUSED_BY_US if is_refused else NO_ANSWER
 
 
 def identity_fault(report: LoadReport, spec: PeerSpec) -> str | None:

@@ -5,8 +5,9 @@ It places nothing: a forward enters the core like any request, and the core's an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Never
 
 import grpc
 import grpc.aio
@@ -16,17 +17,20 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config import Address, PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
-from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason
+from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
+from gateway.decisions import ExplainedRequest
 from gateway.legs import LegHead, RequestSummary
 from gateway.owner import OwnerContext, RequestOwner
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.link import shared_options
+from gateway.peers.transport import Transport
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 
 SERVICE_NAME = "nightside.mesh.v1.PeerService"
 
+_MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 _OTHER_CALLS_MAX = 256
 """Pings and health checks that may run beside forwards and subscriptions."""
@@ -36,10 +40,15 @@ _DATA_BYTES_MAX = 256 * 1024
 _Context = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 _SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 _PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
+_ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
+_AnyContext = _Context | _SubscribeContext | _PingContext | _ExplainContext
+
+Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
+"""What was decided here about a request that this gateway forwarded to us; None for any other."""
 
 
 class PeerService:
-    """The three calls of `peer.proto`."""
+    """The four calls of `peer.proto`."""
 
     def __init__(
         self,
@@ -49,13 +58,25 @@ class PeerService:
         *,
         peering: PeeringConfig,
         keep_alive_ns: int,
+        transport: Transport,
+        on_refused: Callable[[], None],
         log: FilteringBoundLogger,
+        explain: Explain,
+        why_closed: Callable[[], str] = str,
     ) -> None:
+        """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked.
+
+        `on_refused` is told of every caller that is not whom it should be.
+        """
+        self._explain = explain
+        self._why_closed = why_closed
         self._owners = owners
         self._board = board
         self._peers = peers
         self._peering = peering
         self._keep_alive_s = keep_alive_ns / _SECOND_NS
+        self._transport = transport
+        self._on_refused = on_refused
         self._log = log
         self._subscribers = 0
         self._forwards = 0
@@ -72,13 +93,15 @@ class PeerService:
             self._subscribers -= 1
 
     async def Ping(self, request: pb.PingRequest, context: _PingContext) -> pb.PingResponse:  # noqa: ARG002, N802
+        await self._check_caller(context, None)
         return pb.PingResponse()
 
     async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
         """Run one request here. The caller's leaving cancels this task, and with it the request."""
         arrived = await self._read_forward(request, context)
-        if self._forwards >= self._peering.forwards_max:
-            await context.write(codec.refused_to_pb(RefusalReason.BUSY, "too many forwards at once"))
+        busy = self._why_closed() or ("too many forwards at once" if self._is_full else "")
+        if busy:
+            await context.write(codec.refused_to_pb(RefusalReason.BUSY, busy))
             return
         self._forwards += 1
         try:
@@ -86,10 +109,28 @@ class PeerService:
         finally:
             self._forwards -= 1
 
+    async def Explain(self, request: pb.ExplainRequest, context: _ExplainContext) -> pb.ExplainResponse:  # noqa: N802
+        """Nobody learns of a request that it did not forward here itself, nor whether there is one."""
+        try:
+            caller, request_id = codec.read_explain_request(request)
+        except codec.WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        known = self._peers.get(caller)
+        await self._check_caller(context, (caller, known.place.region if known else RegionName("")))
+        explained = self._explain(caller, request_id)
+        if explained is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no request of yours is known here by that id")
+        return codec.explained_to_pb(explained)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._forwards >= self._peering.forwards_max
+
     async def _publish(self, context: _SubscribeContext) -> None:
+        """The last report is sent even if the board was closed right after it: it may be our farewell."""
         sent = None
-        while not self._board.closed:
-            sent = await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)
+        while (newest := await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)) or not self._board.closed:
+            sent = newest
             if sent is not None:
                 age_ns = self._owners.clock.now_ns() - sent.posted_ns
                 await context.write(codec.load_to_pb(sent.report, age_ns))
@@ -101,20 +142,33 @@ class PeerService:
 
     async def _read_forward(self, request: pb.ForwardRequest, context: _Context) -> codec.ArrivedForward:
         try:
-            return codec.read_forward(request, self._owners.clock.now_ns())
+            arrived = codec.read_forward(request, self._owners.clock.now_ns())
         except codec.WireError as error:
             self._log.error("malformed forward", detail=str(error), caller=context.peer())
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        await self._check_caller(context, (arrived.event.origin_gateway_id, arrived.event.stamp.origin.region))
+        return arrived
 
     async def _check_subscriber(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:
         try:
             gateway_id, place = codec.read_subscribe_request(request)
         except codec.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        await self._check_caller(context, (gateway_id, place.region))
         fault = self._identity_fault(gateway_id, place)
         if fault is not None:
-            self._log.error("heartbeats asked for by a stranger", detail=fault, caller=context.peer())
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, fault)
+            await self._refuse(context, fault)
+
+    async def _check_caller(self, context: _AnyContext, claim: tuple[GatewayId, RegionName] | None) -> None:
+        """Whoever calls is held to the certificate it came with, before anything else is made of what it says."""
+        fault = self._transport.caller_fault(context.auth_context(), claim)
+        if fault is not None:
+            await self._refuse(context, fault)
+
+    async def _refuse(self, context: _AnyContext, fault: str) -> Never:
+        self._on_refused()
+        self._log.error("REFUSED: a caller is not whom it should be", detail=fault, caller=context.peer())
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, fault)
 
     def _identity_fault(self, gateway_id: GatewayId, place: Place) -> str | None:
         """Only gateways that our own operator named, and only from where the operator says they are.
@@ -153,14 +207,17 @@ class ForwardSink:
 class PeerServer:
     """The gRPC listener: PeerService and the standard health service."""
 
-    def __init__(self, service: PeerService, board: LoadBoard, peering: PeeringConfig) -> None:
+    def __init__(self, service: PeerService, board: LoadBoard, peering: PeeringConfig, transport: Transport) -> None:
         self._board = board
+        self._transport = transport
         self._server = grpc.aio.server(
             options=[
                 *shared_options(peering),
                 ("grpc.so_reuseport", 0),  # a second gateway on one port must fail, not share it
                 ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # our peers check silent connections
                 ("grpc.http2.max_ping_strikes", 0),
+                ("grpc.max_connection_age_ms", peering.connection_age_ns // _MILLISECOND_NS),
+                ("grpc.max_connection_age_grace_ms", peering.connection_grace_ns // _MILLISECOND_NS),
             ],
             maximum_concurrent_rpcs=peering.forwards_max + peering.subscribers_max + _OTHER_CALLS_MAX,
         )
@@ -172,7 +229,7 @@ class PeerServer:
     async def start(self, address: Address) -> Address:
         """Listen. Returns the real address, also where the system chose the port. Raises OSError if it is taken."""
         try:
-            port = self._server.add_insecure_port(str(address))
+            port = self._transport.add_port(self._server, str(address))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address} for peers") from error
         await self._server.start()

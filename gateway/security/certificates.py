@@ -58,7 +58,9 @@ def read_roots(path: Path) -> bytes:
     pem = _read(path)
     for certificate in _certificates(pem, path):
         if not _is_authority(certificate):
-            raise CertificateFault(f"{path}: {certificate.subject.rfc4514_string()!r} is not an authority's certificate")
+            raise CertificateFault(
+                f"{path}: {certificate.subject.rfc4514_string()!r} is not an authority's certificate"
+            )
     return pem
 
 

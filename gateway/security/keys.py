@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import re
 import secrets
 from collections.abc import Iterable
@@ -16,26 +17,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
 
 from gateway.callers import ClientKey, KeyId, KeyLimits
-from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, fault_lines, parse_yaml
+from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, config_error, read_yaml_mapping
 from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, TenantName
 
-KEYS_MAX = 100_000
-KEYS_FILE_BYTES_MAX = 64 << 20
+KEYS_MAX = 10_000
 MODELS_MAX = 1000
 PER_MINUTE_MAX = 10**12
+_SECOND_NS = 1_000_000_000
 _SECRET_BYTES = 32
 _SALT_BYTES = 16
 _PERSON = b"nightside-key"
 _CREDENTIAL = re.compile(rf"ns-({ID_PATTERN.pattern})-([0-9a-f]{{{2 * _SECRET_BYTES}}})")
 _HASH = re.compile(rf"blake2b:([0-9a-f]{{{2 * _SALT_BYTES}}}):([0-9a-f]{{{2 * _SECRET_BYTES}}})")
-
-
-class KeysFileError(Exception):
-    """A keys file that cannot be used. One line per fault: `keys.yaml: keys[2].tenant: what is wrong`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,11 @@ class KeyEntry(_FileModel):
         assert match is not None, "checked when it was read"
         return SecretHash(bytes.fromhex(match[1]), bytes.fromhex(match[2]))
 
+    def expires_ns(self) -> float:
+        if self.disabled:
+            return 0
+        return math.inf if self.expires is None else round(self.expires.timestamp() * _SECOND_NS)
+
     def client_key(self) -> ClientKey:
         return ClientKey(
             KeyId(self.id),
@@ -155,6 +165,15 @@ class KeysFile(_FileModel):
     version: Literal[1] = 1
     keys: Annotated[tuple[KeyEntry, ...], Field(max_length=KEYS_MAX)] = ()
 
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        seen: set[str] = set()
+        for index, entry in enumerate(self.keys):
+            if entry.id in seen:
+                raise ValueError(f"keys[{index}].id: {entry.id!r} is used twice")
+            seen.add(entry.id)
+        return self
+
     def as_document(self) -> dict[str, Any]:
         """As it is written: what is not set is left out."""
         return {"version": 1, "keys": [self._entry(entry) for entry in self.keys]}
@@ -165,32 +184,11 @@ class KeysFile(_FileModel):
 
 
 def read_keys_file(path: Path) -> KeysFile:
-    """Raises KeysFileError."""
+    """Raises ConfigError."""
     try:
-        document = parse_yaml(_read_text(path))
-        file = KeysFile.model_validate(document)
-    except yaml.YAMLError as error:
-        raise KeysFileError(f"{path.name}: {error}") from error
+        return KeysFile.model_validate(read_yaml_mapping(path))
     except ValidationError as error:
-        lines = [f"{path.name}: {line}" for each in error.errors() for line in fault_lines(each)]
-        raise KeysFileError("\n".join(lines)) from error
-    seen: set[str] = set()
-    for index, entry in enumerate(file.keys):
-        if entry.id in seen:
-            raise KeysFileError(f"{path.name}: keys[{index}].id: {entry.id!r} is used twice")
-        seen.add(entry.id)
-    return file
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > KEYS_FILE_BYTES_MAX:
-            raise KeysFileError(f"{path.name}: is larger than {KEYS_FILE_BYTES_MAX >> 20} MiB")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KeysFileError(f"{path.name}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise KeysFileError(f"{path.name}: is not UTF-8 text") from error
+        raise config_error(path, error) from error
 
 
 # Recognising a key
@@ -200,32 +198,26 @@ def _read_text(path: Path) -> str:
 class _Kept:
     key: ClientKey
     secret: SecretHash
-    expires: datetime | None
-    disabled: bool
-
-    def is_valid(self, now: datetime) -> bool:
-        return not self.disabled and (self.expires is None or now < self.expires)
+    expires_ns: float
+    """Since 1970; infinite for a key that does not, 0 for one that is disabled."""
 
 
 class KeyTable:
     """All keys of one file by id. Looking one up costs one hash, however many there are and whether it is right."""
 
     def __init__(self, entries: Iterable[KeyEntry]) -> None:
-        self._kept = {
-            entry.id: _Kept(entry.client_key(), entry.secret_hash(), entry.expires, entry.disabled)
-            for entry in entries
-        }
-        self._nobody = _Kept(ClientKey(KeyId(""), TenantName("")), mint("nobody")[1], None, disabled=True)
+        self._kept = {entry.id: _Kept(entry.client_key(), entry.secret_hash(), entry.expires_ns()) for entry in entries}
+        self._nobody = _Kept(ClientKey(KeyId(""), TenantName("")), mint("nobody")[1], expires_ns=0)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, credential: str, now: datetime) -> ClientKey | None:
+    def find(self, credential: str, wall_ns: int) -> ClientKey | None:
         """The key that this credential proves, if it proves one that is valid now."""
         key_id, secret = _parts(credential)
         kept = self._kept.get(key_id, self._nobody)
         is_proven = kept.secret.matches(secret)
-        return kept.key if is_proven and kept.is_valid(now) else None
+        return kept.key if is_proven and wall_ns < kept.expires_ns else None
 
 
 _NO_SECRET = "0" * 2 * _SECRET_BYTES

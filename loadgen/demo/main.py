@@ -31,7 +31,7 @@ from loadgen.demo.snippets import curl_snippet, openai_snippet
 from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
 from loadgen.live_runner import ClientGroup, LiveRunner, LoadPlan
 from loadgen.report import RunResult
-from loadgen.wan import read_round_trips
+from loadgen.round_trips import read_round_trips
 from loadgen.workload import MultiTurnWorkload
 
 EXIT_PROBLEM = 1

@@ -18,7 +18,8 @@ from loadgen.demo.processes import Child, DemoFailure, log_tail, running_child
 from loadgen.demo.region_files import LOOPBACK, GatewayPorts, free_ports, region_file
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, RegionScenario
 from loadgen.report import PrefixTokens
-from loadgen.wan import Wan, read_round_trips
+from loadgen.round_trips import read_round_trips
+from loadgen.wan import Wan
 
 _READY_S = 30.0
 _POLL_S = 0.1

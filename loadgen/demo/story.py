@@ -18,7 +18,7 @@ from gateway.policy_file import load_policy
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
 from loadgen.demo.scenario import DemoScenario
 from loadgen.report import MachineUse, RunReport, RunResult, as_document, report_on, table_of
-from loadgen.wan import RoundTripTable
+from loadgen.round_trips import RoundTripTable
 
 MESH_RUN = "mesh"
 ALONE_RUN = "alone"

@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
-from loadgen.engine.api_requests import ApiError, Endpoint, GenerationRequest
+from loadgen.engine.api_requests import Endpoint, GenerationRequest
+from loadgen.engine.fields import ApiError
 from loadgen.engine.model import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, token_ids
+from loadgen.engine.tools import call_id
 
 ENGINE_VERSION = "0.32.0"
 FINGERPRINT = f"vllm-{ENGINE_VERSION}-emulated"
@@ -60,6 +62,8 @@ class Answer:
     created: int
     prompt_tokens: int
     output: bytes
+    preamble: bytes = b""
+    """What a stream says before there is a token."""
     cached_tokens: int = 0
     """Known once the engine admits the request, before the first token."""
     _plain: tuple[bytes, bytes] = field(init=False)
@@ -110,12 +114,13 @@ class Answer:
             return b""
         choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         prompt = {"prompt_token_ids": self._ids(self.request.prompt), "prompt_text": None}
-        return event(self._identity([choice]) | self._usage_so_far(0) | prompt)
+        opening = event(self._identity([choice]) | self._usage_so_far(0) | prompt)
+        return opening if self.request.tool is None else opening + event(self._named_call())
 
     def _chunks(self, start: int, end: int, reason: FinishReason | None) -> bytes:
         """The events of tokens `start` … `end` - 1; with a reason the last of them finishes the answer."""
         plain_end = end if reason is None else end - 1
-        if self.request.continuous_usage or self.request.return_token_ids:
+        if self.request.continuous_usage or self.request.return_token_ids or self.request.tool is not None:
             plain = b"".join([event(self._chunk(self._text(i), i + 1, None)) for i in range(start, plain_end)])
         else:
             before, after = self._plain
@@ -146,10 +151,28 @@ class Answer:
         return chunk
 
     def _chat_delta(self, text: str, reason: FinishReason | None) -> dict[str, Any]:
-        delta: dict[str, Any] = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": reason}
+        said: dict[str, Any] = {"content": text}
+        if self.request.tool is not None:
+            said = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        finish = self._finish_reason(reason)
+        delta: dict[str, Any] = {"index": 0, "delta": said, "logprobs": None, "finish_reason": finish}
         if reason is not None:
             delta["stop_reason"] = None
         return delta | {"token_ids": self._ids(text.encode())}
+
+    def _named_call(self) -> dict[str, Any]:
+        """The event that begins a call of the tool; its arguments follow."""
+        delta = {"tool_calls": [{"index": 0, **self._call("")}]}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._identity([choice]) | self._usage_so_far(0)
+
+    def _call(self, arguments: str) -> dict[str, Any]:
+        assert self.request.tool is not None
+        function = {"name": self.request.tool.name, "arguments": arguments}
+        return {"id": f"chatcmpl-tool-{call_id(self.request.prompt)}", "type": "function", "function": function}
+
+    def _finish_reason(self, reason: FinishReason | None) -> str | None:
+        return "tool_calls" if self.request.tool is not None and reason is FinishReason.STOP else reason
 
     def _text_delta(self, text: str, tokens: int, reason: FinishReason | None) -> dict[str, Any]:
         return {
@@ -163,7 +186,7 @@ class Answer:
         }
 
     def _chat_choice(self, text: bytes, reason: FinishReason) -> dict[str, Any]:
-        message = {
+        message: dict[str, Any] = {
             "role": "assistant",
             "content": text.decode(),
             "refusal": None,
@@ -172,11 +195,13 @@ class Answer:
             "function_call": None,
             "reasoning": None,
         }
+        if self.request.tool is not None:
+            message |= {"content": None, "tool_calls": [self._call(text.decode())]}
         return {
             "index": 0,
             "message": message,
             "logprobs": None,
-            "finish_reason": reason,
+            "finish_reason": self._finish_reason(reason),
             "stop_reason": None,
             "token_ids": self._ids(text),
             "routed_experts": None,

@@ -1,4 +1,4 @@
-"""Serves the requests for tokens of one emulated engine: checks, submits, relays tokens, and misbehaves if told to.
+"""Serves the requests that give one emulated engine work: checks, submits, relays tokens, and misbehaves if told to.
 
 Every request that the model took is aborted when its handler is left early, however that happens.
 """
@@ -10,8 +10,10 @@ import math
 import random
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Never
 from uuid import uuid4
 
@@ -19,21 +21,30 @@ import xxhash
 from aiohttp import web
 
 from gateway.clock import Clock
-from loadgen.engine.api_answers import DONE, Answer, busy, error_event, internal, shutting_down
-from loadgen.engine.api_requests import (
-    ApiError,
-    Endpoint,
-    GenerationRequest,
-    check_length,
-    parse_generation,
-)
+from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
+from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_length, parse_generation
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
+from loadgen.engine.fields import ApiError, bad_value
+from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
 from loadgen.engine.model import EngineRequest, FinishReason, Rejection
+from loadgen.engine.pooling import PoolingRequest, parse_embeddings, parse_rerank, parse_score
+from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
 from loadgen.engine.server_config import EngineServerConfig
-from loadgen.engine.tokens import block_ids, continuation, token_count
+from loadgen.engine.tokens import TOKEN_BYTES, block_ids, continuation, token_count
+from loadgen.engine.tools import call_arguments
 
-_ANSWER_PREFIX = {Endpoint.CHAT: "chatcmpl", Endpoint.COMPLETION: "cmpl"}
+_AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
+_Parse = Callable[[str, bytes], GenerationRequest]
+_OnEnd = Callable[[int, FinishReason], None]
+_ANSWER_PREFIX = {
+    Endpoint.CHAT: "chatcmpl",
+    Endpoint.COMPLETION: "cmpl",
+    Endpoint.MESSAGES: "chatcmpl",
+    Endpoint.EMBEDDINGS: "embd",
+    Endpoint.RERANK: "rerank",
+    Endpoint.SCORE: "score",
+}
 _JSON = {"Content-Type": "application/json"}
 _EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -50,7 +61,7 @@ async def reset_connection(http: web.Request) -> Never:
 
 
 class Generation:
-    """The two endpoints that generate."""
+    """The endpoints that use the model."""
 
     def __init__(self, config: EngineServerConfig, driver: EngineDriver, faults: FaultSwitch, clock: Clock) -> None:
         self._config = config
@@ -59,6 +70,7 @@ class Generation:
         self._clock = clock
         self._serial = 0
         self._closing = asyncio.Event()
+        self._responses = ResponseStore()
         self.in_flight = 0
         """HTTP requests being served, which is what vLLM's `/load` counts."""
 
@@ -74,15 +86,75 @@ class Generation:
                 await self._closing.wait()
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, Endpoint.CHAT)
+        return await self._serve(http, partial(parse_generation, Endpoint.CHAT, served=self._config.served))
 
     async def completion(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, Endpoint.COMPLETION)
+        return await self._serve(http, partial(parse_generation, Endpoint.COMPLETION, served=self._config.served))
 
-    async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+    async def messages(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, partial(parse_messages, served=self._config.served))
+
+    async def count_tokens(self, http: web.Request) -> web.StreamResponse:
+        return _json(count_tokens(http.content_type, await http.read(), self._config.served))
+
+    async def responses(self, http: web.Request) -> web.StreamResponse:
+        parse = partial(parse_responses, served=self._config.served, store=self._responses)
+        return await self._serve(http, parse)
+
+    async def show_response(self, http: web.Request) -> web.StreamResponse:
+        return _json(self._responses.get(http.match_info["id"]).body)
+
+    async def cancel_response(self, http: web.Request) -> web.StreamResponse:
+        raise self._responses.why_not_cancelled(http.match_info["id"])
+
+    async def delete_response(self, http: web.Request) -> web.StreamResponse:
+        return _json(self._responses.delete(http.match_info["id"]))
+
+    async def embeddings(self, http: web.Request) -> web.StreamResponse:
+        return await self._pool(http, parse_embeddings, Endpoint.EMBEDDINGS)
+
+    async def rerank(self, http: web.Request) -> web.StreamResponse:
+        return await self._pool(http, parse_rerank, Endpoint.RERANK)
+
+    async def score(self, http: web.Request) -> web.StreamResponse:
+        return await self._pool(http, parse_score, Endpoint.SCORE)
+
+    async def _pool(
+        self, http: web.Request, parse: Callable[[str, bytes, tuple[str, ...]], PoolingRequest], endpoint: Endpoint
+    ) -> web.StreamResponse:
+        """One text after the other, each as a request for a single token."""
         self.in_flight += 1
         try:
-            request = parse_generation(endpoint, http.content_type, await http.read(), self._config.served)
+            request = parse(http.content_type, await http.read(), self._config.served)
+            identity, created = self._identity(http, endpoint)
+            for text in request.texts:
+                await self._read_through(request.model, text, identity)
+            return _json({"id": identity, "created": created} | request.answer)
+        finally:
+            self.in_flight -= 1
+
+    async def _read_through(self, model: str, text: bytes, identity: str) -> None:
+        tokens, context = token_count(text), self._config.engine.context_tokens_max
+        if tokens >= context:
+            raise bad_value("input", tokens, f"This model's maximum context length is {context} tokens.")
+        self._serial += 1
+        names = block_ids(text, model=model, cache_salt="", block_tokens=self._config.engine.block_tokens)
+        engine_request = EngineRequest(f"{identity}/{self._serial}", tokens, 1, names, FinishReason.STOP)
+        feed = self._driver.submit(engine_request)
+        if isinstance(feed, Rejection):
+            raise busy()
+        try:
+            while feed.reason is None:
+                await feed.more_than(feed.tokens)
+        finally:
+            self._driver.abort(engine_request.request_id)
+        if feed.reason is FinishReason.ABORT:
+            raise shutting_down()
+
+    async def _serve(self, http: web.Request, parse: _Parse) -> web.StreamResponse:
+        self.in_flight += 1
+        try:
+            request = parse(http.content_type, await http.read())
             check_length(request, token_count(request.prompt), self._config.engine.context_tokens_max)
             if self._closing.is_set():
                 raise shutting_down()
@@ -109,7 +181,7 @@ class Generation:
             case FaultMode.ERROR_EVENT_FIRST:
                 return await _refuse(http, request, internal())
             case FaultMode.EMPTY_STREAM:
-                return await _send(http, request, DONE if request.stream else b"")
+                return await _send(http, request, _end_mark(request) if request.stream else b"")
             case mode:
                 raise AssertionError(f"{mode} strikes elsewhere")
 
@@ -119,20 +191,37 @@ class Generation:
         if isinstance(feed, Rejection):
             assert feed is Rejection.QUEUE_FULL, "lengths were checked"
             return await _refuse(http, request, busy())
+        keep = partial(self._keep, answer)
         try:
             if request.stream:
-                return await _relay(http, answer, feed, fault)
-            return await _collect(http, answer, feed, fault)
+                return await _relay(http, answer, feed, fault, keep)
+            return await _collect(http, answer, feed, fault, keep)
         finally:
             self._driver.abort(engine_request.request_id)
 
-    def _plan(self, http: web.Request, request: GenerationRequest) -> tuple[Answer, EngineRequest]:
+    def _keep(self, answer: _AnyAnswer, tokens: int, reason: FinishReason) -> None:
+        """Before the client can have heard of the end."""
+        if isinstance(answer, ResponsesAnswer) and answer.request.store and reason is not FinishReason.ABORT:
+            self._responses.put(answer.answer_id, answer.stored(tokens, reason))
+
+    def _identity(self, http: web.Request, endpoint: Endpoint) -> tuple[str, int]:
+        """Clients may name an answer, but not one that is kept."""
+        created = int(datetime.fromisoformat(self._clock.wall_time()).timestamp())
+        fresh = uuid4().hex[:16]
+        if endpoint is Endpoint.RESPONSES:
+            return f"resp_{fresh}", created
+        return f"{_ANSWER_PREFIX[endpoint]}-{http.headers.get('X-Request-Id') or fresh}", created
+
+    def _plan(self, http: web.Request, request: GenerationRequest) -> tuple[_AnyAnswer, EngineRequest]:
         """Decide the whole answer; the model then says when its tokens exist."""
         prompt_tokens = token_count(request.prompt)
         output_tokens, reason = self._output_length(request, prompt_tokens)
         output = continuation(request.model, request.prompt, output_tokens)
-        answer_id = f"{_ANSWER_PREFIX[request.endpoint]}-{http.headers.get('X-Request-Id') or uuid4().hex[:16]}"
-        created = int(datetime.fromisoformat(self._clock.wall_time()).timestamp())
+        if request.tool is not None:
+            output = call_arguments(request.tool, model=request.model, prompt=request.prompt)
+            output_tokens, reason = _cut(token_count(output), self._output_limit(request, prompt_tokens))
+            output = output[: output_tokens * TOKEN_BYTES]
+        answer_id, created = self._identity(http, request.endpoint)
         names = block_ids(
             request.prompt + output,
             model=request.model,
@@ -141,18 +230,35 @@ class Generation:
         )
         self._serial += 1
         engine_request = EngineRequest(f"{answer_id}/{self._serial}", prompt_tokens, output_tokens, names, reason)
-        return Answer(request, answer_id, created, prompt_tokens, output), engine_request
+        return _answer(request, answer_id, created, prompt_tokens, output), engine_request
+
+    def _output_limit(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        limit = self._config.engine.context_tokens_max - prompt_tokens
+        return limit if request.output_tokens_max is None else min(limit, request.output_tokens_max)
 
     def _output_length(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, FinishReason]:
-        limit = self._config.engine.context_tokens_max - prompt_tokens
-        if request.output_tokens_max is not None:
-            limit = min(limit, request.output_tokens_max)
+        limit = self._output_limit(request, prompt_tokens)
         if request.ignore_eos or self._config.ignore_eos:
             return limit, FinishReason.LENGTH
         chance = random.Random(xxhash.xxh3_64_intdigest(request.prompt, seed=self._config.seed))
         drawn = chance.lognormvariate(math.log(self._config.output_tokens_median), self._config.output_tokens_sigma)
-        tokens = max(1, request.output_tokens_min, round(drawn))
-        return (tokens, FinishReason.STOP) if tokens <= limit else (limit, FinishReason.LENGTH)
+        return _cut(max(1, request.output_tokens_min, round(drawn)), limit)
+
+
+def _cut(tokens: int, limit: int) -> tuple[int, FinishReason]:
+    return (tokens, FinishReason.STOP) if tokens <= limit else (limit, FinishReason.LENGTH)
+
+
+def _answer(request: GenerationRequest, answer_id: str, created: int, prompt_tokens: int, output: bytes) -> _AnyAnswer:
+    if isinstance(request, ResponsesRequest):
+        return ResponsesAnswer(request, answer_id, created, prompt_tokens, output)
+    if request.endpoint is Endpoint.MESSAGES:
+        return MessagesAnswer(request, answer_id, created, prompt_tokens, output)
+    return Answer(request, answer_id, created, prompt_tokens, output)
+
+
+def _json(content: object) -> web.Response:
+    return web.Response(body=encode(content), headers=_JSON)
 
 
 async def _open(http: web.Request, request: GenerationRequest) -> web.StreamResponse:
@@ -171,12 +277,26 @@ async def _refuse(http: web.Request, request: GenerationRequest, error: ApiError
     """A stream's status has gone out when the engine finds out; anything else gets a proper error."""
     if not request.stream:
         raise error
-    return await _send(http, request, error_event(error) + DONE)
+    return await _send(http, request, _error_of(request, error) + _end_mark(request))
 
 
-async def _relay(http: web.Request, answer: Answer, feed: TokenFeed, fault: Fault | None) -> web.StreamResponse:
+def _error_of(request: GenerationRequest, error: ApiError) -> bytes:
+    if request.endpoint is Endpoint.MESSAGES:
+        return b"event: error\ndata: %b\n\n" % encode(error.messages_content())
+    return error_event(error)
+
+
+def _end_mark(request: GenerationRequest) -> bytes:
+    return DONE if request.endpoint in (Endpoint.CHAT, Endpoint.COMPLETION) else b""
+
+
+async def _relay(
+    http: web.Request, answer: _AnyAnswer, feed: TokenFeed, fault: Fault | None, on_end: _OnEnd
+) -> web.StreamResponse:
     """Headers at once, then tokens as they come; those that fall due together go out together."""
     response = await _open(http, answer.request)
+    if answer.preamble:
+        await response.write(answer.preamble)
     sent = 0
     reason = None
     while reason is None:
@@ -185,12 +305,16 @@ async def _relay(http: web.Request, answer: Answer, feed: TokenFeed, fault: Faul
         if _dies(fault, reason):
             await response.write(answer.piece(sent, tokens, None))
             await reset_connection(http)
+        if reason is not None:
+            on_end(tokens, reason)
         await response.write(answer.piece(sent, tokens, reason))
         sent = tokens
     return response
 
 
-async def _collect(http: web.Request, answer: Answer, feed: TokenFeed, fault: Fault | None) -> web.StreamResponse:
+async def _collect(
+    http: web.Request, answer: _AnyAnswer, feed: TokenFeed, fault: Fault | None, on_end: _OnEnd
+) -> web.StreamResponse:
     tokens = 0
     reason = None
     while reason is None:
@@ -198,6 +322,7 @@ async def _collect(http: web.Request, answer: Answer, feed: TokenFeed, fault: Fa
     if _dies(fault, reason):
         await reset_connection(http)
     answer.cached_tokens = feed.cached_tokens
+    on_end(tokens, reason)
     return web.Response(body=answer.whole(tokens, reason), headers=_JSON)
 
 

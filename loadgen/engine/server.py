@@ -19,10 +19,10 @@ from aiohttp.typedefs import Middleware
 
 from gateway.clock import Clock
 from loadgen.engine.api_answers import ENGINE_VERSION, encode
-from loadgen.engine.api_requests import ApiError
 from loadgen.engine.driver import EngineDriver
 from loadgen.engine.exposition import CONTENT_TYPE, Exposition
 from loadgen.engine.faults import Fault, FaultMode, FaultSwitch
+from loadgen.engine.fields import ApiError
 from loadgen.engine.generation import Generation, reset_connection
 from loadgen.engine.model import EngineLoad, EngineModel
 from loadgen.engine.server_config import EngineServerConfig
@@ -97,6 +97,15 @@ class EngineServer:
             [
                 web.post("/v1/chat/completions", self._generation.chat),
                 web.post("/v1/completions", self._generation.completion),
+                web.post("/v1/responses", self._generation.responses),
+                web.get("/v1/responses/{id}", self._generation.show_response),
+                web.delete("/v1/responses/{id}", self._generation.delete_response),
+                web.post("/v1/responses/{id}/cancel", self._generation.cancel_response),
+                web.post("/v1/messages", self._generation.messages),
+                web.post("/v1/messages/count_tokens", self._generation.count_tokens),
+                web.post("/v1/embeddings", self._generation.embeddings),
+                *(web.post(path, self._generation.rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
+                *(web.post(path, self._generation.score) for path in ("/score", "/v1/score")),
                 web.get("/v1/models", self._models),
                 web.get("/health", self._health),
                 web.get("/ping", self._health),
@@ -182,13 +191,18 @@ def _guard(faults: FaultSwitch) -> Middleware:
         try:
             return await handler(request)
         except ApiError as error:
-            return _json(error.content(), error.status)
+            return _error(request, error)
         except web.HTTPException as error:
-            return _json(ApiError(error.status, error.reason, error.reason).content(), error.status)
+            return _error(request, ApiError(error.status, error.reason, error.reason))
         except ConnectionResetError:
             return web.Response(status=_NOBODY_READS_THIS)
 
     return guard
+
+
+def _error(request: web.Request, error: ApiError) -> web.Response:
+    is_of_messages = request.path.startswith("/v1/messages")
+    return _json(error.messages_content() if is_of_messages else error.content(), error.status)
 
 
 def _json(content: object, status: int = 200) -> web.Response:

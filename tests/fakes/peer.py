@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import grpc
 import grpc.aio
 
 from gateway.config import PeerConfig, parse_address
@@ -16,6 +17,7 @@ from protos.mesh.v1 import peer_pb2_grpc
 ForwardContext = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
+ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
 Forwarded = Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]
 Subscribed = Callable[[pb.SubscribeRequest, SubscribeContext], Awaitable[None]]
 
@@ -46,6 +48,9 @@ class FakePeer:
 
     async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
         await self.forwarded(request, context)
+
+    async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED)
 
     async def stop(self) -> None:
         await self.server.stop(0)

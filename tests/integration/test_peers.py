@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from gateway.config import Address, GatewayConfig, PeeringConfig
-from gateway.core.vocabulary import Place
-from gateway.main import GatewayHandle, serve_gateway
-from loadgen.wan import Wan, parse_round_trips
+from loadgen.round_trips import parse_round_trips
+from loadgen.wan import Wan
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
@@ -22,7 +21,6 @@ from tests.fakes.engine import (
     ROLE,
     STOP,
     Exchange,
-    FakeEngine,
     answer,
     hang,
     stream_until,
@@ -33,74 +31,12 @@ from tests.support.gateways import (
     QUICK_PEERING,
     ask,
     counted,
-    free_replicas,
     knowing,
-    region_config,
     until,
     usable_peers,
     write_policy,
 )
-
-
-@dataclass
-class Region:
-    """A gateway and its one engine."""
-
-    engine: FakeEngine
-    config: GatewayConfig
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    gateway: GatewayHandle = field(init=False)
-
-    async def start(self) -> None:
-        self.gateway = await self.stack.enter_async_context(serve_gateway(self.config))
-
-    async def stop(self) -> None:
-        await self.stack.aclose()
-
-    @property
-    def is_busy(self) -> bool:
-        return free_replicas(self.gateway) == 0
-
-    async def become_busy(self) -> None:
-        self.engine.waiting = 1
-        await until(lambda: self.is_busy)
-
-    async def become_free(self) -> None:
-        self.engine.waiting = 0
-        await until(lambda: not self.is_busy)
-
-
-class Mesh:
-    """Regions that know each other; the first is where clients ask."""
-
-    def __init__(self, folder: Path, ports: Callable[[], int]) -> None:
-        self._folder = folder
-        self._ports = ports
-        self._stack = AsyncExitStack()
-        self.session = aiohttp.ClientSession()
-
-    async def region(self, gateway_id: str, place: Place, policy_file: Path | None = None) -> Region:
-        engine = await self._stack.enter_async_context(FakeEngine().serving())
-        policy_file = policy_file or write_policy(self._folder, place)
-        config = region_config(gateway_id, place, [engine.url], policy_file=policy_file, peers_port=self._ports())
-        return Region(engine, config)
-
-    async def start(self, *regions: Region) -> None:
-        """Everybody up, and everybody in everybody's eyes."""
-        for region in regions:
-            region.config = knowing(region.config, *(other.config for other in regions if other is not region))
-            await region.start()
-            self.on_close(region.stop)
-        for region in regions:
-            await until(lambda region=region: usable_peers(region.gateway) == len(regions) - 1)  # type: ignore[misc]
-            await until(lambda region=region: not region.is_busy)  # type: ignore[misc]
-
-    def on_close(self, stop: Callable[[], Awaitable[None]]) -> None:
-        self._stack.push_async_callback(stop)
-
-    async def close(self) -> None:
-        await self.session.close()
-        await self._stack.aclose()
+from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 
 @pytest.fixture
@@ -108,13 +44,6 @@ async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> As
     made = Mesh(tmp_path, unused_tcp_port_factory)
     yield made
     await made.close()
-
-
-async def busy_us_and_free_eu(mesh: Mesh) -> tuple[Region, Region]:
-    us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
-    await mesh.start(us, eu)
-    await us.become_busy()
-    return us, eu
 
 
 async def test_a_forward_streams_byte_for_byte_and_says_where_it_ran(mesh: Mesh) -> None:
@@ -156,9 +85,10 @@ async def test_a_whole_answer_comes_back_with_its_length(mesh: Mesh) -> None:
 
 async def test_a_clients_error_is_passed_on_and_held_against_nobody(mesh: Mesh) -> None:
     us, eu = await busy_us_and_free_eu(mesh)
-    eu.engine.plays(answer(400, b'{"error": {"message": "too long"}}'))
+    explained = b'{"error": {"message": "too long", "type": "BadRequestError", "param": null, "code": 400}}'
+    eu.engine.plays(answer(400, explained))
     async with ask(mesh.session, us.gateway.http_url) as response:
-        assert (response.status, await response.read()) == (400, b'{"error": {"message": "too long"}}')
+        assert (response.status, await response.read()) == (400, explained)
     assert counted(us.gateway, "attempts_total", target="peer", result="client_error") == 1
     assert usable_peers(us.gateway) == 1
 

@@ -523,3 +523,189 @@ class Ended(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_tokens) -> _WhichOneofReturnType__prompt_tokens | None: ...
 
 Global___Ended: _TypeAlias = Ended  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    gateway_id: _builtins.str
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        gateway_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_id", b"gateway_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    ORIGIN_GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    AGE_US_FIELD_NUMBER: _builtins.int
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_US_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    RAN_IN_FIELD_NUMBER: _builtins.int
+    gateway_id: _builtins.str
+    request_id: _builtins.str
+    model: _builtins.str
+    origin_gateway_id: _builtins.str
+    """The gateway that forwarded it: the caller."""
+    age_us: _builtins.int
+    """Since it arrived."""
+    first_token_us: _builtins.int
+    outcome: _builtins.str
+    """Empty while it waits or runs."""
+    detail: _builtins.str
+    replica_id: _builtins.str
+    ran_in: _builtins.str
+    @_builtins.property
+    def place(self) -> Global___Place: ...
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Placement]: ...
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refused]: ...
+    def __init__(
+        self,
+        *,
+        gateway_id: _builtins.str = ...,
+        place: Global___Place | None = ...,
+        request_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        origin_gateway_id: _builtins.str = ...,
+        age_us: _builtins.int = ...,
+        placements: _abc.Iterable[Global___Placement] | None = ...,
+        refusals: _abc.Iterable[Global___Refused] | None = ...,
+        first_token_us: _builtins.int | None = ...,
+        outcome: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
+        ran_in: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us", "first_token_us", b"first_token_us", "place", b"place"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us", "age_us", b"age_us", "detail", b"detail", "first_token_us", b"first_token_us", "gateway_id", b"gateway_id", "model", b"model", "origin_gateway_id", b"origin_gateway_id", "outcome", b"outcome", "place", b"place", "placements", b"placements", "ran_in", b"ran_in", "refusals", b"refusals", "replica_id", b"replica_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_token_us: _TypeAlias = _typing.Literal["first_token_us"]  # noqa: Y015
+    _WhichOneofArgType__first_token_us: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_us) -> _WhichOneofReturnType__first_token_us | None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Placement(_message.Message):
+    """One decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MATCHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    PROMPT_BLOCKS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
+    REPLICAS_HERE_FIELD_NUMBER: _builtins.int
+    CONSIDERED_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    kind: _builtins.str
+    target: _builtins.str
+    region: _builtins.str
+    reason: _builtins.str
+    matched_blocks: _builtins.int
+    prompt_blocks: _builtins.int
+    candidates: _builtins.int
+    waited_us: _builtins.int
+    replicas_here: _builtins.int
+    result: _builtins.str
+    """Empty while it runs."""
+    refusal: _builtins.str
+    detail: _builtins.str
+    @_builtins.property
+    def considered(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        kind: _builtins.str = ...,
+        target: _builtins.str = ...,
+        region: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        matched_blocks: _builtins.int = ...,
+        prompt_blocks: _builtins.int = ...,
+        candidates: _builtins.int = ...,
+        waited_us: _builtins.int = ...,
+        replicas_here: _builtins.int = ...,
+        considered: _abc.Iterable[Global___Candidate] | None = ...,
+        result: _builtins.str = ...,
+        refusal: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "considered", b"considered", "detail", b"detail", "kind", b"kind", "matched_blocks", b"matched_blocks", "prompt_blocks", b"prompt_blocks", "reason", b"reason", "refusal", b"refusal", "region", b"region", "replicas_here", b"replicas_here", "result", b"result", "target", b"target", "waited_us", b"waited_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Placement: _TypeAlias = Placement  # noqa: Y015
+
+@_typing.final
+class Candidate(_message.Message):
+    """A target that was looked at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    MATCHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    RTT_US_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    id: _builtins.str
+    region: _builtins.str
+    standing: _builtins.str
+    matched_blocks: _builtins.int
+    load: _builtins.int
+    rtt_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        id: _builtins.str = ...,
+        region: _builtins.str = ...,
+        standing: _builtins.str = ...,
+        matched_blocks: _builtins.int = ...,
+        load: _builtins.int = ...,
+        rtt_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "kind", b"kind", "load", b"load", "matched_blocks", b"matched_blocks", "region", b"region", "rtt_us", b"rtt_us", "standing", b"standing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Candidate: _TypeAlias = Candidate  # noqa: Y015

@@ -49,6 +49,11 @@ class PeerServiceStub:
                 request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.SerializeToString,
                 response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/nightside.mesh.v1.PeerService/Explain',
+                request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer:
@@ -76,6 +81,14 @@ class PeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
+        is no longer remembered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +106,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Forward,
                     request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.FromString,
                     response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainRequest.FromString,
+                    response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +194,33 @@ class PeerService:
             '/nightside.mesh.v1.PeerService/Forward',
             protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.SerializeToString,
             protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nightside.mesh.v1.PeerService/Explain',
+            protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainRequest.SerializeToString,
+            protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

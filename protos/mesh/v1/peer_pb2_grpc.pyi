@@ -39,6 +39,10 @@ class PeerServiceStub:
     """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
     cancels the request, down to the engine.
     """
+    Explain: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ExplainRequest, _peer_pb2.ExplainResponse]
+    """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
+    is no longer remembered.
+    """
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -50,6 +54,10 @@ class PeerServiceAsyncStub(PeerServiceStub):
     Forward: _aio.UnaryStreamMultiCallable[_peer_pb2.ForwardRequest, _peer_pb2.ForwardResponse]  # type: ignore[assignment]
     """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
     cancels the request, down to the engine.
+    """
+    Explain: _aio.UnaryUnaryMultiCallable[_peer_pb2.ExplainRequest, _peer_pb2.ExplainResponse]  # type: ignore[assignment]
+    """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
+    is no longer remembered.
     """
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -77,6 +85,16 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_peer_pb2.ForwardResponse], _abc.AsyncIterator[_peer_pb2.ForwardResponse]]:
         """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
         cancels the request, down to the engine.
+        """
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _peer_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.ExplainResponse, _abc.Awaitable[_peer_pb2.ExplainResponse]]:
+        """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
+        is no longer remembered.
         """
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

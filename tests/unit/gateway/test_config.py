@@ -11,8 +11,10 @@ from gateway.config import (
     Address,
     ConfigError,
     Dialect,
+    ListenTlsConfig,
     LogFormat,
     LogLevel,
+    MeshTlsConfig,
     format_duration,
     format_size,
     load_config,
@@ -131,6 +133,10 @@ def test_the_effective_file_reads_back_as_itself(tmp_path: Path) -> None:
             SMALLEST + "limits: {body_max: 64MiB}\n",
             ["us.yaml: peering.message_max: should exceed limits.body_max, or large requests could never be forwarded"],
         ),
+        (
+            SMALLEST + "limits: {prompt_blocks_max: 1048577}\n",
+            ["us.yaml: limits.prompt_blocks_max: should be at most 1048576: no forward carries more"],
+        ),
     ],
 )
 def test_a_fault_names_file_and_key_in_plain_words(tmp_path: Path, text: str, expected: list[str]) -> None:
@@ -157,16 +163,97 @@ PEER = "peers:\n  - {gateway: eu-1, region: eu-west-1, jurisdiction: EU, address
 @pytest.mark.parametrize(
     "exposed",
     [
-        "listen: {http: '0.0.0.0:8080'}\n",
-        "listen: {admin: '10.0.0.1:9090'}\n",
+        "keys: keys.yaml\nlisten: {http: '0.0.0.0:8080'}\n",
+        "admin_token_file: token\nlisten: {admin: '10.0.0.1:9090'}\n",
         "listen: {peers: '127.evil.example:7070'}\n",
         PEER.replace("ADDRESS", "gw.eu.example:7070"),
     ],
 )
 def test_beyond_this_machine_without_tls_must_be_asked_for(tmp_path: Path, exposed: str) -> None:
+    (tmp_path / "token").write_text("t0ken")
     (fault,) = faults(tmp_path, SMALLEST + exposed)
     assert "beyond this machine, without TLS" in fault
     load_config(write(tmp_path, SMALLEST + exposed + "insecure: true\n"), environ={})
+
+
+def test_beyond_this_machine_clients_need_keys_and_operators_a_token(tmp_path: Path) -> None:
+    http = SMALLEST + "listen: {http: '0.0.0.0:8080'}\n"
+    no_keys = "us.yaml: listen.http: 0.0.0.0:8080 is beyond this machine, and no `keys` file says who may call"
+    assert no_keys in faults(tmp_path, http)
+    load_config(write(tmp_path, http + "insecure: true\n"), environ={})
+    admin = SMALLEST + "insecure: true\nlisten: {admin: '0.0.0.0:9090'}\n"
+    assert faults(tmp_path, admin) == [
+        "us.yaml: listen.admin: 0.0.0.0:9090 is beyond this machine, and there is no `admin_token_file`"
+    ]
+
+
+def test_the_operators_token_comes_from_a_file_and_is_never_shown(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t0ken\n")
+    path = write(tmp_path, SMALLEST + "admin_token_file: token\n")
+    config = load_config(path, environ={})
+    assert config.admin_token == "t0ken"
+    assert "t0ken" not in repr(config)
+    assert "t0ken" not in json.dumps(read_region_file(path, environ={}).as_document())
+    (tmp_path / "token").write_text("\n")
+    assert faults(tmp_path, SMALLEST + "admin_token_file: token\n") == [
+        f"us.yaml: admin_token_file: {tmp_path / 'token'} holds no usable key"
+    ]
+    assert faults(tmp_path, SMALLEST + "admin_token_file: none\n") == [
+        f"us.yaml: admin_token_file: {tmp_path / 'none'} cannot be read"
+    ]
+
+
+CERTIFIED = "certificate: c.pem, key: c.key"
+PROTECTED = (
+    f"listen: {{http: '0.0.0.0:8080', admin: '0.0.0.0:9090', peers: '0.0.0.0:7070', tls: {{{CERTIFIED}}}}}\n"
+    f"peering: {{tls: {{{CERTIFIED}, roots: r.pem}}}}\n"
+)
+
+
+def test_with_tls_it_may_go_beyond_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t" * 40)
+    shown = "keys: keys.yaml\nadmin_token_file: token\n"
+    peer = PEER.replace("ADDRESS", "gw.eu.example:7070")
+    config = load_config(write(tmp_path, SMALLEST + PROTECTED + shown + peer), environ={})
+    assert config.listen.tls == config.listen.admin_tls == ListenTlsConfig(tmp_path / "c.pem", tmp_path / "c.key")
+    assert config.peering.tls == MeshTlsConfig(tmp_path / "c.pem", tmp_path / "c.key", tmp_path / "r.pem")
+
+
+@pytest.mark.parametrize(
+    "missing,exposed", [("listen", ["listen.http", "listen.admin"]), ("peering", ["listen.peers", "peers[0].address"])]
+)
+def test_each_kind_of_traffic_needs_tls_of_its_own(tmp_path: Path, missing: str, exposed: list[str]) -> None:
+    (tmp_path / "token").write_text("t" * 40)
+    document = yaml.safe_load(SMALLEST + PROTECTED + PEER.replace("ADDRESS", "gw.eu.example:7070"))
+    del document[missing]["tls"]
+    document |= {"keys": "keys.yaml", "admin_token_file": "token"}
+    found = faults(tmp_path, yaml.safe_dump(document))
+    assert [line.split(": ")[1] for line in found] == exposed
+    assert all(f"without TLS ({missing}.tls)" in line for line in found)
+
+
+def test_operators_on_this_machine_need_no_tls(tmp_path: Path) -> None:
+    text = SMALLEST + f"listen: {{tls: {{{CERTIFIED}}}}}\n"
+    assert load_config(write(tmp_path, text), environ={}).listen.admin_tls is None
+
+
+def test_names_that_certificates_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+    peer = PEER.replace("ADDRESS", "127.0.0.1:7071")
+    text = SMALLEST + f"peering: {{tls: {{{CERTIFIED}, roots: r.pem}}}}\n" + peer
+    load_config(write(tmp_path, text), environ={})
+    for good, bad, path in (
+        ("gateway: us-1", "gateway: us.1", "gateway"),
+        ("region: us-east-1", "region: US_East", "region"),
+        ("gateway: eu-1", "gateway: EU-1", "peers[0].gateway"),
+        ("region: eu-west-1", "region: eu.west", "peers[0].region"),
+    ):
+        (fault,) = faults(tmp_path, text.replace(good, bad))
+        assert fault.startswith(f"us.yaml: {path}: with peering.tls, ")
+
+
+def test_calls_outlive_the_requests_they_carry(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, SMALLEST + "peering: {connection_grace: 9m}\n")
+    assert fault.startswith("us.yaml: peering.connection_grace: is below limits.request_deadline")
 
 
 def test_peers_are_other_gateways_each_named_once(tmp_path: Path) -> None:
@@ -289,4 +376,5 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
     assert keys(written) == keys(effective)
     without_default = ("gateway", "region", "jurisdiction", "policy", "replicas", "dns_replicas", "peers")
     own = {key: effective[key] for key in without_default}
+    own |= {section: {"tls": effective[section]["tls"]} for section in ("listen", "peering")}
     assert effective == read_region_file(write(tmp_path, yaml.safe_dump(own)), ENVIRON).as_document()

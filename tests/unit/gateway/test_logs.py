@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 def request_log(stream: io.StringIO, rule: LoggingRule | None = None) -> RequestLog:
-    log = RequestLog(make_logger(JSON, GatewayId("us-1"), stream))
+    log = RequestLog(make_logger(JSON, GatewayId("us-1"), stream), GatewayId("us-1"))
     if rule is not None:
         log.on_step(0, PolicyApplied(ResidencyPolicy(US, ANYWHERE, ANYWHERE, logging=rule)), [])
     return log
@@ -65,6 +65,7 @@ def test_one_json_line_tells_what_was_decided_and_what_became_of_it() -> None:
         "prompt_bytes": profile("r-1").prompt_bytes,
         "prompt_tokens": 5,
         "output_tokens": 9,
+        "decision": "us-1:r-1.1",
         "placed_by": "local_explore",
         "candidates": 2,
         "matched_share": 0.0,

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.core.vocabulary import RegionName
-from loadgen.wan import RoundTripTable, Wan, parse_round_trips
+from loadgen.round_trips import RoundTripTable
+from loadgen.wan import Wan
 
 US = RegionName("us-east-1")
 EU = RegionName("eu-west-1")
@@ -178,29 +179,6 @@ async def test_a_refused_port_ends_the_callers_connection(network: Network) -> N
 async def test_an_unknown_pair_is_an_error(network: Network) -> None:
     with pytest.raises(KeyError):
         await network.wan.route(EU, AP, network.port)
-
-
-def test_the_table_reads_both_ways() -> None:
-    table = parse_round_trips("# measured\nus-east-1, eu-west-1, 70\n\nus-east-1,ap-northeast-1,149 # median\n")
-    assert table.round_trip_s(EU, US) == table.round_trip_s(US, EU) == 0.07
-    assert table.round_trip_s(AP, AP) == 0.0
-    assert table.regions == (AP, EU, US)
-
-
-@pytest.mark.parametrize(
-    "text, complaint",
-    [
-        ("a,b", "expected region,region,milliseconds"),
-        ("a,b,soon", "'soon' is not a number"),
-        ("a,a,1", "two different regions"),
-        ("a,b,-1", "0 to 60000"),
-        ("a,b,nan", "0 to 60000"),
-        ("a,b,1\nb,a,2", "twice"),
-    ],
-)
-def test_a_wrong_line_is_named(text: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        parse_round_trips(text)
 
 
 async def test_leaving_drops_every_connection_also_one_that_is_just_being_made() -> None:

@@ -42,6 +42,7 @@ from gateway.core.vocabulary import (
     ModelCapacity,
     PeerObservation,
     Place,
+    PlaceRule,
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
@@ -797,3 +798,46 @@ def test_time_never_goes_backwards() -> None:
     one.wait(1 * SECOND)
     with pytest.raises(AssertionError, match="backwards"):
         one.core.handle(AttemptEnded(RequestId("x"), 1, AttemptResult.FAILED), 5)
+
+
+class TestKeysThatNarrow:
+    """A key's own rule holds besides the policy: at the door, in the queue, in the stamp of a forward."""
+
+    def ask(self, one: Desk, process: PlaceRule, request_id: str = "q") -> list[Effect]:
+        narrowed = replace(profile(request_id), process=process)
+        return one.tell(RequestArrived(narrowed, one.now_ns + 600 * SECOND))
+
+    def busy_desk(self) -> Desk:
+        one = desk(US, replicas=1, peers=[peer_spec("eu", EU), peer_spec("ap", AP)])
+        one.probe(waiting=1)
+        one.hear("eu", EU, rtt_ms=10)
+        one.hear("ap", AP, rtt_ms=50)
+        return one
+
+    def test_a_region_that_the_key_leaves_out_refuses_it(self) -> None:
+        effects = self.ask(desk(US), PlaceRule(jurisdictions=frozenset({EU.jurisdiction})))
+        assert ended(effects) == [("q", "rejected_residency_ingress")]
+
+    def test_it_goes_only_where_both_allow_and_the_stamp_says_so(self) -> None:
+        one = self.busy_desk()
+        (leg,) = (each for each in self.ask(one, rule(US, AP)) if isinstance(each, StartLeg))
+        assert leg.target == peer_target(GatewayId("ap"))
+        assert leg.stamp is not None
+        assert [leg.stamp.rule.allows(place) for place in (US, EU, AP)] == [True, False, True]
+
+    def test_one_that_may_go_nowhere_else_waits(self) -> None:
+        one = self.busy_desk()
+        assert started(self.ask(one, PlaceRule(jurisdictions=frozenset({US.jurisdiction})))) == []
+        assert started(one.ask("other")) == ["eu"]
+        assert started(one.probe(waiting=0)) == ["r0"]
+
+    def test_a_new_policy_is_narrowed_as_the_old_one_was(self) -> None:
+        one = self.busy_desk()
+        assert started(self.ask(one, rule(US))) == []
+        assert started(one.tell(PolicyApplied(replace(policy(US), digest="newer")))) == []
+        assert started(one.probe(waiting=0)) == ["r0"]
+
+    def test_it_never_widens_the_policy(self) -> None:
+        one = self.busy_desk()
+        one.tell(PolicyApplied(policy(US, process=rule(US))))
+        assert started(self.ask(one, ANYWHERE)) == []

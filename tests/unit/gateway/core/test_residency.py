@@ -10,6 +10,7 @@ from gateway.core.residency import (
     LoggingRule,
     ResidencyPolicy,
     TenantPolicy,
+    both,
     closed_policy,
     may_accept,
     may_enter,
@@ -222,3 +223,35 @@ def test_one_tenants_rule_concerns_no_other(
     one, other = (replace(policy, tenants={CLINIC: TenantPolicy(each)}) for each in (first, second))
     assert may_process(one, ANYONE, somewhere) == may_process(other, ANYONE, somewhere)
     assert may_process(one, CLINIC, somewhere).allowed == first.allows(somewhere)
+
+
+LAW = {
+    RegionName("eu-west-1"): Jurisdiction("EU"),
+    RegionName("eu-central-1"): Jurisdiction("EU"),
+    RegionName("eu-west-2"): Jurisdiction("UK"),
+    RegionName("us-east-1"): Jurisdiction("US"),
+}
+known_places = st.sampled_from([Place(region, jurisdiction) for region, jurisdiction in LAW.items()])
+
+
+@given(rules, rules, known_places)
+def test_both_rules_allow_exactly_what_each_of_them_does(one: PlaceRule, other: PlaceRule, somewhere: Place) -> None:
+    assert both(one, other, LAW).allows(somewhere) == (one.allows(somewhere) and other.allows(somewhere))
+
+
+@given(rules, rules, known_places)
+def test_where_the_law_is_not_known_both_rules_allow_rather_less(
+    one: PlaceRule, other: PlaceRule, somewhere: Place
+) -> None:
+    if both(one, other, {}).allows(somewhere):
+        assert one.allows(somewhere)
+        assert other.allows(somewhere)
+
+
+def test_a_key_s_rule_may_keep_a_request_out_and_never_lets_one_in() -> None:
+    assert may_enter(EU, ANYONE, rule("EU")).allowed
+    refused = may_enter(EU, ANYONE, rule("EU", denied="eu-west-1"))
+    assert refused.why == "the key's own rule: process denies region eu-west-1"
+    assert not refused.allowed
+    closed_out = replace(EU, tenants={CLINIC: TenantPolicy(rule(regions="eu-central-1"))})
+    assert not may_enter(closed_out, CLINIC, rule("EU")).allowed

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +51,9 @@ class Bench:
         self.engine = engine
         self.client = client
         self.endpoints = endpoints
+        endpoint = endpoints.get(ReplicaId("a"))
+        assert endpoint is not None
+        self.endpoint = endpoint
         self.accepted = 0
 
     def open(
@@ -105,11 +110,20 @@ class TestAnswers:
         assert bench.engine.received[0].headers["x-request-id"] == "r1-2"
 
     async def test_an_error_is_an_answer_but_not_an_acceptance(self, bench: Bench) -> None:
-        bench.engine.plays(answer(503, b"full"))
+        bench.engine.plays(answer(503, b"full", **{"retry-after": "3"}))
         async with bench.open() as leg:
             assert leg.head.status == 503
-            assert [data async for data in leg.chunks()] == [b"full"]
+            headers = {name.lower(): value for name, value in leg.head.headers}
+            assert (headers["retry-after"], headers["content-type"]) == ("3", "application/json")
+            (body,) = [data async for data in leg.chunks()]
+        assert json.loads(body)["error"]["message"] == "full"
+        assert headers["content-length"] == str(len(body))
         assert bench.accepted == 0
+
+    async def test_a_rank_is_asked_for_by_header(self, bench: Bench) -> None:
+        bench.endpoints.replace([replace(bench.endpoint, ranks=2, rank=1)])
+        await bench.read()
+        assert bench.engine.received[0].headers["x-data-parallel-rank"] == "1"
 
     async def test_a_redirect_is_not_followed(self, bench: Bench) -> None:
         bench.engine.plays(answer(307, b"", location=bench.engine.url))
@@ -155,8 +169,36 @@ class TestFailures:
         assert caught.value.result is AttemptResult.FAILED
         return caught.value
 
-    async def test_a_replica_that_is_not_ours(self, bench: Bench) -> None:
-        await self.failure(bench, replica="b")
+    async def test_a_replica_that_has_left_us_is_nobody_s_fault(self, bench: Bench) -> None:
+        with pytest.raises(LegFailure) as caught:
+            await bench.read(replica="b")
+        assert caught.value.result is AttemptResult.BUSY
+
+    async def test_an_engine_that_shuts_down_is_busy_and_left_alone(self, bench: Bench) -> None:
+        words = b'{"error":{"message":"cannot schedule new futures after shutdown","code":500}}'
+        bench.engine.plays(answer(500, words))
+        with pytest.raises(LegFailure) as caught:
+            await bench.read()
+        assert caught.value.result is AttemptResult.BUSY
+        assert bench.endpoints.is_closing(bench.engine.url, Clock().now_ns())
+
+    async def test_a_rank_it_does_not_have_is_not_the_client_s_fault(self, bench: Bench) -> None:
+        bench.engine.plays(answer(400, b'{"object":"error","message":"routed_dp_rank=1 out of range [0, 1)"}'))
+        bench.endpoints.replace([replace(bench.endpoint, ranks=2, rank=1)])
+        assert (await self.failure(bench)).detail == "status 400"
+
+    async def test_an_error_without_end(self, bench: Bench) -> None:
+        bench.engine.plays(answer(404, b"x" * (2 << 20)))
+        assert "endless" in (await self.failure(bench)).detail
+
+    async def test_an_error_that_breaks_off(self, bench: Bench) -> None:
+        async def short(exchange: Exchange) -> None:
+            await exchange.head(400, {"content-length": "100"})
+            await exchange.send(b"x" * 50)
+            exchange.cut()
+
+        bench.engine.plays(short)
+        assert "broke off" in (await self.failure(bench)).detail
 
     async def test_nobody_listens(self, bench: Bench) -> None:
         bench.endpoints.replace([ReplicaEndpoint(ReplicaId("a"), US, "http://127.0.0.1:1", Dialect.VLLM)])

@@ -3,8 +3,19 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import Dialect
-from gateway.engines.dialects import PROBES, BadProbe, Reading, read_metrics, read_models
+from gateway.engines.dialects import (
+    DIALECTS,
+    ListedModel,
+    Reading,
+    listed_models,
+    read_loads,
+    read_metrics,
+    read_sign_of_life,
+    read_slots,
+)
+from gateway.engines.exposition import BadProbe
 from tests.fakes.engine import metrics_page
+from tests.fakes.engine_pages import llama_metrics, llama_slots, model_list, sglang_loads, vllm_page
 
 SGLANG = b"""\
 # TYPE sglang:num_running_reqs gauge
@@ -14,89 +25,157 @@ sglang:num_running_reqs{engine_type="unified",model_name="Qwen/Qwen3-8B",priorit
 sglang:num_queue_reqs{engine_type="unified",model_name="Qwen/Qwen3-8B",priority="",tp_rank="0"} 3.0
 sglang:token_usage{model_name="Qwen/Qwen3-8B"} 0.28
 """
-LLAMACPP = b"""\
-# HELP llamacpp:requests_processing Number of requests processing.
-llamacpp:requests_processing 4
-llamacpp:requests_deferred 2
+SGLANG_RANKS = b"""\
+sglang:num_running_reqs{dp_rank="1",tp_rank="2"} 7.0
+sglang:num_running_reqs{dp_rank="0",tp_rank="0"} 1.0
+sglang:num_running_reqs{dp_rank="0",tp_rank="1"} 1.0
+sglang:num_running_reqs{dp_rank="1",tp_rank="3"} 7.0
+sglang:num_queue_reqs{dp_rank="1",tp_rank="2"} 2.0
+sglang:num_queue_reqs{dp_rank="0",tp_rank="0"} 0.0
 """
 
 
-def test_a_vllm_page_is_read_past_all_names_that_begin_alike() -> None:
-    assert read_metrics(metrics_page(4, 12).encode()) == Reading(4, 12, 0.25)
+class TestMetrics:
+    def test_a_vllm_page_is_read_past_all_names_that_begin_alike(self) -> None:
+        assert read_metrics(metrics_page(4, 12).encode()) == [Reading(4, 12, 0.25)]
+
+    def test_ranks_are_added_up_and_the_fullest_cache_counts(self) -> None:
+        assert read_metrics(vllm_page((4, 1), (3, 0)).body) == [Reading(7, 1, 0.2)]
+
+    def test_each_rank_reads_its_own_series(self) -> None:
+        assert read_metrics(vllm_page((4, 1), (3, 0)).body, 2) == [Reading(4, 1, 0.1), Reading(3, 0, 0.2)]
+
+    def test_ranks_may_be_counted_from_any_number_on(self) -> None:
+        """One of several servers of a hybrid deployment."""
+        readings = read_metrics(vllm_page(*((rank, 0) for rank in range(4)), first_rank=8).body, 4)
+        assert [each.running for each in readings] == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("ranks", [3, 5])
+    def test_another_number_of_ranks_than_configured_is_said(self, ranks: int) -> None:
+        with pytest.raises(BadProbe, match=f"tells of 4 ranks, and {ranks} are configured"):
+            read_metrics(vllm_page(*((0, 0) for _ in range(4))).body, ranks)
+
+    def test_a_sleeping_engine_is_unfit(self) -> None:
+        (reading,) = read_metrics(vllm_page((0, 0), asleep="weights_offloaded").body)
+        assert reading.unfit == "the engine sleeps (weights_offloaded)"
+        (reading,) = read_metrics(vllm_page((0, 0)).body)
+        assert reading.unfit == ""
+
+    def test_sglang_s_totals_are_counted_once(self) -> None:
+        assert read_metrics(SGLANG) == [Reading(12, 3, 0.28)]
+
+    def test_sglang_s_ranks_are_told_apart_by_dp_rank(self) -> None:
+        assert read_metrics(SGLANG_RANKS) == [Reading(8, 2)]
+        assert read_metrics(SGLANG_RANKS, 2) == [Reading(1, 0), Reading(7, 2)]
+
+    def test_llamacpp_has_no_labels(self) -> None:
+        assert read_metrics(llama_metrics(4, 2).body) == [Reading(4, 2, 0.0)]
+
+    @pytest.mark.parametrize(
+        ("waiting", "running"),
+        [
+            (b"tgi_queue_size", b"tgi_batch_current_size"),
+            (b"trtllm_num_requests_waiting", b"trtllm_num_requests_running"),
+            (b"num_requests_waiting", b"num_requests_running"),
+        ],
+    )
+    def test_other_engines_names_are_known(self, waiting: bytes, running: bytes) -> None:
+        assert read_metrics(waiting + b" 5\n" + running + b" 6\n") == [Reading(6, 5)]
+
+    def test_old_names_of_the_cache_are_known(self) -> None:
+        (reading,) = read_metrics(b"vllm:num_requests_waiting 0\nvllm:gpu_cache_usage_perc 0.5\n")
+        assert reading.kv_usage == 0.5
+
+    @pytest.mark.parametrize(
+        "page",
+        [
+            b"",
+            b"<html>not found</html>",
+            b"# HELP vllm:num_requests_waiting Number of requests.\n",
+            b"vllm:num_requests_waiting_by_reason 3.0\n",
+            b"vllm:num_requests_waiting NaN\n",
+            b"vllm:num_requests_waiting +Inf\n",
+            b"vllm:num_requests_waiting -1\n",
+            b"vllm:num_requests_waiting 0\nvllm:num_requests_running NaN\n",
+            b"vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc NaN\n",
+            b'vllm:num_requests_waiting{tp_rank="x"} 0\n',
+            b'vllm:num_requests_waiting{priority="high"} 0\n',
+        ],
+    )
+    def test_garbage_is_never_taken_for_idleness(self, page: bytes) -> None:
+        with pytest.raises(BadProbe):
+            read_metrics(page)
+
+    def test_a_rank_that_tells_half_is_not_idle(self) -> None:
+        page = b'vllm:num_requests_waiting{engine="0"} 1\nvllm:num_requests_waiting{engine="one"} 2\n'
+        with pytest.raises(BadProbe):
+            read_metrics(page, 2)
 
 
-def test_ranks_are_added_up_and_the_fullest_cache_counts() -> None:
-    page = b"""
-vllm:num_requests_running{engine="0",model_name="m"} 4.0
-vllm:num_requests_running{engine="1",model_name="m"} 3.0
-vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
-vllm:num_requests_waiting{engine="1",model_name="m"} 0.0
-vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.1
-vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.9"""
-    assert read_metrics(page) == Reading(7, 1, 0.9)
+class TestLoads:
+    def test_sglang_s_own_page_is_added_up_or_read_by_rank(self) -> None:
+        page = sglang_loads((12, 3), (2, 0)).body
+        assert read_loads(page) == [Reading(14, 3, 0.28)]
+        assert read_loads(page, 2) == [Reading(12, 3, 0.28), Reading(2, 0, 0.28)]
+
+    @pytest.mark.parametrize(
+        "page",
+        [
+            b"",
+            b"[]",
+            b"{}",
+            b'{"loads":[]}',
+            b'{"loads":[{"num_running_reqs":1}]}',
+            b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":-1}]}',
+            b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":"2"}]}',
+            b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":2,"token_usage":-1}]}',
+        ],
+    )
+    def test_garbage_is_never_taken_for_idleness(self, page: bytes) -> None:
+        with pytest.raises(BadProbe):
+            read_loads(page)
+
+    def test_a_rank_that_is_missing_or_told_twice_is_said(self) -> None:
+        load = {"num_running_reqs": 0, "num_waiting_reqs": 0}
+        twice = str({"loads": [load, load]}).replace("'", '"').encode()
+        for page in (sglang_loads((0, 0)).body, twice):
+            with pytest.raises(BadProbe, match="2 are configured"):
+                read_loads(page, 2)
 
 
-def test_sglang_s_totals_are_counted_once() -> None:
-    assert read_metrics(SGLANG) == Reading(12, 3, 0.28)
+class TestSlots:
+    def test_an_idle_slot_means_that_nobody_waits(self) -> None:
+        assert read_slots(llama_slots(True, False).body) == [Reading(1, 0)]
+
+    def test_behind_full_slots_somebody_may_wait(self) -> None:
+        assert read_slots(llama_slots(True, True).body) == [Reading(2, 1)]
+
+    @pytest.mark.parametrize("page", [b"", b"[]", b"{}", b'[{"id":0}]'])
+    def test_garbage_is_never_taken_for_idleness(self, page: bytes) -> None:
+        with pytest.raises(BadProbe):
+            read_slots(page)
 
 
-def test_llamacpp_has_no_labels() -> None:
-    assert read_metrics(LLAMACPP) == Reading(4, 2, 0.0)
+class TestModels:
+    def test_base_models_come_before_their_adapters(self) -> None:
+        page = model_list("qwen", "alias", adapters={"support-de": "qwen"}).body
+        assert listed_models(page) == [
+            ListedModel("qwen", None),
+            ListedModel("alias", None),
+            ListedModel("support-de", "qwen"),
+        ]
+
+    def test_a_list_of_models_says_only_that_the_engine_lives(self) -> None:
+        assert read_sign_of_life(b'{"object":"list","data":[]}') == [Reading()]
+
+    @pytest.mark.parametrize("page", [b"", b"[]", b"{}", b'{"data":{}}', b'{"data":[{}]}', b'{"data":[1]}', b"\xff"])
+    def test_anything_else_is_no_list_of_models(self, page: bytes) -> None:
+        with pytest.raises(BadProbe):
+            read_sign_of_life(page)
 
 
-@pytest.mark.parametrize(
-    ("waiting", "running"),
-    [
-        (b"tgi_queue_size", b"tgi_batch_current_size"),
-        (b"trtllm_num_requests_waiting", b"trtllm_num_requests_running"),
-        (b"num_requests_waiting", b"num_requests_running"),
-    ],
-)
-def test_other_engines_names_are_known(waiting: bytes, running: bytes) -> None:
-    assert read_metrics(waiting + b" 5\n" + running + b" 6\n") == Reading(6, 5)
-
-
-def test_labels_are_a_map_whatever_their_values_hold() -> None:
-    line = rb'vllm:num_requests_waiting{model_name="a \"} 99 b",engine="0"} 3.0 1795242205878' + b"\r\n"
-    assert read_metrics(line).waiting == 3
-
-
-def test_old_names_of_the_cache_are_known() -> None:
-    assert read_metrics(b"vllm:num_requests_waiting 0\nvllm:gpu_cache_usage_perc 0.5\n").kv_usage == 0.5
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        b"",
-        b"<html>not found</html>",
-        b"# HELP vllm:num_requests_waiting Number of requests.\n",
-        b"vllm:num_requests_waiting_by_reason 3.0\n",
-        b"vllm:num_requests_waiting{engine=0} 3.0\n",
-        b'vllm:num_requests_waiting{engine="0" 3.0\n',
-        b"vllm:num_requests_waiting \n",
-        b"vllm:num_requests_waiting many\n",
-        b"vllm:num_requests_waiting NaN\n",
-        b"vllm:num_requests_waiting +Inf\n",
-        b"vllm:num_requests_waiting -1\n",
-        b"vllm:num_requests_waiting 0\nvllm:num_requests_running NaN\n",
-        b"vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc NaN\n",
-    ],
-)
-def test_garbage_is_never_taken_for_idleness(page: bytes) -> None:
-    with pytest.raises(BadProbe):
-        read_metrics(page)
-
-
-def test_a_list_of_models_says_only_that_the_engine_lives() -> None:
-    assert read_models(b'{"object":"list","data":[]}') == Reading()
-
-
-@pytest.mark.parametrize("page", [b"", b"[]", b"{}", b'{"data":{}}', b"\xff"])
-def test_anything_else_is_no_list_of_models(page: bytes) -> None:
-    with pytest.raises(BadProbe):
-        read_models(page)
-
-
-def test_every_dialect_has_a_probe() -> None:
-    assert set(PROBES) == set(Dialect)
+def test_every_dialect_has_a_question_and_none_makes_sglang_generate() -> None:
+    assert set(DIALECTS) == set(Dialect)
+    sglang = DIALECTS[Dialect.SGLANG]
+    asked = {*(question.path for question in sglang.load), sglang.health_path, sglang.life_path}
+    assert not asked & {"/health", "/health_generate"}

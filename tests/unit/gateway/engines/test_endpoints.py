@@ -5,21 +5,41 @@ import asyncio
 from gateway.config import Dialect, ReplicaConfig
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.tls import TlsContexts
 from tests.support.core import EU, replica_spec
 
+URL = "http://127.0.0.1:1"
 
-def endpoint(name: str, url: str = "http://127.0.0.1:1") -> ReplicaEndpoint:
-    return ReplicaEndpoint.from_config(ReplicaConfig(replica_spec(name, EU), url, Dialect.VLLM, "secret"))
+
+def config(name: str, url: str = URL, ranks: int = 1) -> ReplicaConfig:
+    return ReplicaConfig(replica_spec(name, EU), url, Dialect.VLLM, "secret", ranks=ranks)
+
+
+def endpoint(name: str, url: str = URL) -> ReplicaEndpoint:
+    return ReplicaEndpoint.from_config(config(name, url), TlsContexts())
 
 
 def test_an_endpoint_is_where_its_replica_is() -> None:
     made = endpoint("a")
     assert (made.replica_id, made.place, made.dialect) == ("a", EU, Dialect.VLLM)
+    assert made.rank_header() == {}
 
 
 def test_the_key_is_sent_and_never_shown() -> None:
-    assert endpoint("a").authorization() == {"authorization": "Bearer secret"}
+    assert endpoint("a").engine.authorization() == {"authorization": "Bearer secret"}
     assert "secret" not in repr(endpoint("a"))
+    assert "secret" not in repr(endpoint("a").engine)
+
+
+def test_ranks_are_replicas_of_one_engine() -> None:
+    ranks = [ReplicaEndpoint.from_config(each, TlsContexts()) for each in config("a", ranks=2).by_rank()]
+    assert [each.replica_id for each in ranks] == ["a@0", "a@1"]
+    assert [each.rank_header() for each in ranks] == [{"x-data-parallel-rank": "0"}, {"x-data-parallel-rank": "1"}]
+    endpoints = ReplicaEndpoints([*ranks, endpoint("b", "http://127.0.0.1:2")])
+    first, second = endpoints.engines()
+    assert (first.url, first.ranks) == (URL, 2)
+    assert endpoints.of(first) == ranks
+    assert [each.replica_id for each in endpoints.of(second)] == ["b"]
 
 
 async def test_replacing_wakes_everyone_who_follows() -> None:
@@ -31,3 +51,25 @@ async def test_replacing_wakes_everyone_who_follows() -> None:
         endpoints.replace([endpoint("b", "http://127.0.0.1:2")])
     assert endpoints.ids() == ["b"]
     assert endpoints.get(ReplicaId("a")) is None
+    assert endpoints.of(endpoint("a").engine) == []
+
+
+def test_an_engine_that_shuts_down_is_believed_for_a_while() -> None:
+    endpoints = ReplicaEndpoints([endpoint("a")])
+    assert not endpoints.is_closing(URL, 5)
+    endpoints.closes(URL, 10)
+    assert endpoints.is_closing(URL, 9)
+    assert not endpoints.is_closing(URL, 10)
+    endpoints.closes(URL, 20)
+    endpoints.has_closed(URL)
+    assert not endpoints.is_closing(URL, 11)
+
+
+def test_nothing_is_remembered_of_engines_that_left() -> None:
+    endpoints = ReplicaEndpoints([endpoint("a")])
+    endpoints.closes(URL, 10)
+    endpoints.replace([endpoint("a")])
+    assert endpoints.is_closing(URL, 9)
+    endpoints.replace([])
+    endpoints.replace([endpoint("a")])
+    assert not endpoints.is_closing(URL, 9)

@@ -8,15 +8,17 @@ from dataclasses import replace
 import pytest
 
 from gateway.clock import Clock
-from gateway.config import Dialect
+from gateway.config import Dialect, ProbeConfig
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
-from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.prober import Prober, ProberSettings
+from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.loops import LoopSettings
+from gateway.engines.prober import Prober
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
+from tests.fakes.engine_pages import PagesEngine, vllm_page
 from tests.support.core import US
 
-FAST = ProberSettings(interval_ns=1_000_000, restart_min_s=0.001)
+FAST = ProbeConfig(interval_ns=1_000_000, life_interval_ns=1_000_000)
 A, B = ReplicaId("a"), ReplicaId("b")
 
 
@@ -27,13 +29,21 @@ def endpoint(replica_id: ReplicaId, url: str, dialect: Dialect = Dialect.VLLM) -
 class Watch:
     """What a prober told, and a way to wait for more of it."""
 
-    def __init__(self, endpoints: Iterable[ReplicaEndpoint], settings: ProberSettings, clock: Clock) -> None:
+    def __init__(
+        self, endpoints: Iterable[ReplicaEndpoint], settings: ProbeConfig, clock: Clock, batch_s: float = 0.002
+    ) -> None:
         self.endpoints = ReplicaEndpoints(endpoints)
         self.observed: list[ReplicaObservation] = []
         self.events = Tally()
-        self.restarted: list[tuple[ReplicaId, Exception]] = []
+        self.restarted: list[tuple[str, Exception]] = []
         self.prober = Prober(
-            self.endpoints, clock, settings, self._submit, lambda *restart: self.restarted.append(restart)
+            self.endpoints,
+            clock,
+            settings,
+            self._submit,
+            lambda *restart: self.restarted.append(restart),
+            loops=LoopSettings(restart_min_s=0.001),
+            batch_s=batch_s,
         )
 
     def _submit(self, event: ReplicasObserved) -> None:
@@ -50,9 +60,9 @@ class Watch:
 
 @asynccontextmanager
 async def watching(
-    *endpoints: ReplicaEndpoint, settings: ProberSettings = FAST, clock: Clock | None = None
+    *endpoints: ReplicaEndpoint, settings: ProbeConfig = FAST, clock: Clock | None = None, batch_s: float = 0.002
 ) -> AsyncIterator[Watch]:
-    watch = Watch(endpoints, settings, clock or Clock())
+    watch = Watch(endpoints, settings, clock or Clock(), batch_s)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(watch.prober.run())
         yield watch
@@ -145,7 +155,8 @@ async def test_one_good_answer_forgives_slow_ones(engine: FakeEngine) -> None:
     settings = replace(FAST, timeout_ns=200_000_000, timeouts_max=3)
     async with watching(endpoint(A, engine.url), settings=settings) as watch:
         await watch.first(A, healthy=False)
-    assert [(each.healthy, each.detail) for each in watch.observed[:2]] == [(True, ""), (False, "BadProbe: status 500")]
+    unfit = "BadProbe: /metrics has status 500"
+    assert [(each.healthy, each.detail) for each in watch.observed[:2]] == [(True, ""), (False, unfit)]
 
 
 async def test_probes_of_one_replica_never_overlap(engine: FakeEngine) -> None:
@@ -168,11 +179,51 @@ async def test_probes_of_one_replica_never_overlap(engine: FakeEngine) -> None:
 
 async def test_observations_reach_the_core_in_batches(engine: FakeEngine) -> None:
     ids = [ReplicaId(f"r{number}") for number in range(8)]
-    settings = replace(FAST, interval_ns=60_000_000_000, batch_s=0.5)
-    async with watching(*(endpoint(each, engine.url) for each in ids), settings=settings) as watch:
+    endpoints = [replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
+    async with watching(*endpoints, settings=replace(FAST, interval_ns=60_000_000_000), batch_s=0.5) as watch:
         await engine.probed.reaches(8)
         await watch.events.reaches(1)
         assert {each.replica_id for each in watch.observed} == set(ids)
+
+
+async def test_an_engine_is_asked_once_for_all_its_ranks() -> None:
+    async with PagesEngine({"/metrics": vllm_page((4, 1), (3, 0))}).serving() as engine:
+        ranks = [replace(endpoint(ReplicaId(f"a@{rank}"), engine.url), ranks=2, rank=rank) for rank in (0, 1)]
+        async with watching(*ranks, settings=replace(FAST, interval_ns=60_000_000_000)) as watch:
+            await watch.events.reaches(1)
+        seen = [(each.replica_id, each.running, each.waiting, each.healthy) for each in watch.observed]
+        assert seen == [("a@0", 4, 1, True), ("a@1", 3, 0, True)]
+        assert engine.asked["/metrics"] == 1
+
+
+async def test_an_engine_that_sleeps_or_shuts_down_is_unhealthy_though_it_answers() -> None:
+    class StillClock(Clock):
+        now = 5
+
+        def now_ns(self) -> int:
+            return self.now
+
+    clock = StillClock()
+    async with PagesEngine({"/metrics": vllm_page((0, 0), asleep="discard_all")}).serving() as engine:
+        async with watching(endpoint(A, engine.url), clock=clock) as watch:
+            assert (await watch.first(A, healthy=False)).detail == "the engine sleeps (discard_all)"
+            watch.endpoints.closes(engine.url, 10)
+            watch.observed.clear()
+            engine.pages["/metrics"] = vllm_page((0, 0))
+            while not any("shutting down" in each.detail for each in watch.observed):
+                await watch.events.reaches(watch.events.count + 1)
+            clock.now = 10
+            await watch.first(A, healthy=True)
+
+
+async def test_new_numbers_hold_from_the_next_look_on(engine: FakeEngine) -> None:
+    async with watching(endpoint(A, engine.url)) as watch:
+        await watch.events.reaches(1)
+        watch.prober.configure(replace(FAST, timeout_ns=1_000_000, timeouts_max=1))
+        engine.probe_script = hang
+        assert "took too long" in (await watch.first(A, healthy=False)).detail
+
+
 
 
 async def test_endpoints_come_go_and_move(engine: FakeEngine) -> None:
@@ -189,14 +240,19 @@ async def test_endpoints_come_go_and_move(engine: FakeEngine) -> None:
 
 
 async def test_a_fault_in_one_loop_is_counted_and_ends_no_other(engine: FakeEngine) -> None:
-    class FragileEndpoint(ReplicaEndpoint):
+    class FragileEngine(Engine):
         def authorization(self) -> dict[str, str]:
             raise RuntimeError("a fault of ours")
+
+    class FragileEndpoint(ReplicaEndpoint):
+        @property
+        def engine(self) -> Engine:
+            return FragileEngine(self.url, self.dialect, "another key")
 
     broken = FragileEndpoint(A, US, engine.url, Dialect.VLLM)
     async with watching(broken, endpoint(B, engine.url)) as watch:
         await watch.first(B, healthy=True)
-        while watch.prober.restarts[A] < 3:
+        while watch.prober.restarts[engine.url] < 3:
             await watch.events.reaches(watch.events.count + 1)
         assert {each.replica_id for each in watch.observed} == {B}
         assert str(watch.restarted[0][1]) == "a fault of ours"

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
-from gateway.http.errors import ENDINGS, error_body, error_event, error_headers, kind_of
+from gateway.http.errors import ENDINGS, error_headers, kind_of
 
 ANSWERED = {Outcome.COMPLETED, Outcome.CLIENT_ERROR}
 
@@ -49,21 +47,3 @@ def test_where_sdks_try_again_they_are_told_when_or_not_to(outcome: Outcome) -> 
     if kind.retry_after_s is not None:
         assert 0 < float(headers["retry-after"]) <= 120
         assert float(headers["retry-after-ms"]) == kind.retry_after_s * 1000
-
-
-@pytest.mark.parametrize("outcome", [Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.EXPIRED_IN_QUEUE])
-def test_no_message_names_an_engine_s_address(outcome: Outcome) -> None:
-    assert b"10.0.0.7" not in error_body(kind_of(end(outcome)), end(outcome).detail)
-
-
-def test_a_rejection_says_why() -> None:
-    body = json.loads(error_body(ENDINGS[Outcome.REJECTED_UNKNOWN_MODEL], "the model `x` does not exist", "model"))
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    assert "`x`" in body["error"]["message"]
-    assert body["error"]["param"] == "model"
-
-
-def test_the_error_event_is_one_event_and_done() -> None:
-    event, done, rest = error_event(end(Outcome.FAILED_MIDSTREAM)).split(b"\n\n")
-    assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed_midstream"
-    assert (done, rest) == (b"data: [DONE]", b"")

@@ -6,15 +6,14 @@ import pytest
 
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TenantName
+from gateway.engine_api import CHAT_PATH, COMPLETIONS_PATH
 from gateway.http import errors
 from gateway.http.errors import ClientFault
 from gateway.http.parse import (
-    CHAT_PATH,
-    COMPLETIONS_PATH,
     choose_request_id,
     engine_headers,
     read_caller,
-    read_profile,
+    read_request,
 )
 from gateway.http.settings import HttpSettings
 from tests.support.core import US
@@ -28,7 +27,7 @@ MESSAGES = [{"role": "user", "content": "Say something about the import system, 
 def read(body: object, *, path: str = CHAT_PATH, **headers: str) -> RequestProfile:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     lowered = {name.replace("_", "-"): value for name, value in headers.items()}
-    return read_profile(path, raw, read_caller(lowered, R1, SETTINGS), SETTINGS)
+    return read_request(path, raw, read_caller(lowered, R1, SETTINGS), SETTINGS).profile
 
 
 def chat(**fields: object) -> dict[str, object]:
@@ -136,13 +135,6 @@ class TestFaults:
     )
     def test_fields_of_the_wrong_kind(self, body: object) -> None:
         assert fault(body).kind is errors.INVALID_FIELD
-
-    @pytest.mark.parametrize(
-        "name", ["kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"]
-    )
-    def test_what_only_a_router_may_tell_an_engine(self, name: str) -> None:
-        assert fault(chat(**{name: {"do_remote_prefill": True}})).kind is errors.UNSUPPORTED_FIELD
-        assert read(chat(**{name: None})) == read(chat())
 
 
 class TestHeaders:

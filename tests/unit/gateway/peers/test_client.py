@@ -28,6 +28,7 @@ from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, Reque
 from gateway.peers import codec
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
+from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
 from tests.support.core import EU, SECOND, TENANT, US, peer_spec, profile, rule
@@ -61,7 +62,7 @@ class Origin:
     """The side that forwards."""
 
     def __init__(self, peer: FakePeer, peering: PeeringConfig) -> None:
-        self.link = PeerLink(peer.config(SPEC), peering)
+        self.link = PeerLink(peer.config(SPEC), peering, Plaintext())
         self.accepted = 0
         self.opener = PeerLegOpener({SPEC.gateway_id: self.link}, GatewayId("us-1"), Clock())
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
+import grpc.aio
 import pytest
 
 from gateway.clock import Clock
@@ -15,8 +16,19 @@ from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.logs import make_logger
 from gateway.peers import codec
-from gateway.peers.heartbeats import Heartbeats, RoundTrips, backoff_s, identity_fault, observe
+from gateway.peers.heartbeats import (
+    NO_ANSWER,
+    REFUSED_BY_US,
+    REFUSED_THERE,
+    Heartbeats,
+    RoundTrips,
+    backoff_s,
+    failure_of_ping,
+    identity_fault,
+    observe,
+)
 from gateway.peers.link import PeerLink
+from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
@@ -31,7 +43,7 @@ QUICK = PeeringConfig(ping_interval_ns=10 * MS, reconnect_min_ns=MS, reconnect_m
 async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIterator[asyncio.Queue[Event]]:
     """What one peer's heartbeats submit, as it comes."""
     events: asyncio.Queue[Event] = asyncio.Queue()
-    link = PeerLink(peer.config(SPEC), peering)
+    link = PeerLink(peer.config(SPEC), peering, Plaintext())
     heartbeats = Heartbeats(
         link,
         GatewayId("us-1"),
@@ -39,6 +51,7 @@ async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIter
         submit=events.put_nowait,
         clock=Clock(),
         rng=random.Random(1),
+        on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("us-1")),
     )
     async with asyncio.TaskGroup() as tasks:
@@ -160,6 +173,64 @@ async def test_an_imposter_is_never_observed(peer: FakePeer, report: LoadReport,
     async with listening(peer) as events:
         seen = [await events.get() for _ in range(3)]
     assert seen == [TargetLost(peer_target(SPEC.gateway_id), detail)] * 3
+
+
+async def test_an_old_subscription_is_followed_by_a_new_one_before_it_ends(peer: FakePeer) -> None:
+    """Else it would hold a connection, and the certificate that it began with, for ever."""
+    open_at_once: list[int] = []
+    calls = 0
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        nonlocal calls
+        calls += 1
+        open_at_once.append(calls)
+        try:
+            for sequence in range(1, 1000):
+                await context.write(codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0))
+                await asyncio.sleep(0.002)
+        finally:
+            calls -= 1
+
+    peer.subscribed = subscribed
+    async with listening(peer, replace(QUICK, connection_age_ns=20 * MS)) as events:
+        await until(lambda: len(open_at_once) > 3)
+        seen = [events.get_nowait() for _ in range(events.qsize())]
+    assert all(isinstance(event, PeersObserved) for event in seen), "the peer was never lost"
+    assert open_at_once[1:4] == [2, 2, 2], "the old one was still there when the new one came"
+
+
+async def test_a_new_subscription_that_fails_is_a_loss(peer: FakePeer) -> None:
+    calls = 0
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you?")
+        for sequence in range(1, 1000):
+            await context.write(codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0))
+            await asyncio.sleep(0.002)
+
+    peer.subscribed = subscribed
+    async with listening(peer, replace(QUICK, connection_age_ns=20 * MS)) as events:
+        while isinstance(event := await events.get(), PeersObserved):
+            pass
+    assert event == TargetLost(peer_target(SPEC.gateway_id), "PERMISSION_DENIED: who are you?")
+
+
+@pytest.mark.parametrize(
+    "code,detail,failure",
+    [
+        (grpc.StatusCode.PERMISSION_DENIED, "who are you?", REFUSED_THERE),
+        (grpc.StatusCode.UNAVAILABLE, "Tls handshake failed (TSI_PROTOCOL_FAILURE)", REFUSED_BY_US),
+        (grpc.StatusCode.UNAVAILABLE, "Hostname Verification Check failed.", REFUSED_BY_US),
+        (grpc.StatusCode.UNAVAILABLE, "Connection refused", NO_ANSWER),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", NO_ANSWER),
+    ],
+)
+def test_a_failed_ping_says_whose_refusal_it_was(code: grpc.StatusCode, detail: str, failure: str) -> None:
+    nothing = grpc.aio.Metadata()
+    assert failure_of_ping(grpc.aio.AioRpcError(code, nothing, nothing, detail)) == failure
 
 
 async def test_a_malformed_heartbeat_is_a_loss(peer: FakePeer) -> None:

@@ -39,6 +39,7 @@ from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
+from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
 
@@ -144,11 +145,13 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
         {CALLER: peer_spec("us-1", US)},
         peering=peering,
         keep_alive_ns=SECOND,
+        transport=Plaintext(),
+        on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("eu-1")),
     )
-    server = PeerServer(service, board, peering)
+    server = PeerServer(service, board, peering, Plaintext())
     address = await server.start(parse_address("127.0.0.1:0"))
-    link = PeerLink(PeerConfig(peer_spec("eu-1", EU), address), peering)
+    link = PeerLink(PeerConfig(peer_spec("eu-1", EU), address), peering, Plaintext())
     try:
         yield Callee(link, driver, engine, board, server)
     finally:

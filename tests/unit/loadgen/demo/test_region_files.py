@@ -15,7 +15,7 @@ from gateway.core.vocabulary import RegionName, TenantName
 from gateway.policy_file import load_policy
 from loadgen.demo.region_files import GatewayPorts, free_ports, region_file
 from loadgen.demo.scenario import MODEL, ROUND_TRIPS_FILE, DemoScenario
-from loadgen.wan import read_round_trips
+from loadgen.round_trips import read_round_trips
 
 REGIONS = {region.name: region for region in DemoScenario().regions}
 US, EU, AP = (RegionName(name) for name in ("us-east-1", "eu-west-1", "ap-northeast-1"))

@@ -12,7 +12,7 @@ from gateway.core.vocabulary import RegionName
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario
 from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
 from loadgen.report import MachineUse, RequestEnd, RequestRecord, RunResult
-from loadgen.wan import read_round_trips
+from loadgen.round_trips import read_round_trips
 
 SCENARIO = DemoScenario()
 US, EU, AP = (RegionName(name) for name in ("us-east-1", "eu-west-1", "ap-northeast-1"))

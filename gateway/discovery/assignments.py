@@ -1,0 +1,82 @@
+"""Puts together which replicas and peers are ours, from the region file, from sources and from engines' own lists, and
+tells whoever follows: each change is a new version of the whole. It probes nothing and places nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from gateway.config import ReplicaConfig
+from gateway.core.events import AssignmentApplied
+from gateway.core.vocabulary import ModelName, PeerSpec, ReplicaId
+
+Follow = Callable[[tuple[ReplicaConfig, ...]], None]
+"""Told the replicas before the core is, so that no leg is ordered to one that cannot be reached yet."""
+
+
+class Assignments:
+    """What this gateway owns now. Nothing is told before `start`."""
+
+    def __init__(self, submit: Callable[[AssignmentApplied], None], follow: Follow) -> None:
+        self.version = 0
+        self._submit = submit
+        self._follow = follow
+        self._configured: tuple[ReplicaConfig, ...] = ()
+        self._peers: tuple[PeerSpec, ...] = ()
+        self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
+        self._models: dict[ReplicaId, tuple[ModelName, ...]] = {}
+        self._followed: tuple[ReplicaConfig, ...] = ()
+        self._told: AssignmentApplied | None = None
+        self._is_started = False
+
+    def start(self) -> None:
+        self._is_started = True
+        self._tell()
+
+    def configure(self, replicas: Iterable[ReplicaConfig], peers: Iterable[PeerSpec], sources: Iterable[str]) -> None:
+        """What the region file names from now on; what other sources had found is forgotten."""
+        self._configured, self._peers = tuple(replicas), tuple(peers)
+        self._found = {name: self._found[name] for name in sources if name in self._found}
+        self._tell(always_follow=True)
+
+    def found(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> None:
+        """All replicas of one source."""
+        self._found[source] = replicas
+        self._tell()
+
+    def listed(self, replicas: Iterable[ReplicaId], models: tuple[ModelName, ...]) -> None:
+        """What an engine says it serves."""
+        self._models.update(dict.fromkeys(replicas, models))
+        self._tell()
+
+    def _tell(self, *, always_follow: bool = False) -> None:
+        """A change that the core need not know of, such as a key's, makes no version."""
+        if not self._is_started:
+            return
+        replicas = self._replicas()
+        if always_follow or replicas != self._followed:
+            self._follow(replicas)
+            self._followed = replicas
+        self._forget_models_of_others()
+        told = AssignmentApplied(self.version + 1, tuple(each.spec for each in replicas), self._peers)
+        if self._told is None or replace(told, version=self.version) != self._told:
+            self.version += 1
+            self._told = told
+            self._submit(told)
+
+    def _replicas(self) -> tuple[ReplicaConfig, ...]:
+        """Each id once: what the region file names itself counts before what was found."""
+        by_id: dict[ReplicaId, ReplicaConfig] = {}
+        for config in (*self._configured, *(each for found in self._found.values() for each in found)):
+            by_id.setdefault(config.spec.replica_id, config)
+        return tuple(map(self._with_models, by_id.values()))
+
+    def _with_models(self, config: ReplicaConfig) -> ReplicaConfig:
+        if not config.lists_models:
+            return config
+        return replace(config, spec=replace(config.spec, models=self._models.get(config.spec.replica_id, ())))
+
+    def _forget_models_of_others(self) -> None:
+        listing = {config.spec.replica_id for config in self._followed if config.lists_models}
+        self._models = {replica_id: models for replica_id, models in self._models.items() if replica_id in listing}

@@ -1,0 +1,48 @@
+"""Runs the sources of replicas that the region file names, and follows it when it names others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Never
+
+from gateway.config import ReplicaConfig
+from gateway.discovery.source import ReplicaSource
+
+OnFound = Callable[[str, tuple[ReplicaConfig, ...]], None]
+
+
+class Discovery:
+    """One loop per source. A source is replaced by giving another object, which begins with what it finds itself."""
+
+    def __init__(self, sources: Iterable[ReplicaSource], on_found: OnFound) -> None:
+        self._sources = tuple(sources)
+        self._on_found = on_found
+        self._changed = asyncio.Event()
+
+    @property
+    def sources(self) -> tuple[ReplicaSource, ...]:
+        return self._sources
+
+    def replace(self, sources: Iterable[ReplicaSource]) -> None:
+        self._sources = tuple(sources)
+        self._changed.set()
+
+    async def first_look(self) -> None:
+        """Until every source has looked once."""
+        for source in self._sources:
+            await source.first_look()
+
+    async def run(self) -> Never:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            running: dict[ReplicaSource, asyncio.Task[None]] = {}
+            while True:
+                self._changed.clear()
+                for source in [each for each in running if each not in self._sources]:
+                    running.pop(source).cancel()
+                for source in self._sources:
+                    if source not in running:
+                        running[source] = tasks.create_task(source.run(partial(self._on_found, source.name)))
+                await self._changed.wait()

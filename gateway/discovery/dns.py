@@ -1,0 +1,109 @@
+"""Finds replicas by a name in DNS, again and again. A failed lookup takes nothing away, nor does an empty answer.
+
+An address is dropped only after several answers in a row left it out: servers may give a part of their records at a
+time, and engines that are gone are found out by their probes anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Never
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config import DiscoveryConfig, DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
+from gateway.core.vocabulary import ReplicaId
+from gateway.discovery.names import Answer, Location, LookupFailed, NameLookup
+from gateway.discovery.source import Report
+
+_SECOND_NS = 1_000_000_000
+
+
+class DnsSource:
+    """The replicas behind one name."""
+
+    def __init__(self, config: DnsReplicasConfig, settings: DiscoveryConfig, log: FilteringBoundLogger) -> None:
+        self.config = config
+        self._settings = settings
+        self._log = log.bind(name=config.name, record=config.record)
+        self._misses: dict[Location, int] = {}
+        """What is known, and how many answers in a row left each out."""
+        self._looked = asyncio.Event()
+        self._trouble = ""
+
+    @property
+    def name(self) -> str:
+        return f"dns:{self.config.template.spec.replica_id}"
+
+    async def first_look(self) -> None:
+        await self._looked.wait()
+
+    async def run(self, report: Report) -> Never:
+        while True:
+            wait_ns = await self._look(report)
+            self._looked.set()
+            await asyncio.sleep(wait_ns / _SECOND_NS)
+
+    async def _look(self, report: Report) -> int:
+        """Ask once. Gives the time until the next lookup."""
+        try:
+            answer = await NameLookup(self.config, self._settings.timeout_ns).ask()
+            if not answer.locations:
+                raise LookupFailed("the name leads nowhere")
+        except LookupFailed as failure:
+            self._complain(str(failure))
+            return self._settings.interval_min_ns
+        self._trouble = ""
+        self._take_in(answer)
+        report(self._replicas())
+        return min(max(answer.ttl_ns, self._settings.interval_min_ns), self._settings.interval_max_ns)
+
+    def _take_in(self, answer: Answer) -> None:
+        found = set(answer.locations)
+        misses = {location: 0 if location in found else count + 1 for location, count in self._misses.items()}
+        kept = {location: count for location, count in misses.items() if count < self._settings.misses_max}
+        fresh = [location for location in answer.locations if location not in kept]
+        room = max(0, self._settings.replicas_max - len(kept))
+        if len(fresh) > room:
+            self._log.error(
+                "MORE REPLICAS THAN ALLOWED: some are left out", found=len(found), replicas_max=len(kept) + room
+            )
+        self._misses = kept | dict.fromkeys(fresh[:room], 0)
+
+    def _replicas(self) -> tuple[ReplicaConfig, ...]:
+        return replicas_at(self.config, self._misses)
+
+    def _complain(self, trouble: str) -> None:
+        """Once per trouble, not once per lookup."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._log.warning("lookup failed; the replicas known before stay", detail=trouble, known=len(self._misses))
+
+
+def replicas_at(config: DnsReplicasConfig, locations: Iterable[Location]) -> tuple[ReplicaConfig, ...]:
+    """One replica for each location, and for each of its ranks."""
+    return tuple(replica for location in locations for replica in _replica_at(config, location).by_rank())
+
+
+def _replica_at(config: DnsReplicasConfig, location: Location) -> ReplicaConfig:
+    template = config.template
+    host = f"[{location.address}]" if location.address.version == 6 else str(location.address)
+    where = str(location.address).replace(":", "-")
+    if config.record is DnsRecord.SRV:
+        where = f"{where}-{location.port}"
+    return replace(
+        template,
+        spec=replace(template.spec, replica_id=ReplicaId(f"{template.spec.replica_id}-{where}")),
+        url=f"{config.scheme}://{host}:{location.port}",
+        tls=_named_tls(config, location),
+    )
+
+
+def _named_tls(config: DnsReplicasConfig, location: Location) -> EngineTlsConfig | None:
+    """A certificate names the name that was asked for, and hardly ever an address."""
+    if config.scheme != "https":
+        return None
+    tls = config.template.tls or EngineTlsConfig()
+    return replace(tls, server_name=tls.server_name or location.name)

@@ -1,0 +1,147 @@
+"""Asks DNS where a name leads: addresses and ports, and for how long that holds. It remembers nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TypeVar
+
+import dns.asyncresolver
+import dns.exception
+import dns.name
+import dns.nameserver
+import dns.rdtypes.IN.A
+import dns.rdtypes.IN.AAAA
+import dns.rdtypes.IN.SRV
+import dns.resolver
+
+from gateway.config import Address, DnsRecord, DnsReplicasConfig
+
+_SECOND_NS = 1_000_000_000
+_TARGETS_MAX = 256
+"""Names that the SRV records of one answer may lead to."""
+
+
+class LookupFailed(Exception):
+    """There was no answer to go by: why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where one replica listens, and a name it was found by."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    name: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    locations: tuple[Location, ...]
+    """None where the name leads nowhere."""
+    ttl_ns: int
+
+
+class NameLookup:
+    """Looks one name up, with the machine's nameservers or with given ones."""
+
+    def __init__(self, config: DnsReplicasConfig, timeout_ns: int) -> None:
+        """Raises LookupFailed where the machine knows no nameserver."""
+        self._config = config
+        self._resolver = _resolver(config.nameservers, timeout_ns / _SECOND_NS)
+
+    async def ask(self) -> Answer:
+        """Raises LookupFailed."""
+        match self._config.record:
+            case DnsRecord.ADDRESS:
+                assert self._config.port is not None, "checked with the region file"
+                return await self._addresses(self._config.name, self._config.port)
+            case DnsRecord.SRV:
+                return await self._services()
+
+    async def _addresses(self, name: str, port: int) -> Answer:
+        """IPv4 and IPv6 together; one of them may be missing, but neither may fail: half an answer is none."""
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._resolve(name, kind)) for kind in ("A", "AAAA")]
+        found = [_unless_failed(each.result()) for each in asked]
+        locations = [
+            Location(ip_address(record.address), port, name)
+            for each in found
+            for record in each.records
+            if isinstance(record, dns.rdtypes.IN.A.A | dns.rdtypes.IN.AAAA.AAAA)
+        ]
+        return _answer(locations, [each.ttl_s for each in found if each.records])
+
+    async def _services(self) -> Answer:
+        found = _unless_failed(await self._resolve(self._config.name, "SRV"))
+        targets = {
+            (str(record.target).rstrip("."), record.port)
+            for record in found.records
+            if isinstance(record, dns.rdtypes.IN.SRV.SRV) and record.target != dns.name.root
+        }
+        if len(targets) > _TARGETS_MAX:
+            raise LookupFailed(f"it names {len(targets)} servers, and {_TARGETS_MAX} are looked up")
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._addresses_or_failure(*target)) for target in sorted(targets)]
+        answers = [_unless_failed(each.result()) for each in asked]
+        ttls_s = [each.ttl_ns // _SECOND_NS for each in answers]
+        return _answer([location for each in answers for location in each.locations], [found.ttl_s, *ttls_s])
+
+    async def _addresses_or_failure(self, name: str, port: int) -> Answer | LookupFailed:
+        try:
+            return await self._addresses(name, port)
+        except LookupFailed as failure:
+            return failure
+
+    async def _resolve(self, name: str, kind: str) -> _Records | LookupFailed:
+        try:
+            answer = await self._resolver.resolve(dns.name.from_text(name), kind, search=False)
+        except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
+            return _Records((), 0)
+        except (dns.exception.DNSException, OSError) as error:
+            return LookupFailed(f"{name} {kind}: {error}")
+        return _Records(tuple(answer), answer.rrset.ttl if answer.rrset is not None else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    records: tuple[object, ...]
+    """None where the name has none of this kind."""
+    ttl_s: int
+
+
+_Found = TypeVar("_Found")
+
+
+def _unless_failed(result: _Found | LookupFailed) -> _Found:
+    if isinstance(result, LookupFailed):
+        raise result
+    return result
+
+
+def _answer(locations: list[Location], ttls_s: list[int]) -> Answer:
+    usable = sorted(filter(_is_usable, locations), key=_order)
+    return Answer(tuple(dict.fromkeys(usable)), min(ttls_s, default=0) * _SECOND_NS)
+
+
+def _is_usable(location: Location) -> bool:
+    """Not every address in DNS is one server's."""
+    address = location.address
+    return not (address.is_multicast or address.is_unspecified or address.is_reserved) and location.port > 0
+
+
+def _order(location: Location) -> tuple[int, bytes, int, str]:
+    return location.address.version, location.address.packed, location.port, location.name
+
+
+def _resolver(nameservers: tuple[Address, ...], timeout_s: float) -> dns.asyncresolver.Resolver:
+    try:
+        resolver = dns.asyncresolver.Resolver(configure=not nameservers)
+    except dns.resolver.NoResolverConfiguration as error:
+        raise LookupFailed("this machine names no nameserver") from error
+    if nameservers:
+        resolver.nameservers = [dns.nameserver.Do53Nameserver(each.host, each.port) for each in nameservers]
+    resolver.lifetime = timeout_s
+    resolver.timeout = timeout_s / 2  # leaves time to ask a second nameserver, or the same one again
+    return resolver

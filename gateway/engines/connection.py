@@ -1,0 +1,354 @@
+"""HTTP/1.1 to engines on bare transports: one write out, bytes in as they come, connections kept for the next request.
+
+It speaks just what engines speak, and follows no redirect, cookie or proxy. Closing a response before its end closes
+its connection, which is how engines abort work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+import httptools
+
+Headers = tuple[tuple[str, str], ...]
+
+_BUFFERED_BYTES_MAX = 256 * 1024
+"""Above this much unread by us, reading from the engine stops until it is read."""
+_HEAD_BYTES_MAX = 64 * 1024
+_HEADERS_MAX = 256
+_SCHEMES = {"http": 80, "https": 443}
+
+
+class EngineGone(ConnectionError):
+    """The connection was refused, broke off, or what came over it is not HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where connections are interchangeable."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    server_name: str | None = None
+    """For TLS, when the certificate names something else than the host."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection, with one exchange on it at a time."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.idle_since_s = 0.0
+        self._headers: list[tuple[str, str]] = []
+        self._head_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._body: deque[bytes] = deque()
+        self._body_bytes = 0
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._has_head = False
+        self._has_length = False
+        self._keeps_alive = False
+        self.is_complete = True
+        self.has_answered = False
+        """Any byte of the current answer has come in."""
+
+    # What the pool and the response use
+
+    @property
+    def is_usable(self) -> bool:
+        """Idle, alive, and nothing unasked-for has come in."""
+        is_open = self._transport is not None and not self._transport.is_closing()
+        return is_open and self._error is None and self.is_complete and self._keeps_alive
+
+    @property
+    def headers(self) -> Headers:
+        return tuple(self._headers)
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Begin an exchange. The whole request goes out in one write."""
+        assert self.is_complete, "one exchange at a time"
+        assert self._transport is not None
+        self._begin_answer()
+        self._transport.writelines((head, body) if body else (head,))
+
+    async def sent(self) -> None:
+        """Wait while the engine takes in a large request slowly."""
+        if self._writable is not None:
+            await self._writable
+
+    async def read_head(self) -> None:
+        """Raises EngineGone."""
+        while not self._has_head:
+            self._raise_error()
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """What has gathered of the body; empty at its end. Raises EngineGone when it breaks off."""
+        while not self._body:
+            if self.is_complete:
+                return b""
+            self._raise_error()
+            await self._wait()
+        data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        self._body_bytes = 0
+        if self._is_paused:
+            self._is_paused = False
+            assert self._transport is not None
+            self._transport.resume_reading()
+        return data
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_complete:
+            self._fail(EngineGone("it sent something unasked-for"))
+            return
+        self.has_answered = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, EngineGone) as error:
+            self._fail(error if isinstance(error, EngineGone) else EngineGone(f"what it sent is not HTTP: {error}"))
+            return
+        if self._body_bytes > _BUFFERED_BYTES_MAX and not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """A body without a length ends with its connection; all else breaks off."""
+        self._transport = None
+        if not self.is_complete:
+            if self._has_head and not self._has_length and error is None:
+                self.is_complete = True
+            else:
+                self._fail(EngineGone(str(error) if error else "it closed the connection"))
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    # httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > _HEAD_BYTES_MAX or len(self._headers) >= _HEADERS_MAX:
+            raise EngineGone("its headers are too large")
+        lower = name.lower()
+        if lower in {b"content-length", b"transfer-encoding"}:
+            self._has_length = True
+        self._headers.append((lower.decode("latin-1"), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self._has_head = True
+
+    def on_body(self, data: bytes) -> None:
+        self._body.append(data)
+        self._body_bytes += len(data)
+
+    def on_message_complete(self) -> None:
+        if self._has_head:
+            self.is_complete = True
+            self._keeps_alive = self._parser.should_keep_alive()
+        else:
+            self._headers.clear()  # an interim answer (1xx); the real one follows
+
+    # Inside
+
+    def _begin_answer(self) -> None:
+        self.status = 0
+        self._headers = []
+        self._head_bytes = 0
+        self._has_head = self._has_length = self._keeps_alive = self.has_answered = False
+        self.is_complete = False
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+        self._wake()
+        self.abort()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise EngineGone(str(self._error)) from self._error
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Response:
+    """One answer. `close` gives the connection back if it was read to its end, and closes it otherwise."""
+
+    __slots__ = ("_connection", "_origin", "_pool", "headers", "status")
+
+    def __init__(self, pool: ConnectionPool, origin: Origin, connection: Connection) -> None:
+        self.status = connection.status
+        self.headers = connection.headers
+        self._pool = pool
+        self._origin = origin
+        self._connection: Connection | None = connection
+
+    async def read(self) -> bytes:
+        """What has gathered of the body; empty at its end. Raises EngineGone when it breaks off."""
+        assert self._connection is not None, "read after close"
+        return await self._connection.read()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.take_back(self._origin, connection)
+
+
+class ConnectionPool:
+    """Idle connections by origin, the latest used first, each closed when it has been idle for too long.
+
+    The number in use has no limit of its own: there is at most one per request held, and those are limited.
+    """
+
+    def __init__(self, *, connect_s: float, idle_s: float) -> None:
+        self._connect_s = connect_s
+        self._idle_s = idle_s
+        self._idle: dict[Origin, deque[Connection]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def request(
+        self, method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], body: bytes
+    ) -> Response:
+        """Send, and wait for status and headers. Raises EngineGone, OSError, and TimeoutError while connecting.
+
+        An idle connection that turns out to be closed costs a second try on a fresh one: nothing of the request was
+        answered, so nothing was done.
+        """
+        head = _request_head(method, origin, path, headers, len(body))
+        connection = self._take_idle(origin)
+        if connection is not None:
+            try:
+                return await self._exchange(connection, origin, head, body)
+            except EngineGone:
+                if connection.has_answered:
+                    raise
+        return await self._exchange(await self._connect(origin), origin, head, body)
+
+    def take_back(self, origin: Origin, connection: Connection) -> None:
+        if not connection.is_usable or self._is_closed:
+            connection.abort()
+            return
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        self._idle.setdefault(origin, deque()).append(connection)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self._idle_s, self._close_long_idle)
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed as it is given back."""
+        self._is_closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.abort()
+        self._idle.clear()
+
+    async def _exchange(self, connection: Connection, origin: Origin, head: bytes, body: bytes) -> Response:
+        try:
+            connection.send(head, body)
+            await connection.sent()
+            await connection.read_head()
+        except BaseException:
+            connection.abort()
+            raise
+        return Response(self, origin, connection)
+
+    async def _connect(self, origin: Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        server_name = origin.server_name if origin.tls is not None else None
+        async with asyncio.timeout(self._connect_s):
+            _, connection = await loop.create_connection(
+                Connection, origin.host, origin.port, ssl=origin.tls, server_hostname=server_name
+            )
+        return connection
+
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.abort()
+        self._idle.pop(origin, None)
+        return None
+
+    def _close_long_idle(self) -> None:
+        """One timer for all: each origin's oldest are at the left."""
+        self._sweep = None
+        until_s = asyncio.get_running_loop().time() - self._idle_s
+        for origin, idle in list(self._idle.items()):
+            while idle and idle[0].idle_since_s <= until_s:
+                idle.popleft().abort()
+            if not idle:
+                del self._idle[origin]
+        if self._idle:
+            self._sweep = asyncio.get_running_loop().call_later(self._idle_s / 2, self._close_long_idle)
+
+
+def origin_of(url: str, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> tuple[Origin, str]:
+    """The origin of an engine's base URL, and the path that all its routes begin with. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise ValueError(f"{url} is no http or https URL with a host")
+    context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+    return Origin(parts.hostname, _port_of(parts), context, server_name), parts.path.rstrip("/")
+
+
+def _port_of(parts: SplitResult) -> int:
+    return parts.port or _SCHEMES[parts.scheme]
+
+
+def _request_head(method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], length: int) -> bytes:
+    """Raises ValueError where a name or value would break out of its line."""
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    lines = [f"{method} {path} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in headers]
+    if length or method not in {"GET", "HEAD", "DELETE"}:
+        lines.append(f"content-length: {length}\r\n")
+    text = "".join(lines)
+    if text.count("\r") != len(lines) + 1 or text.count("\n") != len(lines) + 1:
+        raise ValueError("a header would break out of its line")
+    return f"{text}\r\n".encode("latin-1")

@@ -1,0 +1,105 @@
+"""Asks engines which models they serve, where the region file leaves that to them (`models: auto`).
+
+A list that cannot be used changes nothing: what an engine said last stays true until it says something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import aiohttp
+from structlog.typing import FilteringBoundLogger
+
+from gateway.clock import Clock
+from gateway.config import ProbeConfig, is_model_name
+from gateway.core.vocabulary import ModelName, ReplicaId
+from gateway.engines.dialects import listed_models
+from gateway.engines.endpoints import Engine, ReplicaEndpoints
+from gateway.engines.exposition import BadProbe
+from gateway.engines.loops import EngineLoops, LoopSettings
+from gateway.engines.probe import FAULTS, get_page, probe_session
+
+_SECOND_NS = 1_000_000_000
+_RETRY_S = 1.0
+"""An engine that has never told its models is asked again this soon, for it serves none until then."""
+_IDLE_CONNECTION_S = 2.0
+
+Listed = Callable[[tuple[ReplicaId, ...], tuple[ModelName, ...]], None]
+
+
+class ModelWatcher:
+    """Follows the endpoints as they come and go."""
+
+    def __init__(
+        self,
+        endpoints: ReplicaEndpoints,
+        clock: Clock,
+        config: ProbeConfig,
+        on_listed: Listed,
+        *,
+        log: FilteringBoundLogger,
+        on_restart: Callable[[str, Exception], None] | None = None,
+        loops: LoopSettings = LoopSettings(),  # noqa: B008 - frozen
+    ) -> None:
+        """`on_listed` is told an engine's replicas and its models, base models first, each time it lists them."""
+        self._endpoints = endpoints
+        self._config = config
+        self._on_listed = on_listed
+        self._log = log
+        self._loops = EngineLoops(endpoints, clock, loops, on_restart)
+        self._asked: Counter[Engine] = Counter()
+        self._has_asked = asyncio.Event()
+
+    def configure(self, config: ProbeConfig) -> None:
+        self._config = config
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with probe_session(_IDLE_CONNECTION_S) as session:
+            await self._loops.run(partial(self._watch, session))
+
+    async def first_round(self) -> None:
+        """Until every engine there is has been asked once, whatever it said."""
+        while any(engine not in self._asked for engine in self._endpoints.engines() if self._is_wanted(engine)):
+            self._has_asked.clear()
+            await self._has_asked.wait()
+
+    async def _watch(self, session: aiohttp.ClientSession, engine: Engine) -> None:
+        told = False
+        while self._is_wanted(engine):
+            models = await self._ask(session, engine)
+            if models is not None:
+                told = True
+                replicas = [endpoint for endpoint in self._endpoints.of(engine) if endpoint.lists_models]
+                self._on_listed(tuple(endpoint.replica_id for endpoint in replicas), models)
+            self._asked[engine] += 1
+            self._has_asked.set()
+            await asyncio.sleep(self._config.models_interval_ns / _SECOND_NS if told else _RETRY_S)
+        del self._asked[engine]
+
+    def _is_wanted(self, engine: Engine) -> bool:
+        return any(endpoint.lists_models for endpoint in self._endpoints.of(engine))
+
+    async def _ask(self, session: aiohttp.ClientSession, engine: Engine) -> tuple[ModelName, ...] | None:
+        try:
+            async with asyncio.timeout(self._config.timeout_ns / _SECOND_NS):
+                status, page = await get_page(session, engine, "/v1/models")
+            if status != 200:
+                raise BadProbe(f"status {status}")
+            return checked_models(page, self._config.models_max)
+        except FAULTS as error:
+            self._log.warning("models not told", engine=engine.url, detail=f"{type(error).__name__}: {error}")
+            return None
+
+
+def checked_models(page: bytes, models_max: int) -> tuple[ModelName, ...]:
+    """Names that can be routed by, each once. Raises BadProbe for a list that holds any other, or too many, or none."""
+    names = [model.name for model in listed_models(page)]
+    if not 0 < len(names) <= models_max:
+        raise BadProbe(f"{len(names)} models are listed, and 1 to {models_max} are believed")
+    if not all(is_model_name(name) for name in names):
+        raise BadProbe("a listed model has no usable name")
+    return tuple(dict.fromkeys(map(ModelName, names)))

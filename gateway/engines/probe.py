@@ -1,0 +1,140 @@
+"""Asks one engine how it is, and reads its silence right: slow is busy, not dead, while it gives other signs of life.
+
+It tells what it saw and places nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import aiohttp
+
+from gateway.config import ProbeConfig
+from gateway.engines.dialects import DIALECTS, Reading
+from gateway.engines.endpoints import Engine
+from gateway.engines.exposition import BadProbe
+
+_SECOND_NS = 1_000_000_000
+_PAGE_BYTES_MAX = 8 << 20
+_DETAIL_LENGTH_MAX = 300
+_NOT_OFFERED = (404, 405, 501)
+FAULTS = (aiohttp.ClientError, OSError, ValueError, BadProbe)
+"""Whatever a page, its server or the way there can do to us. TimeoutError is an OSError: look for it first."""
+
+
+def probe_session(idle_connection_s: float) -> aiohttp.ClientSession:
+    """For pages about engines: connections of their own, so that a request never waits for a probe."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_connection_s),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("user-agent", "accept-encoding"),
+    )
+
+
+class EngineProbe:
+    """The looks at one engine, and what is remembered from one to the next."""
+
+    def __init__(self, session: aiohttp.ClientSession, engine: Engine, config: ProbeConfig) -> None:
+        self.config = config
+        self._session = session
+        self._engine = engine
+        self._dialect = DIALECTS[engine.dialect]
+        self._question = 0
+        self._last = [Reading()] * engine.ranks
+        self._timeouts_in_row = 0
+        self._silent_since_ns: int | None = None
+        self._health_due_ns = 0
+
+    @property
+    def interval_ns(self) -> int:
+        return self.config.interval_ns if self._dialect.tells_load else self.config.life_interval_ns
+
+    async def look(self, sent_ns: int) -> list[Reading] | None:
+        """A reading for each rank; None where silence says nothing either way yet."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                readings = await self._ask(sent_ns)
+        except TimeoutError:
+            return await self._read_silence(sent_ns)
+        except FAULTS as error:
+            self._question = 0
+            readings = self._unfit(f"{type(error).__name__}: {error}"[:_DETAIL_LENGTH_MAX])
+        else:
+            self._last = readings
+        self._timeouts_in_row, self._silent_since_ns = 0, None
+        return readings
+
+    async def _ask(self, sent_ns: int) -> list[Reading]:
+        if self._dialect.health_path is not None and sent_ns >= self._health_due_ns:
+            await self._check_health(self._dialect.health_path)
+            self._health_due_ns = sent_ns + self.config.health_interval_ns
+        return await self._read_load()
+
+    async def _check_health(self, path: str) -> None:
+        """Once it is bad it is asked for again with every look."""
+        status, _ = await self._get(path)
+        if status != 200 and status not in _NOT_OFFERED:
+            raise BadProbe(f"{path} has status {status}")
+
+    async def _read_load(self) -> list[Reading]:
+        questions = self._dialect.load
+        while True:
+            question = questions[self._question]
+            status, page = await self._get(question.path)
+            if status == 200:
+                return question.read(page, self._engine.ranks)
+            if status not in _NOT_OFFERED or self._question + 1 == len(questions):
+                raise BadProbe(f"{question.path} has status {status}")
+            self._question += 1
+
+    async def _read_silence(self, sent_ns: int) -> list[Reading] | None:
+        self._timeouts_in_row += 1
+        self._silent_since_ns = sent_ns if self._silent_since_ns is None else self._silent_since_ns
+        is_long = sent_ns - self._silent_since_ns >= self.config.slow_max_ns
+        if not is_long and await self._lives():
+            return [replace(last, waiting=max(last.waiting, 1)) for last in self._last]
+        if self._timeouts_in_row < self.config.timeouts_max:
+            return None
+        return self._unfit(f"{self._timeouts_in_row} probes in a row took too long")
+
+    async def _lives(self) -> bool:
+        if self._dialect.life_path is None:
+            return False
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                status, _ = await self._get(self._dialect.life_path)
+        except FAULTS:
+            return False
+        return status == 200
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        return await get_page(self._session, self._engine, path)
+
+    def _unfit(self, detail: str) -> list[Reading]:
+        return [Reading(unfit=detail)] * self._engine.ranks
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.config.timeout_ns / _SECOND_NS
+
+
+async def get_page(session: aiohttp.ClientSession, engine: Engine, path: str) -> tuple[int, bytes]:
+    """Status and body of one GET; of an error no body. Raises what is in FAULTS."""
+    headers = {"accept-encoding": "identity", **engine.authorization()}
+    response = await session.get(engine.url + path, headers=headers, max_redirects=2, **engine.connection_options())
+    try:
+        return response.status, await _read_page(response) if response.status == 200 else b""
+    finally:
+        response.close()
+
+
+async def _read_page(response: aiohttp.ClientResponse) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while data := await response.content.readany():
+        pieces.append(data)
+        size += len(data)
+        if size > _PAGE_BYTES_MAX:
+            raise BadProbe(f"the page is larger than {_PAGE_BYTES_MAX} bytes")
+    return b"".join(pieces)

@@ -1,0 +1,288 @@
+"""What the bodies of the API's calls hold that matters for routing. Text is skipped over, never decoded.
+
+A body that names what only a gateway may tell an engine is refused: from a client's hand it can stop an engine, make it
+read another request's cache, or take another request's name.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway import engine_api
+from gateway.http.errors import INVALID_FIELD, INVALID_JSON, UNSUPPORTED_FIELD, ClientFault
+
+_NOTHING = msgspec.Raw()
+_UNSET = (b"", b"null", b"false")
+_ATTRIBUTION = b"x-anthropic-billing-header"
+"""Some clients begin their system prompt with a line that differs in every request, and engines leave it out."""
+_ATTRIBUTION_WITHIN_BYTES = 128
+
+
+class _Reserved(msgspec.Struct, kw_only=True):
+    """Fields that engines know and clients may not set."""
+
+    # Handing a KV cache from one engine to another
+    kv_transfer_params: msgspec.Raw = _NOTHING
+    ec_transfer_params: msgspec.Raw = _NOTHING
+    bootstrap_host: msgspec.Raw = _NOTHING
+    bootstrap_port: msgspec.Raw = _NOTHING
+    bootstrap_room: msgspec.Raw = _NOTHING
+    disagg_prefill_dp_rank: msgspec.Raw = _NOTHING
+    # Choosing a part of an engine
+    data_parallel_rank: msgspec.Raw = _NOTHING
+    routed_dp_rank: msgspec.Raw = _NOTHING
+    # Naming a request inside the engine; a response takes its name, too
+    request_id: msgspec.Raw = _NOTHING
+    rid: msgspec.Raw = _NOTHING
+    # Asking for routed experts, which are megabytes
+    routed_experts_prompt_start: msgspec.Raw = _NOTHING
+    routed_experts_start_len: msgspec.Raw = _NOTHING
+    return_routed_experts: msgspec.Raw = _NOTHING
+    # Loading weights or code
+    lora_path: msgspec.Raw = _NOTHING
+    custom_logit_processor: msgspec.Raw = _NOTHING
+
+
+RESERVED_FIELDS = _Reserved.__struct_fields__
+
+
+class Body(_Reserved, kw_only=True):
+    """What all calls have in common."""
+
+    model: str
+    stream: bool | None = None
+    user: str | None = None
+    session_id: str | None = None
+    prompt_cache_key: str | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    priority: msgspec.Raw = _NOTHING
+    vllm_xargs: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        """What engines compute on, in the order in which they put it together."""
+        raise NotImplementedError
+
+    def output_tokens_max(self) -> int | None:
+        return None
+
+    @property
+    def streams(self) -> bool:
+        return False
+
+    @property
+    def fills_prefix_cache(self) -> bool:
+        return True
+
+    @property
+    def session_hint(self) -> str:
+        return self.session_id or self.prompt_cache_key or self.user or ""
+
+    @property
+    def salt(self) -> str | None:
+        """What sets this client's cache apart from others', in either engine's word for it."""
+        return self.cache_salt if self.extra_key is None else f"{self.cache_salt or ''}\0{self.extra_key}"
+
+    @property
+    def followed_response_id(self) -> str | None:
+        return None
+
+    @property
+    def stores_response(self) -> bool:
+        return False
+
+    def check(self) -> None:
+        """Raises ClientFault for what we cannot keep a promise about."""
+
+
+class _Generating(Body, kw_only=True):
+    tools: msgspec.Raw = _NOTHING
+    max_tokens: int | None = None
+
+    def output_tokens_max(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+
+class ChatBody(_Generating, kw_only=True):
+    messages: msgspec.Raw = _NOTHING
+    max_completion_tokens: int | None = None
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.tools, self.messages)
+
+    def output_tokens_max(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class CompletionBody(_Generating, kw_only=True):
+    prompt: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.prompt)
+
+
+class ResponsesBody(_Generating, kw_only=True):
+    input: msgspec.Raw = _NOTHING
+    instructions: msgspec.Raw = _NOTHING
+    max_output_tokens: int | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    background: bool | None = None
+    conversation: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.tools, self.instructions, self.input)
+
+    def output_tokens_max(self) -> int | None:
+        return self.max_output_tokens
+
+    @property
+    def followed_response_id(self) -> str | None:
+        return self.previous_response_id
+
+    @property
+    def stores_response(self) -> bool:
+        return self.store is not False
+
+    def check(self) -> None:
+        if self.background:
+            why = "background: a request lives as long as its client's connection, so there is nothing to come back to"
+            raise ClientFault(UNSUPPORTED_FIELD, why, "background")
+        if _is_set(self.conversation):
+            why = "conversation: engines keep none; use previous_response_id"
+            raise ClientFault(UNSUPPORTED_FIELD, why, "conversation")
+
+
+class _Metadata(msgspec.Struct):
+    user_id: str | None = None
+
+
+class MessagesBody(_Generating, kw_only=True):
+    system: msgspec.Raw = _NOTHING
+    messages: msgspec.Raw = _NOTHING
+    metadata: _Metadata | None = None
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.tools, *_without_attribution(self.system), self.messages)
+
+    @property
+    def session_hint(self) -> str:
+        return (self.metadata and self.metadata.user_id) or super().session_hint
+
+
+class CountTokensBody(MessagesBody, kw_only=True):
+    """Nothing is computed, so nothing is cached and nothing comes piece by piece."""
+
+    @property
+    def streams(self) -> bool:
+        return False
+
+    @property
+    def fills_prefix_cache(self) -> bool:
+        return False
+
+
+class EmbeddingsBody(Body, kw_only=True):
+    input: msgspec.Raw = _NOTHING
+    messages: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.input, self.messages)
+
+
+class RerankBody(Body, kw_only=True):
+    query: msgspec.Raw = _NOTHING
+    documents: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.query, self.documents)
+
+
+class ScoreBody(Body, kw_only=True):
+    """The pairs have had several names."""
+
+    text_1: msgspec.Raw = _NOTHING
+    data_1: msgspec.Raw = _NOTHING
+    query: msgspec.Raw = _NOTHING
+    queries: msgspec.Raw = _NOTHING
+    text_2: msgspec.Raw = _NOTHING
+    data_2: msgspec.Raw = _NOTHING
+    items: msgspec.Raw = _NOTHING
+    documents: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        first = (self.text_1, self.data_1, self.query, self.queries)
+        return _present(*first, self.text_2, self.data_2, self.items, self.documents)
+
+
+_BODIES: dict[str, type[Body]] = {
+    engine_api.CHAT_PATH: ChatBody,
+    engine_api.COMPLETIONS_PATH: CompletionBody,
+    engine_api.RESPONSES_PATH: ResponsesBody,
+    engine_api.MESSAGES_PATH: MessagesBody,
+    engine_api.COUNT_TOKENS_PATH: CountTokensBody,
+    engine_api.EMBEDDINGS_PATH: EmbeddingsBody,
+    **dict.fromkeys(engine_api.RERANK_PATHS, RerankBody),
+    **dict.fromkeys(engine_api.SCORE_PATHS, ScoreBody),
+}
+_DECODERS = {path: msgspec.json.Decoder(body, strict=False) for path, body in _BODIES.items()}
+_XARGS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+assert set(_BODIES) == set(engine_api.POSTED_PATHS)
+
+
+def read_body(path: str, raw: bytes, *, passes_priority: bool) -> Body:
+    """Raises ClientFault."""
+    body = _decode(path, raw)
+    for name in RESERVED_FIELDS:
+        if _is_set(getattr(body, name)):
+            raise ClientFault(UNSUPPORTED_FIELD, f"{name}: only gateways tell engines this", name)
+    if _is_set(body.priority) and not passes_priority:
+        raise ClientFault(UNSUPPORTED_FIELD, "priority: the engines here serve in order of arrival", "priority")
+    _check_xargs(body.vllm_xargs)
+    body.check()
+    return body
+
+
+def _decode(path: str, raw: bytes) -> Body:
+    try:
+        return _DECODERS[path].decode(raw)
+    except msgspec.ValidationError as error:
+        raise ClientFault(INVALID_FIELD, str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ClientFault(INVALID_JSON, str(error)) from error
+
+
+def _check_xargs(raw: msgspec.Raw) -> None:
+    """Extra arguments end up where an engine keeps its own; a shape that it does not know is for it to refuse."""
+    if not _is_set(raw):
+        return
+    try:
+        names = _XARGS.decode(raw)
+    except msgspec.DecodeError:
+        return
+    for name in names:
+        if name in RESERVED_FIELDS:
+            raise ClientFault(UNSUPPORTED_FIELD, f"vllm_xargs.{name}: only gateways tell engines this", "vllm_xargs")
+
+
+def _is_set(raw: msgspec.Raw) -> bool:
+    return raw is not _NOTHING and bytes(raw) not in _UNSET
+
+
+def _present(*parts: msgspec.Raw) -> list[memoryview]:
+    views = [memoryview(part) for part in parts if part is not _NOTHING]
+    return [view for view in views if len(view) > len(b"null") or bytes(view) not in (b"", b"null")]
+
+
+def _without_attribution(system: msgspec.Raw) -> list[msgspec.Raw]:
+    if _ATTRIBUTION not in bytes(memoryview(system)[: 2 * _ATTRIBUTION_WITHIN_BYTES]):
+        return [system]
+    try:
+        blocks = msgspec.json.decode(system, type=list[msgspec.Raw])
+    except msgspec.DecodeError:
+        return [system]
+    return [block for block in blocks if _ATTRIBUTION not in bytes(memoryview(block)[:_ATTRIBUTION_WITHIN_BYTES])]

@@ -1,0 +1,25 @@
+"""What clients see of the models that this gateway can reach, as either kind of client expects to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.core.vocabulary import ModelName
+from gateway.http.shapes import Shape
+
+_UNKNOWN_TIME = "1970-01-01T00:00:00Z"
+"""Nobody tells us when a model was made, and both kinds of client insist on a time."""
+
+
+def models_page(names: Sequence[ModelName], shape: Shape) -> dict[str, object]:
+    entries = [model_entry(name, shape) for name in names]
+    if shape is not Shape.MESSAGES:
+        return {"object": "list", "data": entries}
+    first, last = (names[0], names[-1]) if names else (None, None)
+    return {"data": entries, "has_more": False, "first_id": first, "last_id": last}
+
+
+def model_entry(name: ModelName, shape: Shape) -> dict[str, object]:
+    if shape is Shape.MESSAGES:
+        return {"type": "model", "id": name, "display_name": name, "created_at": _UNKNOWN_TIME, "lifecycle": "active"}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "nightside"}

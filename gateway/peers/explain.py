@@ -1,0 +1,50 @@
+"""Asks a peer what it decided about a request that we forwarded to it. For operators: no request waits for this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import grpc
+import grpc.aio
+
+from gateway.core.vocabulary import GatewayId, RequestId
+from gateway.decisions import OtherSide
+from gateway.peers import codec
+from gateway.peers.link import PeerLink
+
+_SECOND_NS = 1_000_000_000
+
+
+class PeerExplainer:
+    """Puts the question to peers over the connections that are there anyway."""
+
+    def __init__(self, links: Mapping[GatewayId, PeerLink], gateway_id: GatewayId) -> None:
+        self._links = links
+        self._gateway_id = gateway_id
+
+    async def ask(self, peer: GatewayId, request_id: RequestId) -> OtherSide:
+        """An answer in every case: the peer's side, or why there is none."""
+        link = self._links.get(peer)
+        if link is None:
+            return OtherSide(peer, None, "it is no peer of ours any more")
+        question = codec.explain_request(self._gateway_id, request_id)
+        try:
+            answer = await link.stub.Explain(question, timeout=link.peering.ping_timeout_ns / _SECOND_NS)
+            explained = codec.read_explained(answer)
+        except grpc.aio.AioRpcError as error:
+            return OtherSide(peer, None, _problem(error))
+        except codec.WireError as error:
+            return OtherSide(peer, None, f"its answer is malformed: {error}")
+        if (explained.gateway, explained.request_id) != (peer, request_id):
+            return OtherSide(peer, None, "its answer is about another request or from another gateway")
+        return OtherSide(peer, explained)
+
+
+def _problem(error: grpc.aio.AioRpcError) -> str:
+    match error.code():
+        case grpc.StatusCode.NOT_FOUND:
+            return "it remembers no such request of ours"
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return "its version cannot explain decisions"
+        case code:
+            return f"it cannot be reached ({code.name}: {error.details()})"

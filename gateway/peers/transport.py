@@ -1,0 +1,63 @@
+"""What connections between gateways are made of, as far as this package needs to know. It holds no certificate itself.
+
+`Plaintext` believes everybody, and so is for loopback and for networks that protect themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import grpc.aio
+
+from gateway.core.vocabulary import GatewayId, RegionName
+
+AuthContext = Mapping[str, Iterable[bytes]]
+"""What gRPC learnt of a caller while connecting."""
+ChannelOptions = Sequence[tuple[str, int]]
+
+
+class Transport(Protocol):
+    @property
+    def version(self) -> int:
+        """Grows whenever channels should be made anew."""
+        ...
+
+    async def newer_than(self, version: int) -> None:
+        """Wait for another version."""
+        ...
+
+    def open_channel(
+        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
+    ) -> grpc.aio.Channel:
+        """A channel that, as far as can be told, reaches that gateway and nobody else."""
+        ...
+
+    def add_port(self, server: grpc.aio.Server, address: str) -> int:
+        """Listen there. Gives the port; raises RuntimeError when the address cannot be listened on."""
+        ...
+
+    def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
+        """Why a caller may not call, or may not call itself `claim`; None: nothing speaks against it."""
+        ...
+
+
+class Plaintext:
+    """No protection at all."""
+
+    version = 1
+
+    async def newer_than(self, _: int) -> None:
+        await asyncio.Event().wait()
+
+    def open_channel(
+        self, address: str, _gateway_id: GatewayId, _region: RegionName, options: ChannelOptions
+    ) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(address, options=list(options))
+
+    def add_port(self, server: grpc.aio.Server, address: str) -> int:
+        return server.add_insecure_port(address)
+
+    def caller_fault(self, _auth: AuthContext, _claim: tuple[GatewayId, RegionName] | None) -> str | None:
+        return None

@@ -1,0 +1,173 @@
+"""`nightside dev-certs`: an authority and certificates to try TLS with. It overwrites nothing unless told to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import yaml
+
+from gateway.clock import Clock
+from gateway.config import CERTIFICATE_NAME_PATTERN
+from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.security.development_ca import DevelopmentCa, Issued, validity
+from gateway.security.identity import MeshIdentity, is_trust_domain
+
+ROOTS = "roots.pem"
+CA_KEY = "development-ca.key"
+
+_CA_DAYS = 3650
+_HOSTS = ("localhost", "127.0.0.1", "::1")
+_SECRET_MODE = 0o600
+_PUBLIC_MODE = 0o644
+
+_Snippets = dict[GatewayId, dict[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Where one gateway's certificates are."""
+
+    folder: Path
+    gateway_id: GatewayId
+
+    def pair(self, use: str) -> tuple[Path, Path]:
+        return self.folder / f"{self.gateway_id}.{use}.pem", self.folder / f"{self.gateway_id}.{use}.key"
+
+    def all(self) -> list[Path]:
+        return [*self.pair("clients"), *self.pair("peers")]
+
+    def snippet(self) -> dict[str, object]:
+        """What goes into the region file."""
+        clients, peers = ([str(path) for path in self.pair(use)] for use in ("clients", "peers"))
+        return {
+            "listen": {"tls": {"certificate": clients[0], "key": clients[1]}},
+            "peering": {"tls": {"certificate": peers[0], "key": peers[1], "roots": str(self.folder / ROOTS)}},
+        }
+
+
+def _read_trust_domain(_: click.Context, __: click.Parameter, text: str) -> str:
+    if not is_trust_domain(text):
+        raise click.BadParameter(f"{text!r} should look like a host name in small letters, such as mesh.local")
+    return text
+
+
+def _read_gateways(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[tuple[GatewayId, RegionName]]:
+    gateways: dict[GatewayId, RegionName] = {}
+    for text in texts:
+        gateway_id, _colon, region = text.partition(":")
+        if not CERTIFICATE_NAME_PATTERN.fullmatch(gateway_id) or not CERTIFICATE_NAME_PATTERN.fullmatch(region):
+            raise click.BadParameter(f"{text!r} is not GATEWAY:REGION, both of small letters, digits and inner dashes")
+        if GatewayId(gateway_id) in gateways:
+            raise click.BadParameter(f"gateway {gateway_id} is named twice")
+        gateways[GatewayId(gateway_id)] = RegionName(region)
+    return list(gateways.items())
+
+
+@click.command("dev-certs")
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--trust-domain", required=True, callback=_read_trust_domain, help="Names the mesh in certificates.")
+@click.option(
+    "--gateway",
+    "gateways",
+    required=True,
+    multiple=True,
+    metavar="GATEWAY:REGION",
+    callback=_read_gateways,
+    help="As in the region file. Repeat it.",
+)
+@click.option("--host", "hosts", multiple=True, help="A further name or address that clients call the gateways by.")
+@click.option("--days", type=click.IntRange(1, 365), default=30, show_default=True, help="Until they expire.")
+@click.option("--renew", is_flag=True, help="Replace these gateways' certificates; the authority stays.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of parts of region files.")
+def dev_certs(
+    *,
+    out: Path,
+    trust_domain: str,
+    gateways: list[tuple[GatewayId, RegionName]],
+    hosts: tuple[str, ...],
+    days: int,
+    renew: bool,
+    as_json: bool,
+) -> None:
+    """Make a certificate authority in OUT, and certificates for gateways. For development only.
+
+    What is in OUT already is kept: further gateways get certificates from the same authority.
+    """
+    folder = out.resolve()
+    made = [_Files(folder, gateway_id) for gateway_id, _ in gateways]
+    taken = [str(path) for files in made for path in files.all() if path.exists()]
+    if taken and not renew:
+        raise click.ClickException(
+            "\n".join([*(f"{path} is there already" for path in taken), "--renew replaces them"])
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        ca = _authority(folder, trust_domain)
+        for files, (gateway_id, region) in zip(made, gateways, strict=True):
+            _issue(ca, files, MeshIdentity(trust_domain, region, gateway_id), (*_HOSTS, *hosts), days)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+    snippets = {files.gateway_id: files.snippet() for files in made}
+    click.echo(json.dumps(_as_document(folder, trust_domain, days, snippets), indent=2) if as_json else _text(snippets))
+
+
+def _authority(folder: Path, trust_domain: str) -> DevelopmentCa:
+    """The one that is there, or a new one."""
+    certificate, key = folder / ROOTS, folder / CA_KEY
+    if not certificate.exists() and not key.exists():
+        ca = DevelopmentCa.create(trust_domain, now_ns=Clock().wall_ns(), days=_CA_DAYS)
+        _write_pair(certificate, key, ca.pem())
+        return ca
+    try:
+        ca = DevelopmentCa.from_pem(Issued(certificate.read_bytes(), key.read_bytes()))
+    except (ValueError, IndexError) as error:
+        raise click.ClickException(f"{certificate} and {key} are no authority of this command: {error}") from error
+    if ca.trust_domain != trust_domain:
+        raise click.ClickException(f"{certificate} is of {ca.trust_domain}, not of {trust_domain}")
+    return ca
+
+
+def _issue(ca: DevelopmentCa, files: _Files, identity: MeshIdentity, hosts: tuple[str, ...], days: int) -> None:
+    begins, ends = validity(Clock().wall_ns(), days)
+    _write_pair(*files.pair("clients"), ca.issue_for_clients(identity.gateway_id, hosts, begins=begins, ends=ends))
+    _write_pair(*files.pair("peers"), ca.issue_for_gateway(identity, begins=begins, ends=ends))
+
+
+def _write_pair(certificate: Path, key: Path, issued: Issued) -> None:
+    _write(key, issued.key_pem, _SECRET_MODE)
+    _write(certificate, issued.certificate_pem, _PUBLIC_MODE)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Whole or not at all, and never readable by others for a moment."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    draft.replace(path)
+
+
+def _as_document(folder: Path, trust_domain: str, days: int, snippets: _Snippets) -> dict[str, object]:
+    expires = datetime.fromtimestamp(Clock().wall_ns() // 1_000_000_000 + 86_400 * days, UTC)
+    return {
+        "trust_domain": trust_domain,
+        "roots": str(folder / ROOTS),
+        "expires": expires.isoformat().replace("+00:00", "Z"),
+        "gateways": snippets,
+    }
+
+
+def _text(snippets: _Snippets) -> str:
+    return "\n".join(_parts(snippets)).rstrip()
+
+
+def _parts(snippets: _Snippets) -> Iterator[str]:
+    for gateway_id, snippet in snippets.items():
+        yield f"# For development only. Into the region file of {gateway_id}:"
+        yield yaml.safe_dump(snippet, sort_keys=False)

@@ -1,0 +1,113 @@
+"""The operator's stop for all forwarding: in force at once, kept over a restart. It needs nobody but this gateway.
+
+A file that cannot be read may have said that forwarding is stopped, so the gateway then starts locked down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.clock import Clock
+from gateway.core.events import Event, LockdownChanged
+from gateway.core.vocabulary import GatewayId
+from gateway.state.files import StateFile, StateUnusable
+
+REASON_LENGTH_MAX = 500
+_KIND = "lockdown"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LockdownState:
+    """What was last ordered."""
+
+    active: bool
+    reason: str = ""
+    since: str = ""
+    """Wall time; empty if nothing was ever ordered."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockdownAnswer:
+    """To whoever ordered it."""
+
+    active: bool
+    reason: str
+    since: str
+    is_kept: bool
+    """It will still hold after a restart."""
+    problem: str = ""
+    """Why it will not, in words."""
+
+
+class Lockdown:
+    """Takes orders, passes them on to the core, and remembers the last one."""
+
+    def __init__(
+        self,
+        gateway_id: GatewayId,
+        folder: Path | None,
+        *,
+        submit: Callable[[Event], None],
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.state = LockdownState(active=False)
+        self._file = None if folder is None else lockdown_file(folder, gateway_id)
+        self._submit = submit
+        self._clock = clock
+        self._log = log
+        self._one_writer = threading.Lock()
+
+    def restore(self) -> None:
+        """Before anything is served: lock down again if that is how we stopped."""
+        if self._file is None:
+            return
+        try:
+            self.state = self._file.read() or self.state
+        except StateUnusable as error:
+            self.state = LockdownState(True, f"what was ordered before the restart is not known: {error}")
+        if self.state.active:
+            self._submit(LockdownChanged(active=True))
+            self._log.critical(
+                "LOCKED DOWN since before the restart: nothing is forwarded, in or out",
+                reason=self.state.reason,
+                since=self.state.since,
+            )
+
+    async def order(self, *, active: bool, cut: bool, reason: str) -> LockdownAnswer:
+        """In force when this is called; the answer says whether it is also kept."""
+        self.state = LockdownState(active, reason[:REASON_LENGTH_MAX], self._clock.wall_time())
+        self._submit(LockdownChanged(active, cut))
+        if active:
+            self._log.critical("LOCKED DOWN: nothing is forwarded, in or out", reason=self.state.reason, cut=cut)
+        else:
+            self._log.warning("the lockdown is released", reason=self.state.reason)
+        problem = await asyncio.to_thread(self._keep)
+        if problem:
+            self._log.error("the lockdown order is not kept over a restart", problem=problem)
+        return LockdownAnswer(active, self.state.reason, self.state.since, is_kept=not problem, problem=problem)
+
+    def describe(self) -> dict[str, object]:
+        return {"active": self.state.active, "reason": self.state.reason, "since": self.state.since}
+
+    def _keep(self) -> str:
+        """The newest order wins, whichever thread comes last."""
+        if self._file is None:
+            return "no state.folder is configured"
+        with self._one_writer:
+            try:
+                self._file.write(self.state)
+            except OSError as error:
+                return str(error)
+        return ""
+
+
+def lockdown_file(folder: Path, gateway_id: GatewayId) -> StateFile[LockdownState]:
+    return StateFile(folder / f"{gateway_id}.lockdown.json", _KIND, _VERSION, LockdownState)

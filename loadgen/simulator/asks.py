@@ -1,0 +1,58 @@
+"""What travels through a simulated mesh: one client's request, and who hears how it goes on. No decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RegionName, ReplicaId, RequestId, RequestProfile
+from loadgen.simulator.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class RanAt:
+    """Where an engine answers, and what of the prompt it had in its cache."""
+
+    region: RegionName
+    replica_id: ReplicaId
+    cached_tokens: int
+
+
+class Upstream(Protocol):
+    """Whoever waits for an answer at the near end of a line: a client, or the gateway that forwarded."""
+
+    def forward_accepted(self) -> None: ...
+
+    def forward_refused(self, reason: RefusalReason, detail: str) -> None: ...
+
+    def first_token(self, ran_at: RanAt) -> None: ...
+
+    def ended(self, outcome: Outcome, detail: str) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """One request as its client knows it. Times are the client's."""
+
+    profile: RequestProfile
+    prompt: Prompt
+    whole: Prompt
+    """The prompt with its answer."""
+    output_tokens: int
+    region: RegionName
+    gateway_id: GatewayId | None
+    """Where it entered the mesh; None when no gateway was up."""
+    sent_ns: int
+    group: int
+    is_last_check: bool = False
+    """Asked after everything has healed: it has to be answered."""
+    first_token_ns: int | None = None
+    ran_at: RanAt | None = None
+    ended_ns: int | None = None
+    outcome: Outcome | None = None
+    """None while it runs, and where the connection broke."""
+    detail: str = ""
+
+    @property
+    def request_id(self) -> RequestId:
+        return self.profile.request_id

@@ -1,0 +1,401 @@
+"""What must hold in a whole mesh, checked by an oracle that asks no one it watches: it knows only what was told to whom.
+
+Beside it, the core's own invariants after every event. The first thing that does not hold ends the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.core.attempts import BreakerState
+from gateway.core.config import OverflowMode, PushingMode
+from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
+from gateway.core.events import (
+    AttemptEnded,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    PeersObserved,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestArrived,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.invariants import Checker
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    GatewayId,
+    Outcome,
+    PeerObservation,
+    Place,
+    PlaceRule,
+    RefusalReason,
+    RegionName,
+    ReplicaId,
+    ReplicaObservation,
+    RequestId,
+    TargetKind,
+    TenantName,
+)
+
+if TYPE_CHECKING:
+    from loadgen.simulator.asks import Ask
+    from loadgen.simulator.engines import SimEngine
+    from loadgen.simulator.gateways import GatewaySpec
+
+_DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
+"""Reasons for which no gateway of ours ever has to be refused."""
+_IDLE_NS = 10_000_000_000
+"""Nobody who may go there waits this long beside an engine that has had nothing to do for as long."""
+_RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
+
+
+class Broken(Exception):
+    """Something that must always hold did not."""
+
+    def __init__(self, now_ns: int, what: str, detail: str) -> None:
+        super().__init__(now_ns, what, detail)
+        self.now_ns = now_ns
+        self.what = what
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"at {self.now_ns / 1e9:.6f} s: {self.what}: {self.detail}"
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One request at one gateway, as told from outside."""
+
+    arrival: int
+    arrived_ns: int
+    tenant: TenantName
+    origin: Place | None
+    """Of a forward: the gateway that sent it."""
+    came_across: bool = False
+    waits: bool = True
+    is_ordinary: bool = True
+    """It may go wherever its like may go, so it waits in their queue."""
+    refusals: int = 0
+    attempt: int = 0
+    first_token: bool = False
+
+    @property
+    def queue(self) -> tuple[TenantName, Place | None, bool]:
+        return self.tenant, self.origin, self.came_across
+
+
+@dataclass(slots=True)
+class _View:
+    """What one gateway has been told in its present life."""
+
+    spec: GatewaySpec
+    policy: ResidencyPolicy
+    core: GatewayCore
+    places: dict[str, Place]
+    """Of its replicas and peers, by id."""
+    visits: dict[RequestId, _Visit] = field(default_factory=dict)
+    waiting: dict[tuple[TenantName, Place | None, bool], dict[RequestId, int]] = field(default_factory=dict)
+    """By queue, who waits there under which arrival number."""
+    probes: dict[ReplicaId, ReplicaObservation] = field(default_factory=dict)
+    heard: dict[GatewayId, PeerObservation] = field(default_factory=dict)
+    alive: dict[tuple[RequestId, int], ReplicaId] = field(default_factory=dict)
+    """Attempts at replicas that have not ended."""
+    in_flight: Counter[ReplicaId] = field(default_factory=Counter)
+    failures: Counter[ReplicaId] = field(default_factory=Counter)
+    arrivals: int = 0
+
+    def rule_of(self, tenant: TenantName) -> PlaceRule:
+        if self.policy.closed_reason:
+            return PlaceRule(regions=frozenset({self.spec.place.region}))
+        own = self.policy.tenants.get(tenant)
+        return own.process if own else self.policy.process
+
+
+def names_place(rule: PlaceRule, place: Place) -> bool:
+    """Written out again here on purpose."""
+    named = place.region in rule.regions or place.jurisdiction in rule.jurisdictions
+    return named and place.region not in rule.denied_regions
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the report wants to know of all that was seen."""
+
+    placements: Counter[tuple[RegionName, RegionName, str]] = field(default_factory=Counter)
+    """By origin's region, target's region and reason."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    attempts: Counter[str] = field(default_factory=Counter)
+
+
+class Watch:
+    """Sees every event and effect of every gateway, and every word that a client gets."""
+
+    def __init__(self, *, every_invariant: bool) -> None:
+        self.counts = Counts()
+        self._every_invariant = every_invariant
+        """Sweep the whole core after each event, and follow each request: thorough, and slow on a large fleet."""
+        self._views: dict[GatewayId, _View] = {}
+        self._checkers: dict[GatewayId, Checker] = {}
+        self._stamped: dict[RequestId, PlaceRule] = {}
+        """Where the ingress policy let a request go when it was last sent somewhere."""
+        self._now_ns = 0
+
+    def gateway_started(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
+        places = {str(replica.replica_id): replica.place for replica in spec.replicas}
+        places |= {str(peer.gateway_id): peer.place for peer in spec.peers}
+        self._views[spec.gateway_id] = _View(spec, policy, core, places)
+        self._checkers[spec.gateway_id] = Checker(core)
+
+    def after(self, gateway_id: GatewayId, event: Event, effects: list[Effect], now_ns: int) -> None:
+        self._now_ns = now_ns
+        view = self._views[gateway_id]
+        self._count(view, effects)
+        if not self._every_invariant:
+            return
+        for violation in self._checkers[gateway_id].after(event, effects, now_ns):
+            raise self._broken(violation.invariant, f"{gateway_id}: {violation.detail}")
+        self._take_in(view, event, effects)
+        for effect in effects:
+            self._follow(view, effect)
+
+    # What clients get
+
+    def asked(self, ask: Ask, now_ns: int) -> None:
+        self._now_ns = now_ns
+
+    def client_heard(self, ask: Ask, now_ns: int) -> None:
+        self._now_ns = now_ns
+        self._expect("nothing is answered twice", ask.first_token_ns is None, f"{ask.request_id} began twice")
+        self._expect("nothing is answered after its end", ask.ended_ns is None, ask.request_id)
+
+    def client_ended(self, ask: Ask, outcome: Outcome | None, now_ns: int) -> None:
+        self._now_ns = now_ns
+        self._stamped.pop(ask.request_id, None)
+        self._expect("every request ends exactly once", ask.ended_ns is None, f"{ask.request_id} ended twice")
+        is_whole = outcome is not Outcome.COMPLETED or ask.first_token_ns is not None
+        self._expect("what is completed was answered", is_whole, ask.request_id)
+        if ask.is_last_check:
+            self._check_answer_after_healing(ask, outcome)
+
+    # Now and then, and at the end
+
+    def look_for_idle_engines(self, engines: dict[ReplicaId, SimEngine], now_ns: int) -> None:
+        """Somebody has waited for long beside an engine that had nothing to do for as long."""
+        self._now_ns = now_ns
+        for view in self._views.values():
+            waiters = [visit for visit in view.visits.values() if self._has_waited(visit, now_ns)]
+            if not waiters:
+                continue
+            idle = [engine for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)]
+            self._expect("nobody waits beside an idle engine", not idle, f"{view.spec.gateway_id}: {len(waiters)} wait")
+
+    def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
+        return visit.waits and visit.is_ordinary and now_ns - visit.arrived_ns >= _IDLE_NS
+
+    def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
+        """Where everything of this gateway's own may go: its home region."""
+        home = (spec.replica_id for spec in view.spec.replicas if spec.place == view.spec.place)
+        return (engines[replica_id] for replica_id in home)
+
+    def expect_quiet(self, engines: Iterable[SimEngine], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
+        """After everything has healed and nobody asks any more, nothing is left anywhere."""
+        self._now_ns = now_ns
+        left = [ask.request_id for ask in open_asks]
+        self._expect("nothing is lost", not left, f"no end for {left[:5]} and {len(left)} in all")
+        self._expect("queues drain after healing", owned == 0, f"{owned} requests are still owned")
+        for engine in engines:
+            self._expect("engines drain", engine.outstanding == 0, f"{engine.replica_id} runs {engine.outstanding}")
+        for view in self._views.values():
+            core = view.core
+            self._expect("cores forget", not core.requests, f"{view.spec.gateway_id}: {list(core.requests)[:5]}")
+            for state in (*core.replicas, *core.peers):
+                self._expect("counts come back to zero", state.in_flight == 0, f"{view.spec.gateway_id}: {state.target}")
+                self._expect("counts come back to zero", not state.unreflected, f"{view.spec.gateway_id}: {state.target}")
+
+    def _check_answer_after_healing(self, ask: Ask, outcome: Outcome | None) -> None:
+        self._expect("somebody is served after healing", ask.gateway_id is not None, "no gateway is up")
+        assert ask.gateway_id is not None
+        view = self._views[ask.gateway_id]
+        may_enter = names_place(view.rule_of(ask.profile.tenant), view.spec.place)
+        wanted = Outcome.COMPLETED if may_enter else Outcome.REJECTED_RESIDENCY_INGRESS
+        detail = f"{ask.request_id} at {ask.gateway_id}: {outcome} {ask.detail}, not {wanted}"
+        self._expect("somebody is served after healing", outcome is wanted, detail)
+
+    # What a gateway was told
+
+    def _count(self, view: _View, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StartLeg):
+                self.counts.attempts[effect.target.kind] += 1
+                place = view.places[effect.target.id]
+                self.counts.placements[view.spec.place.region, place.region, effect.decision.reason] += 1
+            elif isinstance(effect, RefuseForward):
+                self.counts.refusals[effect.reason] += 1
+
+    def _take_in(self, view: _View, event: Event, effects: list[Effect]) -> None:
+        match event:
+            case RequestArrived():
+                self._visit_begins(view, event.profile.request_id, event.profile.tenant, None)
+            case ForwardArrived() if any(isinstance(effect, AcceptForward) for effect in effects):
+                self._check_acceptance(view, event)
+                origin = view.places[event.origin_gateway_id]
+                crossed = origin.region != view.spec.place.region
+                self._visit_begins(view, event.profile.request_id, event.profile.tenant, origin, came_across=crossed)
+            case ReplicasObserved():
+                view.probes.update((each.replica_id, each) for each in event.observations)
+            case PeersObserved():
+                for each in event.observations:
+                    self._hear(view, each)
+            case PolicyApplied():
+                view.policy = event.policy
+            case FirstToken():
+                visit = view.visits.get(event.request_id)
+                if visit is not None and visit.attempt == event.attempt and not visit.waits:
+                    visit.first_token = True
+            case AttemptEnded():
+                self._attempt_ended(view, event)
+            case _:
+                pass
+
+    def _visit_begins(
+        self, view: _View, request_id: RequestId, tenant: TenantName, origin: Place | None, *, came_across: bool = False
+    ) -> None:
+        view.arrivals += 1
+        visit = _Visit(view.arrivals, self._now_ns, tenant, origin, came_across)
+        view.visits[request_id] = visit
+        view.waiting.setdefault(visit.queue, {})[request_id] = visit.arrival
+
+    def _hear(self, view: _View, heard: PeerObservation) -> None:
+        """Only what is newer counts; a peer that started again counts from the start."""
+        before = view.heard.get(heard.report.gateway_id)
+        is_newer = before is None or heard.report.sequence >= before.report.sequence
+        if before is None or is_newer or heard.generated_ns > before.generated_ns:
+            view.heard[heard.report.gateway_id] = heard
+
+    def _attempt_ended(self, view: _View, event: AttemptEnded) -> None:
+        replica_id = view.alive.pop((event.request_id, event.attempt), None)
+        if replica_id is not None:
+            view.in_flight[replica_id] -= 1
+            may_be_a_failure = event.result in (AttemptResult.FAILED, AttemptResult.CANCELLED)
+            view.failures[replica_id] += may_be_a_failure
+            self._check_breaker(view, replica_id)
+        visit = view.visits.get(event.request_id)
+        if visit is not None and not visit.waits and visit.attempt == event.attempt:
+            self._wait_again(view, visit, event)
+
+    def _wait_again(self, view: _View, visit: _Visit, event: AttemptEnded) -> None:
+        """If it does not end now, it is back in the queue."""
+        visit.waits = True
+        visit.arrived_ns = self._now_ns
+        if event.result is AttemptResult.REFUSED:
+            visit.refusals += 1
+            gave_up = visit.refusals >= view.core.config.attempt.refusals_max
+            visit.is_ordinary &= not gave_up and event.refusal not in _RESIDENCY_REFUSALS
+        elif event.result is not AttemptResult.BUSY:
+            visit.is_ordinary = False
+        if visit.is_ordinary:
+            view.waiting.setdefault(visit.queue, {})[event.request_id] = visit.arrival
+
+    # What it ordered
+
+    def _follow(self, view: _View, effect: Effect) -> None:
+        if isinstance(effect, StartLeg):
+            self._follow_start(view, effect)
+        elif isinstance(effect, EndRequest):
+            visit = view.visits.pop(effect.request_id, None)
+            if visit is not None:
+                view.waiting.get(visit.queue, {}).pop(effect.request_id, None)
+        elif isinstance(effect, RefuseForward):
+            detail = f"{view.spec.gateway_id} refused {effect.request_id}: {effect.reason}"
+            self._expect("no honest forward is called dishonest", effect.reason not in _DISHONEST, detail)
+
+    def _follow_start(self, view: _View, leg: StartLeg) -> None:
+        visit = view.visits[leg.request_id]
+        where = f"{leg.request_id} from {view.spec.gateway_id} to {leg.target}"
+        self._expect("after the first token there is no other attempt", not visit.first_token, where)
+        self._check_order(view, visit, leg)
+        if visit.origin is None:
+            self._stamped[leg.request_id] = view.rule_of(visit.tenant)
+        allowed = names_place(self._stamped[leg.request_id], view.places[leg.target.id])
+        self._expect("nothing leaves the regions its policy allows", allowed, where)
+        visit.waits = False
+        visit.attempt = leg.attempt
+        view.waiting[visit.queue].pop(leg.request_id, None)
+        if leg.target.kind is TargetKind.REPLICA:
+            self._check_push(view, leg, where)
+        else:
+            self._check_forward(view, visit, leg, where)
+
+    def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
+        """First come, first served among those who may go to the same targets."""
+        if visit.is_ordinary:
+            first = min(view.waiting[visit.queue].values(), default=visit.arrival)
+            detail = f"{leg.request_id} is number {visit.arrival} at {view.spec.gateway_id}, number {first} waits"
+            self._expect("who came first is served first", visit.arrival <= first, detail)
+
+    def _check_push(self, view: _View, leg: StartLeg, where: str) -> None:
+        replica_id = ReplicaId(leg.target.id)
+        view.alive[leg.request_id, leg.attempt] = replica_id
+        view.in_flight[replica_id] += 1
+        probe = view.probes.get(replica_id)
+        pushing = view.core.config.pushing
+        self._expect("only healthy replicas are used", probe is not None and probe.healthy, where)
+        assert probe is not None
+        age_ns = self._now_ns - probe.sampled_ns
+        self._expect("only fresh probes count", age_ns <= view.core.config.observation.replica_stale_ns, where)
+        if pushing.mode is PushingMode.PENDING:
+            self._expect("nothing is pushed to a replica with pending requests", probe.waiting == 0, where)
+        elif pushing.mode is PushingMode.OUTSTANDING:
+            within = view.in_flight[replica_id] <= pushing.outstanding_max
+            self._expect("no replica has more outstanding than it may", within, where)
+
+    def _check_forward(self, view: _View, visit: _Visit, leg: StartLeg, where: str) -> None:
+        assert leg.hops is not None
+        config = view.core.config
+        heard = view.heard.get(GatewayId(leg.target.id))
+        self._expect("only peers that were heard are used", heard is not None, where)
+        assert heard is not None
+        crosses = heard.report.place.region != view.spec.place.region
+        self._expect("a cross-region hop is final", not visit.came_across and leg.hops.cross_region <= 1, where)
+        self._expect("one hop inside a region", crosses or visit.origin is None, where)
+        self._expect("a closed policy forwards nothing", not view.policy.closed_reason, where)
+        is_on = config.placement.overflow is OverflowMode.ON or not crosses
+        self._expect("nothing is forwarded against the configuration", is_on, where)
+        stale_ns = max(3 * config.observation.keep_alive_ns, 2 * heard.rtt_p99_ns)
+        self._expect("only fresh heartbeats count", self._now_ns - heard.generated_ns <= stale_ns, where)
+        self._expect("only accepting peers are used", heard.report.accepting, where)
+        queue = sum(each.length for each in heard.report.queues)
+        self._expect("no peer with a long queue is used", queue <= config.placement.peer_queue_length_max, where)
+
+    def _check_acceptance(self, view: _View, event: ForwardArrived) -> None:
+        origin, here = view.places[event.origin_gateway_id], view.spec.place
+        where = f"{event.profile.request_id} of {origin.region} at {here.region}"
+        self._expect("a closed policy accepts nothing", not view.policy.closed_reason, where)
+        accepted = origin == here or names_place(view.policy.accept, origin)
+        self._expect("only accepted origins come in", accepted, where)
+        stamped = self._stamped.get(event.profile.request_id)
+        may_be_here = stamped is None or names_place(stamped, here)
+        self._expect("nothing leaves the regions its policy allows", may_be_here, where)
+
+    def _check_breaker(self, view: _View, replica_id: ReplicaId) -> None:
+        state = view.core.replicas.get(replica_id)
+        if state is not None and not view.failures[replica_id]:
+            is_closed = state.breaker.state is BreakerState.CLOSED
+            self._expect("client errors are not held against a replica", is_closed, replica_id)
+
+    def _expect(self, what: str, holds: bool, detail: str) -> None:
+        if not holds:
+            raise self._broken(what, detail)
+
+    def _broken(self, what: str, detail: str) -> Broken:
+        return Broken(self._now_ns, what, detail)
+
+
+def _is_long_idle(engine: SimEngine, now_ns: int) -> bool:
+    return engine.is_up and engine.outstanding == 0 and now_ns - engine.changed_ns >= _IDLE_NS

@@ -1,0 +1,127 @@
+"""The story of a run: one line for everything that happens, hashed as it is told. The same seed gives the same digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import assert_never
+
+from gateway.core.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RecordShadow,
+    RefuseForward,
+    StartLeg,
+    StopLeg,
+)
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    DrainRequested,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    LockdownChanged,
+    PeersObserved,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestAbandoned,
+    RequestArrived,
+    ResponseStored,
+    TargetLost,
+    TimePassed,
+)
+from gateway.core.vocabulary import GatewayId, RequestProfile
+
+_LINES_HASHED_AT_ONCE = 512
+
+
+class Chronicle:
+    """Hears every line; keeps none, unless told where to put them."""
+
+    def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
+        self._hash = blake2b(digest_size=16)
+        self._lines: list[str] = []
+        self._on_line = on_line
+        self.events = 0
+        """Events that cores took in."""
+
+    def note(self, now_ns: int, text: str) -> None:
+        line = f"{now_ns} {text}\n"
+        self._lines.append(line)
+        if len(self._lines) >= _LINES_HASHED_AT_ONCE:
+            self._flush()
+        if self._on_line is not None:
+            self._on_line(line)
+
+    def core_event(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
+        self.events += 1
+        told = " ".join(map(_effect_in_words, effects))
+        self.note(now_ns, f"{gateway_id} {_event_in_words(event)} -> {told}")
+
+    def digest(self) -> str:
+        self._flush()
+        return self._hash.hexdigest()
+
+    def _flush(self) -> None:
+        self._hash.update("".join(self._lines).encode())
+        self._lines.clear()
+
+
+def _event_in_words(event: Event) -> str:
+    match event:
+        case ReplicasObserved():
+            seen = (f"{o.replica_id}:{o.healthy:d}/{o.running}/{o.waiting}" for o in event.observations)
+            return f"replicas {' '.join(seen)}"
+        case PeersObserved():
+            heard = (f"{o.report.gateway_id}#{o.report.sequence}@{o.generated_ns}" for o in event.observations)
+            return f"peers {' '.join(heard)}"
+        case RequestArrived():
+            return f"arrived {_profile_in_words(event.profile)} by {event.deadline_ns}"
+        case ForwardArrived():
+            return f"forward {_profile_in_words(event.profile)} of {event.origin_gateway_id} by {event.deadline_ns}"
+        case AttemptEnded():
+            return f"ended {event.request_id}/{event.attempt} {event.result} {event.refusal or ''} {event.detail}"
+        case FirstToken() | LegAccepted() | ResponseStored():
+            return f"{type(event).__name__} {event.request_id}/{event.attempt}"
+        case RequestAbandoned():
+            return f"abandoned {event.request_id}"
+        case TargetLost():
+            return f"lost {event.target} {event.detail}"
+        case PolicyApplied():
+            return f"policy {event.policy.digest}"
+        case AssignmentApplied():
+            return f"assignment {event.version}"
+        case TimePassed() | ConfigApplied() | DrainRequested() | LockdownChanged():
+            return type(event).__name__
+        case _ as never:
+            assert_never(never)
+
+
+def _profile_in_words(profile: RequestProfile) -> str:
+    return f"{profile.request_id} {profile.prompt_bytes} {profile.prefix[-8:].hex()}"
+
+
+def _effect_in_words(effect: Effect) -> str:
+    match effect:
+        case StartLeg():
+            decision = effect.decision
+            return f"start {effect.request_id}/{effect.attempt} {effect.target} {decision.reason} {decision.matched_blocks}"
+        case StopLeg():
+            return f"stop {effect.request_id}/{effect.attempt}"
+        case AcceptForward():
+            return f"accept {effect.request_id}"
+        case RefuseForward():
+            return f"refuse {effect.request_id} {effect.reason}"
+        case EndRequest():
+            return f"end {effect.request_id} {effect.outcome}"
+        case RecordShadow():
+            return f"shadow {effect.request_id} {effect.target}"
+        case PublishLoad():
+            return f"publish {effect.report.sequence}"
+        case _ as never:
+            assert_never(never)

@@ -1,0 +1,313 @@
+"""Simulated users: they run programs step by step, closed loop or as they arrive, and note what they see.
+
+Like the live runner they never retry and drop no failure; where a request goes beyond the gateway is none of their
+business.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from gateway.core.vocabulary import (
+    ModelName,
+    Outcome,
+    RefusalReason,
+    RegionName,
+    RequestId,
+    RequestProfile,
+    TenantName,
+)
+from loadgen.report import RequestEnd, RequestRecord
+from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.asks import Ask, RanAt
+from loadgen.simulator.checkers import Watch
+from loadgen.simulator.chronicle import Chronicle
+from loadgen.simulator.gateways import SimGateway
+from loadgen.simulator.network import Line, Network
+from loadgen.simulator.prompts import Prompt, empty_prompt, reply_text
+from loadgen.workload import Program, RateCurve, Workload, arrivals
+
+_SECOND_NS = 1_000_000_000
+_CLOSED_LOOP_RAMP_NS = _SECOND_NS
+_BLOCKS_COMPARED_MAX = 4096
+_NO_GATEWAY = "no gateway is up"
+_LEFT = "the client left"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """Users of one region with one kind of programs."""
+
+    number: int
+    region: RegionName
+    tenant: TenantName
+    clients: int | None
+    curve: RateCurve | None
+    variation: float
+    patience_ns: int | None
+    impatient_share: float
+
+
+@dataclass(slots=True, eq=False)
+class Town:
+    """What all users of a world share."""
+
+    agenda: Agenda
+    network: Network
+    watch: Watch
+    chronicle: Chronicle
+    ingress_of: Callable[[RegionName], SimGateway | None]
+    """The gateway that DNS would name now."""
+    model: ModelName
+    block_bytes: int
+    blocks_per_hash: int
+    load_end_ns: int
+    pause_after_failure_ns: int
+    records: list[RequestRecord] = field(default_factory=list)
+    open_asks: dict[RequestId, Ask] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_sending(self) -> bool:
+        return self.agenda.now_ns < self.load_end_ns
+
+
+class _Errand:
+    """A program on its way."""
+
+    def __init__(self, group: ClientGroup, program: Program, on_done: Callable[[bool], None]) -> None:
+        self.group = group
+        self.program = program
+        self.children = program.children()
+        self.said: dict[int, Prompt] = {}
+        """By step, everything up to and including its answer."""
+        self.open = 0
+        self.failed = False
+        self.on_done = on_done
+
+    def start(self) -> None:
+        self._plan(self.program.roots())
+
+    def _plan(self, steps: list[int]) -> None:
+        agenda = self.group.town.agenda
+        self.open += len(steps)
+        for number in steps:
+            agenda.after(round(self.program.steps[number].think_s * _SECOND_NS), self._ask, number)
+
+    def _ask(self, number: int) -> None:
+        if not self.group.town.is_sending:
+            self.failed = True
+            self._step_done(number, None)
+            return
+        step = self.program.steps[number]
+        opening = self.group.empty if step.after is None else self.said[step.after]
+        if step.after is None and self.program.opening:
+            opening = opening.followed_by(self.program.opening.encode())
+        prompt = opening.followed_by(step.text.encode())
+        request_id = RequestId(f"{self.group.config.number}:{self.program.program_id}#{number}")
+        self.group.send(
+            request_id, self.program.session_key, prompt, step.output_tokens, lambda ask: self._answered(number, ask)
+        )
+
+    def _answered(self, number: int, ask: Ask) -> None:
+        is_whole = ask.outcome is Outcome.COMPLETED
+        self.failed |= not is_whole
+        self._step_done(number, ask.whole if is_whole else None)
+
+    def _step_done(self, number: int, said: Prompt | None) -> None:
+        """Those who wait for a failed step are never asked."""
+        if said is not None:
+            self.said[number] = said
+            self._plan(self.children.get(number, []))
+        self.open -= 1
+        if not self.open:
+            self.on_done(self.failed)
+
+
+class _Call:
+    """One request as its client holds it: the near end of a line to a gateway."""
+
+    __slots__ = ("_ask", "_line", "_on_end", "_town")
+
+    def __init__(self, town: Town, ask: Ask, gateway: SimGateway, on_end: Callable[[Ask], None]) -> None:
+        self._town = town
+        self._ask = ask
+        self._on_end = on_end
+        request_id = ask.request_id
+        line: Line = town.network.connect(
+            ask.region, gateway.region, self.broke, lambda _: gateway.upstream_left(line, request_id)
+        )
+        self._line = line
+        line.to_far(gateway.request_arrives, ask, line, self)
+
+    def forward_accepted(self) -> None:
+        raise AssertionError("a client forwards nothing")
+
+    def forward_refused(self, reason: RefusalReason, detail: str) -> None:
+        raise AssertionError("a client forwards nothing")
+
+    def first_token(self, ran_at: RanAt) -> None:
+        ask, now_ns = self._ask, self._town.agenda.now_ns
+        self._town.watch.client_heard(ask, now_ns)
+        ask.first_token_ns = now_ns
+        ask.ran_at = ran_at
+
+    def ended(self, outcome: Outcome, detail: str) -> None:
+        self._line.finish()
+        self._end(outcome, detail)
+
+    def broke(self, detail: str) -> None:
+        self._end(None, detail)
+
+    def leave(self) -> None:
+        if self._ask.ended_ns is None:
+            self._line.close_near(_LEFT)
+            self._end(None, _LEFT)
+
+    def _end(self, outcome: Outcome | None, detail: str) -> None:
+        ask, town = self._ask, self._town
+        ask.outcome, ask.detail = outcome, detail
+        town.watch.client_ended(ask, outcome, town.agenda.now_ns)
+        ask.ended_ns = town.agenda.now_ns
+        finish(town, ask)
+        self._on_end(ask)
+
+
+def finish(town: Town, ask: Ask) -> None:
+    """Note how a request ended."""
+    del town.open_asks[ask.request_id]
+    how = str(ask.outcome or ask.detail)
+    town.outcomes[how] = town.outcomes.get(how, 0) + 1
+    town.chronicle.note(town.agenda.now_ns, f"client {ask.request_id} {how}")
+    if not ask.is_last_check:
+        town.records.append(record_of(ask, town))
+
+
+def record_of(ask: Ask, town: Town) -> RequestRecord:
+    end = RequestEnd.COMPLETED if ask.outcome is Outcome.COMPLETED else RequestEnd.FAILED
+    if ask.ended_ns is None:
+        end = RequestEnd.UNFINISHED
+    ended_ns = town.agenda.now_ns if ask.ended_ns is None else ask.ended_ns
+    return RequestRecord(
+        client_region=ask.region,
+        end=end,
+        sent_ns=ask.sent_ns,
+        ended_ns=ended_ns,
+        first_token_ns=ask.first_token_ns,
+        served_by=ask.ran_at.region if ask.ran_at else None,
+        output_tokens=ask.output_tokens if end is RequestEnd.COMPLETED else 0,
+        tokens_in_time=_tokens_by(ask, town.load_end_ns) if end is RequestEnd.COMPLETED else 0,
+        prompt_tokens=ask.prompt.tokens,
+        cached_tokens=ask.ran_at.cached_tokens if ask.ran_at else None,
+        detail="" if end is not RequestEnd.FAILED else str(ask.outcome or ask.detail),
+    )
+
+
+def _tokens_by(ask: Ask, at_ns: int) -> int:
+    """Tokens that had come by then, as if they had come evenly."""
+    assert ask.ended_ns is not None
+    if ask.ended_ns <= at_ns:
+        return ask.output_tokens
+    if ask.first_token_ns is None or ask.first_token_ns >= at_ns:
+        return 0
+    share = (at_ns - ask.first_token_ns) / (ask.ended_ns - ask.first_token_ns)
+    return 1 + int((ask.output_tokens - 1) * share)
+
+
+class ClientGroup:
+    """One region's users of one kind."""
+
+    def __init__(self, config: GroupConfig, workload: Workload, town: Town, rng: random.Random) -> None:
+        self.config = config
+        self.town = town
+        self.empty = empty_prompt(town.model, config.tenant, town.block_bytes)
+        self._workload = workload
+        self._rng = rng
+        self._arrivals: Iterator[tuple[int, float]] = iter(())
+
+    def start(self) -> None:
+        if self.config.clients is not None:
+            for number in range(self.config.clients):
+                programs = self._workload.programs(f"{self.config.region}/{number}")
+                delay_ns = _CLOSED_LOOP_RAMP_NS * number // self.config.clients
+                self.town.agenda.after(delay_ns, self._next_program, programs, False)
+        else:
+            assert self.config.curve is not None
+            until_s = self.town.load_end_ns / _SECOND_NS
+            times = arrivals(self.config.curve, self._rng, until_s=until_s, variation=self.config.variation)
+            self._arrivals = enumerate(times)
+            self._await_arrival()
+
+    def send(
+        self, request_id: RequestId, session_key: str, prompt: Prompt, output_tokens: int, on_end: Callable[[Ask], None]
+    ) -> None:
+        ask, gateway = self._ask(request_id, session_key, prompt, output_tokens)
+        self._dispatch(ask, gateway, on_end)
+
+    def check_service(self, on_end: Callable[[Ask], None]) -> None:
+        """One small request that has to be answered."""
+        request_id = RequestId(f"{self.config.number}:last-check")
+        ask, gateway = self._ask(request_id, "last-check", self.empty.followed_by(b"are you there?"), 4)
+        ask.is_last_check = True
+        self._dispatch(ask, gateway, on_end)
+
+    def _next_program(self, programs: Iterator[Program], has_failed: bool) -> None:
+        """A user goes on to the next program, after a failure only when it has caught its breath."""
+        if not self.town.is_sending:
+            return
+        if has_failed:
+            self.town.agenda.after(self.town.pause_after_failure_ns, self._next_program, programs, False)
+            return
+        _Errand(self, next(programs), lambda failed: self._next_program(programs, failed)).start()
+
+    def _await_arrival(self) -> None:
+        arrival = next(self._arrivals, None)
+        if arrival is not None:
+            number, at_s = arrival
+            self.town.agenda.at(max(self.town.agenda.now_ns, round(at_s * _SECOND_NS)), self._arrive, number)
+
+    def _arrive(self, number: int) -> None:
+        program = next(self._workload.programs(f"{self.config.region}/{number}"))
+        _Errand(self, program, lambda _: None).start()
+        self._await_arrival()
+
+    def _ask(
+        self, request_id: RequestId, session_key: str, prompt: Prompt, output_tokens: int
+    ) -> tuple[Ask, SimGateway | None]:
+        town = self.town
+        gateway = town.ingress_of(self.config.region)
+        profile = RequestProfile(
+            request_id,
+            town.model,
+            self.config.tenant,
+            prompt.size_bytes,
+            prompt.chain(town.blocks_per_hash, _BLOCKS_COMPARED_MAX),
+            town.block_bytes * town.blocks_per_hash,
+            session_key,
+            stream=True,
+            output_tokens_max=output_tokens,
+        )
+        whole = prompt.followed_by(reply_text(request_id, output_tokens))
+        ingress_id = gateway.gateway_id if gateway is not None else None
+        ask = Ask(
+            profile, prompt, whole, output_tokens, self.config.region, ingress_id, town.agenda.now_ns, self.config.number
+        )
+        return ask, gateway
+
+    def _dispatch(self, ask: Ask, gateway: SimGateway | None, on_end: Callable[[Ask], None]) -> None:
+        town = self.town
+        assert ask.request_id not in town.open_asks, "request ids are used once"
+        town.open_asks[ask.request_id] = ask
+        town.chronicle.note(town.agenda.now_ns, f"client {ask.request_id} asks {ask.gateway_id}")
+        if gateway is None:
+            ask.detail = _NO_GATEWAY
+            ask.ended_ns = town.agenda.now_ns
+            finish(town, ask)
+            town.agenda.after(0, on_end, ask)
+            return
+        call = _Call(town, ask, gateway, on_end)
+        patience_ns = self.config.patience_ns
+        if patience_ns is not None and self._rng.random() < self.config.impatient_share:
+            town.agenda.after(patience_ns, call.leave)

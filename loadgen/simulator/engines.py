@@ -1,0 +1,192 @@
+"""One modelled engine in the simulated world: it can be slow, crash and come back, and tells each run how it goes on.
+
+The engine model itself keeps its own time; a slow engine's time runs slower than the world's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from gateway.core.vocabulary import ReplicaId, ReplicaObservation, ReplicaSpec
+from loadgen.engine.model import (
+    Admitted,
+    EngineConfig,
+    EngineModel,
+    EngineOutput,
+    EngineRequest,
+    Finished,
+    FirstToken,
+    Preempted,
+    Rejection,
+    TokensGenerated,
+)
+from loadgen.simulator.agenda import Agenda
+
+
+@dataclass(slots=True, eq=False)
+class EngineRun:
+    """One sequence at one engine, and whom to tell. Each of these is called at most once, the last two exclude each
+    other."""
+
+    run_id: str
+    request: EngineRequest
+    on_first_token: Callable[[], None]
+    on_finished: Callable[[], None]
+    on_rejected: Callable[[Rejection], None]
+    on_lost: Callable[[str], None]
+    cached_tokens: int | None = None
+    """Of its prompt, found in the cache when it first entered the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTotals:
+    """Counted over all of an engine's lives."""
+
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    generation_tokens: int = 0
+    finished: int = 0
+
+
+class SimEngine:
+    """A replica: the model while it lives, and nothing while it does not."""
+
+    def __init__(self, spec: ReplicaSpec, config: EngineConfig, agenda: Agenda) -> None:
+        self.spec = spec
+        self.changed_ns = 0
+        """When something last happened here."""
+        self.config = config
+        self._agenda = agenda
+        self._model: EngineModel | None = EngineModel(config)
+        self._runs: dict[str, EngineRun] = {}
+        self._armed_ns: int | None = None
+        self._percent = 100
+        """How long everything takes, of what it should."""
+        self._world_base_ns = 0
+        self._own_base_ns = 0
+        self._past = EngineTotals()
+
+    @property
+    def replica_id(self) -> ReplicaId:
+        return self.spec.replica_id
+
+    @property
+    def is_up(self) -> bool:
+        return self._model is not None
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._runs)
+
+    @property
+    def running(self) -> int:
+        return 0 if self._model is None else self._model.load().running
+
+    def observe(self, sampled_ns: int) -> ReplicaObservation:
+        """What a probe that was sent at `sampled_ns` sees now."""
+        if self._model is None:
+            return ReplicaObservation(self.replica_id, sampled_ns, healthy=False, detail="connection refused")
+        load = self._model.load()
+        return ReplicaObservation(self.replica_id, sampled_ns, True, load.running, load.waiting, load.kv_usage)
+
+    def totals(self) -> EngineTotals:
+        if self._model is None:
+            return self._past
+        load, past = self._model.load(), self._past
+        return EngineTotals(
+            past.prefix_query_tokens + load.prefix_query_tokens,
+            past.prefix_hit_tokens + load.prefix_hit_tokens,
+            past.preemptions + load.preemptions,
+            past.generation_tokens + load.generation_tokens,
+            past.finished + load.finished,
+        )
+
+    # What gateways ask for
+
+    def submit(self, run: EngineRun) -> None:
+        if self._model is None:
+            run.on_lost("connection refused")
+            return
+        rejection = self._model.submit(run.request, self._own_ns())
+        if rejection is not None:
+            run.on_rejected(rejection)
+            return
+        self._runs[run.run_id] = run
+        self._arm()
+
+    def abort(self, run_id: str) -> None:
+        if self._runs.pop(run_id, None) is not None:
+            assert self._model is not None, "only a living engine runs anything"
+            self._model.abort(run_id, self._own_ns())
+            self._arm()
+
+    # What faults do
+
+    def crash(self) -> None:
+        """Everything it ran is lost, and so is its cache."""
+        self._past = self.totals()
+        self._model = None
+        self._armed_ns = None
+        self.changed_ns = self._agenda.now_ns
+        runs, self._runs = list(self._runs.values()), {}
+        for run in runs:
+            run.on_lost("connection reset")
+
+    def restart(self) -> None:
+        """A fresh engine, with an empty cache."""
+        if self._model is None:
+            self._model = EngineModel(self.config)
+            self._world_base_ns, self._own_base_ns = self._agenda.now_ns, 0
+            self.changed_ns = self._agenda.now_ns
+
+    def slow_down(self, percent: int) -> None:
+        """Everything takes `percent` of its time from now on; 100 is as it should be."""
+        assert percent > 0
+        self._own_base_ns = self._own_ns()
+        self._world_base_ns = self._agenda.now_ns
+        self._percent = percent
+        self._arm()
+
+    # Inside
+
+    def _own_ns(self) -> int:
+        return self._own_base_ns + (self._agenda.now_ns - self._world_base_ns) * 100 // self._percent
+
+    def _world_ns(self, own_ns: int) -> int:
+        """The first moment at which the engine's own time has come that far."""
+        return max(self._agenda.now_ns, self._world_base_ns - (self._own_base_ns - own_ns) * self._percent // 100)
+
+    def _arm(self) -> None:
+        """Be woken when something changes next."""
+        self.changed_ns = self._agenda.now_ns
+        next_ns = None if self._model is None else self._model.next_change_ns()
+        wake_ns = None if next_ns is None else self._world_ns(next_ns)
+        if wake_ns is not None and wake_ns != self._armed_ns:
+            self._agenda.at(wake_ns, self._wake, wake_ns)
+        self._armed_ns = wake_ns
+
+    def _wake(self, wake_ns: int) -> None:
+        if wake_ns != self._armed_ns or self._model is None:
+            return
+        self._armed_ns = None
+        for output in self._model.advance(self._own_ns()):
+            self._tell(output)
+        self._arm()
+
+    def _tell(self, output: EngineOutput) -> None:
+        match output:
+            case Admitted():
+                run = self._runs[output.request_id]
+                if run.cached_tokens is None:
+                    run.cached_tokens = output.cached_tokens
+            case FirstToken():
+                self._runs[output.request_id].on_first_token()
+            case Finished():
+                self._runs.pop(output.request_id).on_finished()
+            case TokensGenerated() | Preempted():
+                pass
+            case _ as never:
+                assert_never(never)

@@ -1,0 +1,120 @@
+"""What may go wrong in a simulated world, when, and for how long. Values only: the world does it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+_MILLISECOND_NS = 1_000_000
+
+
+class FaultKind(StrEnum):
+    """Each with what `target`, `other` and `amount` mean for it."""
+
+    REPLICA_CRASH = "replica_crash"
+    """A replica. It comes back with an empty cache."""
+    REPLICA_SLOW = "replica_slow"
+    """A replica; amount: how many times as long everything takes there."""
+    GATEWAY_CRASH = "gateway_crash"
+    """A gateway. It comes back knowing nothing but its configuration."""
+    PARTITION = "partition"
+    """Two regions that cannot reach each other."""
+    ONE_WAY_PARTITION = "one_way_partition"
+    """Nothing gets from the first region to the other."""
+    SLOW_LINK = "slow_link"
+    """Two regions; amount: how many times as long everything takes between them."""
+    HEARTBEAT_LOSS = "heartbeat_loss"
+    """A gateway; amount: the share of its heartbeats that nobody gets."""
+    HEARTBEAT_DELAY = "heartbeat_delay"
+    """A gateway; amount: by how many seconds its heartbeats come late."""
+    POLICY_UNREADABLE = "policy_unreadable"
+    """A gateway whose policy file cannot be used: it keeps to itself."""
+    LATE_ANSWERS = "late_answers"
+    """A gateway; amount: the share of ended attempts about which it is told again, later and wrongly."""
+
+    @property
+    def joins_regions(self) -> bool:
+        return self in (FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.SLOW_LINK)
+
+    @property
+    def hits_replica(self) -> bool:
+        return self in (FaultKind.REPLICA_CRASH, FaultKind.REPLICA_SLOW)
+
+    @property
+    def needs_amount(self) -> bool:
+        return self not in (
+            FaultKind.REPLICA_CRASH,
+            FaultKind.GATEWAY_CRASH,
+            FaultKind.PARTITION,
+            FaultKind.ONE_WAY_PARTITION,
+            FaultKind.POLICY_UNREADABLE,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong, and heals again; several times over, it flaps."""
+
+    kind: FaultKind
+    at_ns: int
+    lasts_ns: int
+    target: str
+    other: str = ""
+    amount: float = 0.0
+    times: int = 1
+    every_ns: int = 0
+
+    def __str__(self) -> str:
+        where = f"{self.target} {self.other}".rstrip()
+        return f"{self.kind} {where}" + (f" {self.amount:g}" if self.kind.needs_amount else "")
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """From when to when, each time."""
+        for number in range(self.times):
+            start_ns = self.at_ns + number * self.every_ns
+            yield start_ns, start_ns + self.lasts_ns
+
+    @property
+    def healed_ns(self) -> int:
+        return self.at_ns + (self.times - 1) * self.every_ns + self.lasts_ns
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlaces:
+    """Where faults can strike."""
+
+    replicas: Sequence[str]
+    gateways: Sequence[str]
+    regions: Sequence[str]
+
+
+def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_ns: int) -> list[Fault]:
+    """Some faults, all healed by `until_ns`; they may well overlap."""
+    kinds = [kind for kind in FaultKind if not kind.joins_regions or len(places.regions) > 1]
+    return [_random_fault(rng, places, rng.choice(kinds), until_ns) for _ in range(count)]
+
+
+def _random_fault(rng: random.Random, places: FaultPlaces, kind: FaultKind, until_ns: int) -> Fault:
+    times = rng.choice((1, 1, 1, 2, 4))
+    at_ns = rng.randrange(until_ns // 2)
+    every_ns = (until_ns - at_ns) // times
+    lasts_ns = max(_MILLISECOND_NS, round(every_ns * rng.uniform(0.1, 0.9)))
+    if kind.joins_regions:
+        target, other = rng.sample(list(places.regions), 2)
+    else:
+        target, other = rng.choice(places.replicas if kind.hits_replica else places.gateways), ""
+    return Fault(kind, at_ns, lasts_ns, target, other, _random_amount(rng, kind), times, every_ns)
+
+
+def _random_amount(rng: random.Random, kind: FaultKind) -> float:
+    match kind:
+        case FaultKind.REPLICA_SLOW | FaultKind.SLOW_LINK:
+            return round(rng.uniform(2, 20), 1)
+        case FaultKind.HEARTBEAT_LOSS | FaultKind.LATE_ANSWERS:
+            return round(rng.uniform(0.2, 1), 2)
+        case FaultKind.HEARTBEAT_DELAY:
+            return round(rng.uniform(0.1, 5), 2)
+        case _:
+            return 0.0

@@ -1,0 +1,499 @@
+"""Drives one real `GatewayCore` in virtual time: owns its requests' legs, probes its replicas, carries its heartbeats.
+
+It does what the live driver, owners and edges do, with the same promises: each StartLeg is answered by exactly one
+AttemptEnded, and whoever leaves early closes what was opened. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from gateway.core.config import CoreConfig
+from gateway.core.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RecordShadow,
+    RefuseForward,
+    StartLeg,
+    StopLeg,
+)
+from gateway.core.events import (
+    AssignmentApplied,
+    AttemptEnded,
+    ConfigApplied,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    PeersObserved,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestAbandoned,
+    RequestArrived,
+    TargetLost,
+    TimePassed,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    GatewayId,
+    Hops,
+    LoadReport,
+    Outcome,
+    PeerObservation,
+    PeerSpec,
+    Place,
+    RefusalReason,
+    RegionName,
+    ReplicaId,
+    ReplicaObservation,
+    ReplicaSpec,
+    RequestId,
+    ResidencyStamp,
+    TargetKind,
+    peer_target,
+)
+from loadgen.engine.model import EngineRequest, Rejection
+from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.asks import Ask, RanAt, Upstream
+from loadgen.simulator.checkers import Watch
+from loadgen.simulator.chronicle import Chronicle
+from loadgen.simulator.engines import EngineRun, SimEngine
+from loadgen.simulator.network import Line, Network
+
+_LATE_NS_MAX = 2_000_000_000
+_ACCEPT_TIMEOUT_NS = 10_000_000_000
+"""A forward that is neither accepted nor refused within this has failed (`peering.accept_timeout`)."""
+_REFUSALS = {
+    Outcome.REJECTED_UNKNOWN_MODEL: RefusalReason.UNKNOWN_MODEL,
+    Outcome.REJECTED_RESIDENCY_INGRESS: RefusalReason.RESIDENCY_NOT_ACCEPTED,
+    Outcome.REJECTED_QUEUE_FULL: RefusalReason.QUEUE_FULL,
+    Outcome.REJECTED_DRAINING: RefusalReason.DRAINING,
+    Outcome.REJECTED_UNKNOWN_RESPONSE: RefusalReason.UNKNOWN_RESPONSE,
+    Outcome.EXPIRED_IN_QUEUE: RefusalReason.BUSY,
+    Outcome.REJECTED_TENANT_LIMIT: RefusalReason.BUSY,
+}
+"""How a forward may end at a peer that means: it changed its mind. All else there is a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySpec:
+    """What one gateway is told when it starts."""
+
+    gateway_id: GatewayId
+    place: Place
+    replicas: tuple[ReplicaSpec, ...]
+    peers: tuple[PeerSpec, ...]
+    policy: ResidencyPolicy
+    config: CoreConfig
+
+
+@dataclass(slots=True, eq=False)
+class Surroundings:
+    """What all gateways of a world share."""
+
+    agenda: Agenda
+    network: Network
+    engines: dict[ReplicaId, SimEngine]
+    watch: Watch
+    chronicle: Chronicle
+    rng: random.Random
+    probe_interval_ns: int
+    request_deadline_ns: int
+    gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
+
+
+class _Owner:
+    """One request at one gateway."""
+
+    __slots__ = ("ask", "leg", "line", "upstream")
+
+    def __init__(self, ask: Ask, line: Line, upstream: Upstream) -> None:
+        self.ask = ask
+        self.line = line
+        self.upstream = upstream
+        self.leg: _Leg | None = None
+
+
+class _Leg:
+    """One attempt, seen from the gateway that started it. What comes back after it ended changes nothing."""
+
+    __slots__ = ("gateway", "is_accepted", "line", "order", "owner")
+
+    def __init__(self, gateway: SimGateway, owner: _Owner, order: StartLeg) -> None:
+        self.gateway = gateway
+        self.owner = owner
+        self.order = order
+        self.is_accepted = False
+        self.line: Line | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.owner.leg is self
+
+    def forward_accepted(self) -> None:
+        if self.is_alive:
+            self.is_accepted = True
+            self.gateway.tell(LegAccepted(self.order.request_id, self.order.attempt))
+
+    def forward_refused(self, reason: RefusalReason, detail: str) -> None:
+        self.end(AttemptResult.REFUSED, detail, reason)
+
+    def first_token(self, ran_at: RanAt) -> None:
+        if self.is_alive:
+            self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
+            self.gateway.tell(FirstToken(self.order.request_id, self.order.attempt))
+
+    def ended(self, outcome: Outcome, detail: str) -> None:
+        """A peer's last word."""
+        if outcome is Outcome.COMPLETED:
+            self.end(AttemptResult.COMPLETED, "")
+        elif outcome is Outcome.CLIENT_ERROR:
+            self.end(AttemptResult.CLIENT_ERROR, detail)
+        elif outcome in _REFUSALS:
+            self.end(AttemptResult.REFUSED, detail, _REFUSALS[outcome])
+        else:
+            self.end(AttemptResult.FAILED, f"it ended as {outcome} there: {detail}")
+
+    def finished(self) -> None:
+        self.end(AttemptResult.COMPLETED, "")
+
+    def rejected(self, rejection: Rejection) -> None:
+        """An engine's own no: full is not broken, and too long is the client's fault."""
+        is_full = rejection is Rejection.QUEUE_FULL
+        self.end(AttemptResult.BUSY if is_full else AttemptResult.CLIENT_ERROR, rejection)
+
+    def broke(self, detail: str) -> None:
+        self.end(AttemptResult.FAILED, detail)
+
+    def not_accepted_in_time(self) -> None:
+        if self.is_alive and not self.is_accepted:
+            self.close("the peer neither accepted nor refused in time")
+            self.end(AttemptResult.FAILED, "the peer neither accepted nor refused in time")
+
+    def close(self, detail: str) -> None:
+        if self.line is not None:
+            self.line.close_near(detail)
+
+    def end(self, result: AttemptResult, detail: str, refusal: RefusalReason | None = None) -> None:
+        if not self.is_alive:
+            return
+        self.owner.leg = None
+        if self.line is not None and result is not AttemptResult.CANCELLED:
+            self.line.finish()
+        ended = AttemptEnded(self.order.request_id, self.order.attempt, result, refusal, detail=detail)
+        self.gateway.tell(ended)
+        self.gateway.repeat_late(self.owner, ended)
+
+
+class SimGateway:
+    """One gateway process: it can crash, and comes back knowing only what it was configured with."""
+
+    def __init__(self, spec: GatewaySpec, around: Surroundings, *, seed: int) -> None:
+        self.spec = spec
+        self.core: GatewayCore | None = None
+        self.heartbeat_loss_share = 0.0
+        self.heartbeat_delay_ns = 0
+        self.late_share = 0.0
+        self._around = around
+        self._agenda = around.agenda
+        self._seed = seed
+        self._life = 0
+        """How often it has started or crashed: what was due in an earlier life is forgotten."""
+        self._policy = spec.policy
+        self._owners: dict[RequestId, _Owner] = {}
+        self._inbox: deque[Event] = deque()
+        self._is_pumping = False
+        self._wake_ns: int | None = None
+        self._told: dict[ReplicaId, ReplicaObservation] = {}
+        self._engines_by_region: dict[RegionName, list[SimEngine]] = {}
+        for replica in spec.replicas:
+            engines = self._engines_by_region.setdefault(replica.place.region, [])
+            engines.append(around.engines[replica.replica_id])
+
+    @property
+    def gateway_id(self) -> GatewayId:
+        return self.spec.gateway_id
+
+    @property
+    def region(self) -> RegionName:
+        return self.spec.place.region
+
+    @property
+    def is_up(self) -> bool:
+        return self.core is not None
+
+    @property
+    def waiting(self) -> int:
+        return 0 if self.core is None else len(self.core.waiting)
+
+    @property
+    def owned_requests(self) -> int:
+        return len(self._owners)
+
+    # A life
+
+    def start(self, first_probe_ns: int = 0) -> None:
+        self._life += 1
+        self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life)
+        self._around.watch.gateway_started(self.spec, self._policy, self.core)
+        self.tell(ConfigApplied(self.spec.config))
+        self.tell(PolicyApplied(self._policy))
+        self.tell(AssignmentApplied(self._life, self.spec.replicas, self.spec.peers))
+        self._agenda.after(first_probe_ns, self._probe, self._life)
+
+    def crash(self) -> None:
+        """Whoever had a connection to it notices, as far as the network lets it."""
+        if self.core is None:
+            return
+        self.core = None
+        self._life += 1
+        self._wake_ns = None
+        self._inbox.clear()
+        self._told.clear()
+        owners, self._owners = list(self._owners.values()), {}
+        for owner in owners:
+            owner.line.close_far("the gateway's connection was reset")
+            if owner.leg is not None:
+                leg, owner.leg = owner.leg, None
+                leg.close("the gateway is gone")
+        for peer in self.spec.peers:
+            other = self._around.gateways[peer.gateway_id]
+            self._around.network.datagram(self.region, other.region, other.peer_gone, self.gateway_id)
+
+    def restart(self) -> None:
+        if self.core is None:
+            self.start()
+
+    def set_policy_readable(self, readable: bool) -> None:
+        self._policy = self.spec.policy if readable else closed_policy(self.spec.place, "its file cannot be read")
+        self.tell(PolicyApplied(self._policy))
+
+    # Events in, effects out
+
+    def tell(self, event: Event) -> None:
+        """Events that effects give rise to wait until those effects are all performed, as in the live driver."""
+        if self.core is None:
+            return
+        self._inbox.append(event)
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            self._pump(self.core)
+        finally:
+            self._is_pumping = False
+        self._arm()
+
+    def _pump(self, core: GatewayCore) -> None:
+        now_ns = self._agenda.now_ns
+        while self._inbox:
+            event = self._inbox.popleft()
+            effects = core.handle(event, now_ns)
+            self._around.chronicle.core_event(now_ns, self.gateway_id, event, effects)
+            self._around.watch.after(self.gateway_id, event, effects, now_ns)
+            for effect in effects:
+                self._perform(effect)
+
+    def _arm(self) -> None:
+        wake_ns = None if self.core is None else self.core.next_wakeup_ns()
+        if wake_ns is None:
+            return
+        wake_ns = max(wake_ns, self._agenda.now_ns)
+        if self._wake_ns is None or wake_ns < self._wake_ns:
+            self._wake_ns = wake_ns
+            self._agenda.at(wake_ns, self._wake, self._life, wake_ns)
+
+    def _wake(self, life: int, wake_ns: int) -> None:
+        if life != self._life or wake_ns != self._wake_ns:
+            return
+        self._wake_ns = None
+        assert self.core is not None
+        next_ns = self.core.next_wakeup_ns()
+        if next_ns is not None and next_ns <= self._agenda.now_ns:
+            self.tell(TimePassed())
+        else:
+            self._arm()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case StartLeg():
+                self._start_leg(effect)
+            case StopLeg():
+                self._stop_leg(effect)
+            case AcceptForward():
+                owner = self._owners[effect.request_id]
+                owner.line.to_near(owner.upstream.forward_accepted)
+            case RefuseForward():
+                owner = self._owners.pop(effect.request_id)
+                owner.line.to_near(owner.upstream.forward_refused, effect.reason, effect.detail)
+            case EndRequest():
+                ended = self._owners.pop(effect.request_id, None)
+                if ended is not None:
+                    ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail)
+            case PublishLoad():
+                self._publish(effect.report)
+            case RecordShadow():
+                pass
+            case _ as never:
+                assert_never(never)
+
+    # Requests
+
+    def request_arrives(self, ask: Ask, line: Line, upstream: Upstream) -> None:
+        if self.core is None:
+            line.close_far("connection refused")
+            return
+        self._owners[ask.request_id] = _Owner(ask, line, upstream)
+        self.tell(RequestArrived(ask.profile, self._agenda.now_ns + self._around.request_deadline_ns))
+
+    def forward_arrives(self, leg: _Leg, ask: Ask, hops: Hops, stamp: ResidencyStamp, left_ns: int) -> None:
+        line = leg.line
+        assert line is not None
+        if self.core is None:
+            line.close_far("connection refused")
+            return
+        if ask.request_id in self._owners:
+            line.to_near(leg.forward_refused, RefusalReason.DUPLICATE, "a request of this id is here already")
+            return
+        self._owners[ask.request_id] = _Owner(ask, line, leg)
+        origin = leg.gateway.gateway_id
+        self.tell(ForwardArrived(ask.profile, self._agenda.now_ns + left_ns, origin, hops, stamp))
+
+    def upstream_left(self, line: Line, request_id: RequestId) -> None:
+        """The client, or the gateway that forwarded, is gone."""
+        owner = self._owners.get(request_id)
+        if owner is None or owner.line is not line:
+            return
+        del self._owners[request_id]
+        if owner.leg is not None:
+            self._cancel(owner.leg)
+        self.tell(RequestAbandoned(request_id))
+
+    def repeat_late(self, owner: _Owner, ended: AttemptEnded) -> None:
+        """A fault: an attempt that is over is reported again, as something else."""
+        if not self.late_share or self._around.rng.random() >= self.late_share:
+            return
+        result = self._around.rng.choice((AttemptResult.COMPLETED, AttemptResult.FAILED))
+        late = AttemptEnded(ended.request_id, ended.attempt, result, detail="a late answer")
+        delay_ns = self._around.rng.randrange(1, _LATE_NS_MAX)
+        self._agenda.after(delay_ns, self._tell_late, self._life, owner, late)
+
+    def _tell_late(self, life: int, owner: _Owner, late: AttemptEnded) -> None:
+        """Only for the visit it belongs to: a request that was forwarded here twice counts its attempts anew."""
+        if life == self._life and self._owners.get(late.request_id) in (owner, None):
+            self.tell(FirstToken(late.request_id, late.attempt))
+            self.tell(late)
+
+    def _start_leg(self, order: StartLeg) -> None:
+        owner = self._owners.get(order.request_id)
+        if owner is None:
+            self.tell(AttemptEnded(order.request_id, order.attempt, AttemptResult.CANCELLED, detail="the owner left"))
+            return
+        owner.leg = leg = _Leg(self, owner, order)
+        if order.target.kind is TargetKind.REPLICA:
+            self._push(leg, self._around.engines[ReplicaId(order.target.id)])
+        else:
+            self._forward(leg, self._around.gateways[GatewayId(order.target.id)])
+
+    def _push(self, leg: _Leg, engine: SimEngine) -> None:
+        ask, order = leg.owner.ask, leg.order
+        run_id = f"{ask.request_id} {self.gateway_id} {order.attempt}"
+        request = EngineRequest(run_id, ask.prompt.tokens, ask.output_tokens, ask.whole.names)
+        line = self._around.network.connect(
+            self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
+        )
+        leg.line = line
+        run = EngineRun(
+            run_id,
+            request,
+            on_first_token=lambda: line.to_near(leg.first_token, self._ran_at(engine, run)),
+            on_finished=lambda: line.to_near(leg.finished),
+            on_rejected=lambda rejection: line.to_near(leg.rejected, rejection),
+            on_lost=line.close_far,
+        )
+        line.to_far(engine.submit, run)
+
+    def _ran_at(self, engine: SimEngine, run: EngineRun) -> RanAt:
+        return RanAt(engine.spec.place.region, engine.replica_id, run.cached_tokens or 0)
+
+    def _forward(self, leg: _Leg, peer: SimGateway) -> None:
+        order, ask = leg.order, leg.owner.ask
+        assert order.hops is not None
+        assert order.stamp is not None
+        line = self._around.network.connect(
+            self.region, peer.region, leg.broke, lambda _: peer.upstream_left(line, order.request_id)
+        )
+        leg.line = line
+        left_ns = order.deadline_ns - self._agenda.now_ns
+        line.to_far(peer.forward_arrives, leg, ask, order.hops, order.stamp, left_ns)
+        self._agenda.after(_ACCEPT_TIMEOUT_NS, leg.not_accepted_in_time)
+
+    def _stop_leg(self, order: StopLeg) -> None:
+        owner = self._owners.get(order.request_id)
+        if owner is not None and owner.leg is not None and owner.leg.order.attempt == order.attempt:
+            self._cancel(owner.leg)
+
+    def _cancel(self, leg: _Leg) -> None:
+        leg.close("cancelled")
+        leg.end(AttemptResult.CANCELLED, "stopped")
+
+    # What it hears, and what others hear of it
+
+    def hear(self, report: LoadReport) -> None:
+        """Put a peer's report on our clock: it was measured half a round trip ago, as far as we can know."""
+        if self.core is None:
+            return
+        now_ns = self._agenda.now_ns
+        sender = self._around.gateways[report.gateway_id]
+        rtt_ns = self._around.network.round_trip_ns(self.region, sender.region)
+        generated_ns = max(0, now_ns - rtt_ns // 2)
+        self.tell(PeersObserved((PeerObservation(report, generated_ns, now_ns, rtt_ns, rtt_ns),)))
+
+    def peer_gone(self, gateway_id: GatewayId) -> None:
+        self.tell(TargetLost(peer_target(gateway_id), "its connection was reset"))
+
+    def _publish(self, report: LoadReport) -> None:
+        for peer in self.spec.peers:
+            if self.heartbeat_loss_share and self._around.rng.random() < self.heartbeat_loss_share:
+                continue
+            other = self._around.gateways[peer.gateway_id]
+            self._agenda.after(self.heartbeat_delay_ns, self._send_heartbeat, other, report)
+
+    def _send_heartbeat(self, other: SimGateway, report: LoadReport) -> None:
+        self._around.network.datagram(self.region, other.region, other.hear, report)
+
+    def _probe(self, life: int) -> None:
+        if life != self._life:
+            return
+        sent_ns = self._agenda.now_ns
+        for region, engines in self._engines_by_region.items():
+            if not self._around.network.is_cut(self.region, region):
+                way_ns = self._around.network.round_trip_ns(self.region, region) // 2
+                self._agenda.after(way_ns, self._sample, life, region, engines, sent_ns, way_ns)
+        self._agenda.after(self._around.probe_interval_ns, self._probe, life)
+
+    def _sample(self, life: int, region: RegionName, engines: list[SimEngine], sent_ns: int, way_ns: int) -> None:
+        if life != self._life or self._around.network.is_cut(region, self.region):
+            return
+        observations = tuple(engine.observe(sent_ns) for engine in engines if self._is_news(engine, sent_ns))
+        if observations:
+            self._agenda.after(way_ns, self._observed, life, observations)
+
+    def _is_news(self, engine: SimEngine, sent_ns: int) -> bool:
+        """What has not changed since it was told is told again only before it would be stale."""
+        told = self._told.get(engine.replica_id)
+        if told is None or engine.changed_ns >= told.sampled_ns:
+            return True
+        return sent_ns - told.sampled_ns >= self.spec.config.observation.replica_stale_ns // 2
+
+    def _observed(self, life: int, observations: tuple[ReplicaObservation, ...]) -> None:
+        if life == self._life:
+            self._told.update((each.replica_id, each) for each in observations)
+            self.tell(ReplicasObserved(observations))

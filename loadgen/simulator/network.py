@@ -1,0 +1,244 @@
+"""The network between regions: delay, jitter, loss as retransmission, slow links, and cuts in one direction or both.
+
+A line is one connection. It keeps order and loses nothing while it lives; across a cut it stalls, and after a while it
+breaks at both ends. Nothing here knows what is sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.core.vocabulary import RegionName
+from loadgen.simulator.agenda import Action, Agenda
+
+_MILLISECOND_NS = 1_000_000
+_RETRANSMIT_MIN_NS = 200 * _MILLISECOND_NS
+"""The least that TCP waits for an acknowledgement before it sends again (RFC 6298 allows less than its 1 s; so do
+Linux)."""
+_RETRANSMITS_MAX = 6
+
+OnBreak = Callable[[str], None]
+Way = tuple[RegionName, RegionName]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """What all ways have in common."""
+
+    in_region_ns: int = 500_000
+    """A round trip inside a region."""
+    jitter_share: float = 0.0
+    """Each delay is longer by up to this share of itself."""
+    loss_share: float = 0.0
+    """Of packets; what a lost one carried comes later, after TCP has sent it again."""
+    connection_timeout_ns: int = 20_000 * _MILLISECOND_NS
+    """A line that crosses a cut breaks after this (the gateways' keep-alive interval and its timeout)."""
+
+
+class Line:
+    """One connection from a near end that opened it to a far end that serves it."""
+
+    __slots__ = (
+        "_far_open",
+        "_held",
+        "_last_ns",
+        "_near_open",
+        "_network",
+        "_on_far_break",
+        "_on_near_break",
+        "far",
+        "near",
+    )
+
+    def __init__(
+        self, network: Network, near: RegionName, far: RegionName, on_near_break: OnBreak, on_far_break: OnBreak
+    ) -> None:
+        self._network = network
+        self.near = near
+        self.far = far
+        self._on_near_break = on_near_break
+        self._on_far_break = on_far_break
+        self._near_open = True
+        self._far_open = True
+        self._last_ns = [0, 0]
+        self._held: list[tuple[bool, Action, tuple[Any, ...]]] = []
+
+    def to_far(self, action: Action, *details: Any) -> None:
+        self._network.carry(self, True, self._deliver_far, (action, details))
+
+    def to_near(self, action: Action, *details: Any) -> None:
+        self._network.carry(self, False, self._deliver_near, (action, details))
+
+    def finish(self) -> None:
+        """Both ends know that all is said."""
+        self._near_open = self._far_open = False
+        self._network.forget(self)
+
+    def close_near(self, detail: str) -> None:
+        """The near end leaves; the far end is told, after what was sent before."""
+        if self._near_open:
+            self._near_open = False
+            self._network.carry(self, True, self._break_far, (detail,))
+
+    def close_far(self, detail: str) -> None:
+        """The far end leaves, or was never there."""
+        if self._far_open:
+            self._far_open = False
+            self._network.carry(self, False, self._break_near, (detail,))
+
+    def break_both(self, detail: str) -> None:
+        """Each end that is still there notices by itself that the other has fallen silent."""
+        self._break_near(detail)
+        self._break_far(detail)
+
+    # What the network asks for
+
+    def hold(self, outward: bool, action: Action, details: tuple[Any, ...]) -> None:
+        self._held.append((outward, action, details))
+
+    def release(self) -> None:
+        """A way is open again: what was held travels now, if its own way is the one."""
+        held, self._held = self._held, []
+        for outward, action, details in held:
+            self._network.carry(self, outward, action, details)
+
+    def in_order(self, outward: bool, at_ns: int) -> int:
+        """Nothing overtakes what was sent before it."""
+        self._last_ns[outward] = max(at_ns, self._last_ns[outward])
+        return self._last_ns[outward]
+
+    def _deliver_far(self, action: Action, details: tuple[Any, ...]) -> None:
+        if self._far_open:
+            action(*details)
+
+    def _deliver_near(self, action: Action, details: tuple[Any, ...]) -> None:
+        if self._near_open:
+            action(*details)
+
+    def _break_near(self, detail: str) -> None:
+        if self._near_open:
+            self._near_open = False
+            self._on_near_break(detail)
+        self._forget_if_over()
+
+    def _break_far(self, detail: str) -> None:
+        if self._far_open:
+            self._far_open = False
+            self._on_far_break(detail)
+        self._forget_if_over()
+
+    def _forget_if_over(self) -> None:
+        if not self._near_open and not self._far_open:
+            self._network.forget(self)
+
+
+class Network:
+    """All ways between all regions, and the lines that cross them."""
+
+    def __init__(
+        self, agenda: Agenda, round_trips_ns: Mapping[Way, int], config: NetworkConfig, rng: random.Random
+    ) -> None:
+        self._agenda = agenda
+        self._config = config
+        self._rng = rng
+        self._round_trips_ns = dict(round_trips_ns)
+        self._slowness: dict[Way, float] = {}
+        self._cuts: dict[Way, int] = {}
+        self._lines: dict[Way, dict[Line, None]] = {}
+
+    def round_trip_ns(self, one: RegionName, other: RegionName) -> int:
+        """With nothing in the way."""
+        if one == other:
+            return self._config.in_region_ns
+        return self._round_trips_ns[one, other]
+
+    def connect(self, near: RegionName, far: RegionName, on_near_break: OnBreak, on_far_break: OnBreak) -> Line:
+        line = Line(self, near, far, on_near_break, on_far_break)
+        if near != far:
+            self._lines.setdefault((near, far), {})[line] = None
+            if self._is_cut(line):
+                self._doom(line)
+        return line
+
+    def datagram(self, sender: RegionName, receiver: RegionName, action: Action, *details: Any) -> None:
+        """Something that is not worth sending again: a cut or a loss swallows it."""
+        if (sender, receiver) in self._cuts or self._chance(self._config.loss_share):
+            return
+        self._agenda.after(self._delay_ns(sender, receiver), action, *details)
+
+    # What faults do
+
+    def cut(self, sender: RegionName, receiver: RegionName) -> None:
+        """From now on nothing that the one sends reaches the other; cuts add up and heal one by one."""
+        way = sender, receiver
+        self._cuts[way] = self._cuts.get(way, 0) + 1
+        for line in self._crossing(way):
+            self._doom(line)
+
+    def heal(self, sender: RegionName, receiver: RegionName) -> None:
+        way = sender, receiver
+        self._cuts[way] -= 1
+        if self._cuts[way]:
+            return
+        del self._cuts[way]
+        for line in self._crossing(way):
+            line.release()
+
+    def slow(self, sender: RegionName, receiver: RegionName, factor: float) -> None:
+        self._slowness[sender, receiver] = factor
+
+    def is_cut(self, sender: RegionName, receiver: RegionName) -> bool:
+        return (sender, receiver) in self._cuts
+
+    # What lines ask for
+
+    def carry(self, line: Line, outward: bool, action: Action, details: tuple[Any, ...]) -> None:
+        sender, receiver = (line.near, line.far) if outward else (line.far, line.near)
+        if (sender, receiver) in self._cuts:
+            line.hold(outward, action, details)
+            return
+        delay_ns = self._delay_ns(sender, receiver) + self._retransmission_ns(sender, receiver)
+        self._agenda.at(line.in_order(outward, self._agenda.now_ns + delay_ns), action, *details)
+
+    def forget(self, line: Line) -> None:
+        lines = self._lines.get((line.near, line.far))
+        if lines is not None:
+            lines.pop(line, None)
+
+    # Inside
+
+    def _crossing(self, way: Way) -> list[Line]:
+        return [*self._lines.get(way, ()), *self._lines.get((way[1], way[0]), ())]
+
+    def _is_cut(self, line: Line) -> bool:
+        return (line.near, line.far) in self._cuts or (line.far, line.near) in self._cuts
+
+    def _doom(self, line: Line) -> None:
+        """A cut in either direction stops acknowledgements, so in the end both ends give up."""
+        self._agenda.after(self._config.connection_timeout_ns, self._break_if_cut, line)
+
+    def _break_if_cut(self, line: Line) -> None:
+        if self._is_cut(line):
+            line.break_both("the network fell silent")
+
+    def _delay_ns(self, sender: RegionName, receiver: RegionName) -> int:
+        delay_ns = self.round_trip_ns(sender, receiver) // 2
+        if self._slowness:
+            delay_ns = round(delay_ns * self._slowness.get((sender, receiver), 1.0))
+        if self._config.jitter_share:
+            delay_ns += int(delay_ns * self._config.jitter_share * self._rng.random())
+        return delay_ns
+
+    def _retransmission_ns(self, sender: RegionName, receiver: RegionName) -> int:
+        wait_ns, total_ns, tries = 0, 0, 0
+        while tries < _RETRANSMITS_MAX and self._chance(self._config.loss_share):
+            wait_ns = 2 * wait_ns or max(_RETRANSMIT_MIN_NS, 3 * self.round_trip_ns(sender, receiver) // 2)
+            total_ns += wait_ns
+            tries += 1
+        return total_ns
+
+    def _chance(self, share: float) -> bool:
+        return share > 0 and self._rng.random() < share

@@ -1,0 +1,512 @@
+"""A scenario: one YAML value that says who runs where, who asks for what, and what goes wrong. Read once, checked whole.
+
+Durations and the sections of a run are written as in a region file. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from gateway.config import ConfigError, CoreFile, config_error, parse_duration_ns, parse_size_bytes, read_yaml_mapping
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import (
+    GatewayId,
+    Jurisdiction,
+    ModelName,
+    Place,
+    RegionName,
+    ReplicaId,
+    ReplicaSpec,
+    TenantName,
+)
+from gateway.policy_file import Places, PolicyDocument, TenantSection
+from loadgen.engine.model import EngineConfig
+from loadgen.engine.presets import PRESETS
+from loadgen.round_trips import parse_round_trips
+from loadgen.simulator.faults import Fault, FaultKind
+from loadgen.simulator.network import NetworkConfig, Way
+from loadgen.workload import (
+    BurstConfig,
+    Bursts,
+    MixedWorkload,
+    MultiTurnWorkload,
+    RateCurve,
+    TreeConfig,
+    TreeOfThoughts,
+    Workload,
+    WorkloadConfig,
+    diurnal,
+    steady,
+)
+
+_SECOND_NS = 1_000_000_000
+
+
+def _duration_or_zero(text: object) -> int:
+    return 0 if text in (0, "0s") else parse_duration_ns(text)
+
+
+_Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0)]
+_Moment = Annotated[int, BeforeValidator(_duration_or_zero)]
+_Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
+_Count = Annotated[int, Strict(), Field(ge=1)]
+_CountOrNone = Annotated[int, Strict(), Field(ge=0)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Positive = Annotated[float, Field(gt=0)]
+
+
+def _is_preset(name: str) -> str:
+    if name not in PRESETS:
+        raise ValueError(f"{name!r} is no preset; there are: {', '.join(PRESETS)}")
+    return name
+
+
+_Preset = Annotated[str, AfterValidator(_is_preset)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+
+# Who decides
+
+
+class System(StrEnum):
+    """A way to balance: its name stands for the settings in `SYSTEMS`, which a run may override."""
+
+    SKYWALKER = "skywalker"
+    SKYWALKER_CH = "skywalker_ch"
+    REGION_LOCAL = "region_local"
+    GLOBAL_ROUND_ROBIN = "global_round_robin"
+    GLOBAL_LEAST_LOAD = "global_least_load"
+    GLOBAL_CONSISTENT_HASH = "global_consistent_hash"
+
+    @property
+    def is_global(self) -> bool:
+        """One gateway, in the balancer's region, in front of every replica."""
+        return self in (System.GLOBAL_ROUND_ROBIN, System.GLOBAL_LEAST_LOAD, System.GLOBAL_CONSISTENT_HASH)
+
+
+def _global(policy: str) -> dict[str, Any]:
+    return {"placement": {"policy": policy, "overflow": "off"}, "pushing": {"mode": "blind"}}
+
+
+SYSTEMS: dict[System, dict[str, Any]] = {
+    System.SKYWALKER: {"placement": {"policy": "prefix"}},
+    System.SKYWALKER_CH: {"placement": {"policy": "consistent_hash"}},
+    System.REGION_LOCAL: {"placement": {"overflow": "off"}},
+    System.GLOBAL_ROUND_ROBIN: _global("round_robin"),
+    System.GLOBAL_LEAST_LOAD: _global("least_load"),
+    System.GLOBAL_CONSISTENT_HASH: _global("consistent_hash"),
+}
+"""SkyWalker's own configurations and the baselines of its §5.1, which push blindly from one place."""
+
+
+class RunSection(CoreFile):
+    """One way to run the same load: a system, and what of its settings is different."""
+
+    name: str = ""
+    system: System = System.SKYWALKER
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_from_the_system(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        system = given.get("system", System.SKYWALKER)
+        if system not in SYSTEMS:
+            return given
+        return {"name": str(system)} | merged(SYSTEMS[System(system)], given)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings as one, the second's values first, mappings within them likewise."""
+    both = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        old = both.get(key)
+        both[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return both
+
+
+# Where things are
+
+
+class AdoptedSection(_Section):
+    """Replicas that a region's gateways own and that stand elsewhere."""
+
+    region: str
+    replicas: _Count
+
+
+class RegionSection(_Section):
+    """One region: its law, its gateways and its engines."""
+
+    jurisdiction: str
+    gateways: _Count = 1
+    replicas: _CountOrNone = 0
+    """Shared out among the region's gateways."""
+    adopted: tuple[AdoptedSection, ...] = ()
+    preset: _Preset | None = None
+    """Of its engines, where they differ from the scenario's."""
+    slots: _Count | None = None
+    process: Places | None = None
+    """As in a policy file; without it, everywhere in the scenario."""
+    accept: Places | None = None
+    tenants: dict[str, TenantSection] = {}
+
+
+class NetworkSection(_Section):
+    """What all ways have in common."""
+
+    in_region: _Duration = 500_000
+    jitter_share: Annotated[float, Field(ge=0)] = 0.0
+    loss_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    connection_timeout: _Duration = 20 * _SECOND_NS
+
+    def as_config(self) -> NetworkConfig:
+        return NetworkConfig(self.in_region, self.jitter_share, self.loss_share, self.connection_timeout)
+
+
+# Who asks
+
+
+class MixtureSection(_Section):
+    workload: str
+    weight: _Positive = 1.0
+
+
+class WorkloadSection(_Section):
+    """One kind of programs: exactly one of these."""
+
+    conversations: WorkloadConfig | None = None
+    tree: TreeConfig | None = None
+    bursts: BurstConfig | None = None
+    mixture: tuple[MixtureSection, ...] | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
+            raise ValueError(f"should hold one of {', '.join(type(self).model_fields)}")
+        return self
+
+
+class DiurnalSection(_Section):
+    peak: _Positive
+    trough: Annotated[float, Field(ge=0)]
+    day: _Duration
+    """How long a day of 24 hours takes here."""
+    shift_hours: float = 0.0
+    """How far this region's clock is ahead of the run's."""
+
+
+class ArrivalsSection(_Section):
+    """Open loop: users come at a rate, each with one program, however slowly answers come."""
+
+    rate: _Positive | None = None
+    """A second."""
+    curve: tuple[tuple[_Moment, Annotated[float, Field(ge=0)]], ...] | None = None
+    """Points of time and rate."""
+    diurnal: DiurnalSection | None = None
+    variation: Annotated[float, Field(ge=0)] = 1.0
+    """Of the gaps: 1 is a Poisson process, more is burstier."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(each is not None for each in (self.rate, self.curve, self.diurnal)) != 1:
+            raise ValueError("should hold one of rate, curve, diurnal")
+        times = [at_ns for at_ns, _ in self.curve or ()]
+        if times != sorted(set(times)):
+            raise ValueError("the points of a curve should be in order of time")
+        return self
+
+    def as_curve(self) -> RateCurve:
+        if self.diurnal is not None:
+            day = self.diurnal
+            return diurnal(
+                peak=day.peak, trough=day.trough, day_s=day.day / _SECOND_NS, shift_hours=day.shift_hours
+            )
+        if self.curve is not None:
+            return RateCurve(tuple((at_ns / _SECOND_NS, rate) for at_ns, rate in self.curve))
+        assert self.rate is not None
+        return steady(self.rate)
+
+
+class ClientsSection(_Section):
+    """Users in one region who ask for the same kind of things: so many at a time, or as they arrive."""
+
+    region: str
+    workload: str
+    tenant: str = "default"
+    clients: _Count | None = None
+    arrivals: ArrivalsSection | None = None
+    patience: _Duration | None = None
+    """Some leave before their answer is whole: this long after they asked, ..."""
+    impatient_share: _Share = 0.0
+    """... and so many of them."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.clients is None) == (self.arrivals is None):
+            raise ValueError("should hold one of clients, arrivals")
+        return self
+
+
+class FaultSection(_Section):
+    """One fault; see FaultKind for what its words mean."""
+
+    kind: FaultKind
+    target: str
+    other: str = ""
+    amount: Annotated[float, Field(ge=0)] = 0.0
+    at: _Moment
+    lasts: _Duration
+    times: _Count = 1
+    every: _Moment = 0
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.kind.joins_regions != bool(self.other):
+            raise ValueError(f"{self.kind} takes {'two regions' if self.kind.joins_regions else 'no `other`'}")
+        if self.kind.needs_amount and not self.amount:
+            raise ValueError(f"{self.kind} needs an amount")
+        if self.times > 1 and self.every < self.lasts:
+            raise ValueError("`every` should be at least `lasts`")
+        return self
+
+    def as_fault(self) -> Fault:
+        return Fault(
+            self.kind, self.at, self.lasts, self.target, self.other, self.amount, self.times, self.every
+        )
+
+
+class Scenario(_Section):
+    """The whole of it."""
+
+    name: str
+    about: str = ""
+    seed: Annotated[int, Strict()] = 1
+    duration: _Duration
+    """How long load is sent."""
+    warm_up: _Moment = 0
+    """What was asked before this is left out of the figures."""
+    drain: _Duration = 60 * _SECOND_NS
+    """How long running requests may take to finish after that."""
+    sample: _Duration = _SECOND_NS
+    """How often queues and loads are noted for the plots."""
+    model: str = "llama-3.1-8b-instruct"
+    preset: _Preset = "llama-3.1-8b-l4"
+    slots: _Count | None = None
+    """Requests that an engine runs at once, where that is fewer than its preset allows."""
+    queued_requests_max: _Count | None = None
+    """Of an engine; over it, it answers that it is busy."""
+    prefix_block: _Size = 256
+    probe_interval: _Duration = 100_000_000
+    request_deadline: _Duration = 600 * _SECOND_NS
+    pause_after_failure: _Duration = _SECOND_NS
+    balancer_region: str = ""
+    """Where a global balancer stands; the first region if none is named."""
+    round_trips: str | tuple[tuple[str, str, _Duration], ...]
+    """A file of round trips beside the scenario, or the pairs themselves."""
+    network: NetworkSection = NetworkSection()
+    regions: Annotated[dict[str, RegionSection], Field(min_length=1)]
+    workloads: Annotated[dict[str, WorkloadSection], Field(min_length=1)]
+    clients: Annotated[tuple[ClientsSection, ...], Field(min_length=1)]
+    faults: tuple[FaultSection, ...] = ()
+    runs: Annotated[tuple[RunSection, ...], Field(min_length=1)] = (RunSection(),)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_round_trips(cls, given: Any, info: ValidationInfo) -> Any:
+        """A file's name becomes its content, so that a scenario is one value."""
+        if isinstance(given, dict) and isinstance(given.get("round_trips"), str):
+            folder = info.context if isinstance(info.context, Path) else Path()
+            return given | {"round_trips": _pairs_in(folder / given["round_trips"])}
+        return given
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        faults = [*self._name_faults(), *self._distance_faults(), *self._number_faults()]
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
+
+    def _name_faults(self) -> Iterator[str]:
+        for number, clients in enumerate(self.clients):
+            if clients.region not in self.regions:
+                yield f"clients[{number}].region: there is no region {clients.region!r}"
+            if clients.workload not in self.workloads:
+                yield f"clients[{number}].workload: there is no workload {clients.workload!r}"
+        for name, workload in self.workloads.items():
+            for part in workload.mixture or ():
+                if part.workload not in self.workloads or self.workloads[part.workload].mixture is not None:
+                    yield f"workloads.{name}.mixture: there is no plain workload {part.workload!r}"
+        for name, region in self.regions.items():
+            for adopted in region.adopted:
+                if adopted.region not in self.regions:
+                    yield f"regions.{name}.adopted: there is no region {adopted.region!r}"
+        if self.balancer_region and self.balancer_region not in self.regions:
+            yield f"balancer_region: there is no region {self.balancer_region!r}"
+        names = [run.name for run in self.runs]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield f"runs: two are called {name!r}"
+        yield from self._target_faults()
+
+    def _target_faults(self) -> Iterator[str]:
+        replicas = {str(spec.replica_id) for specs in self.fleet().values() for spec, _ in specs}
+        for number, fault in enumerate(self.faults):
+            if fault.kind.joins_regions:
+                known = set(self.regions)
+            else:
+                known = replicas if fault.kind.hits_replica else set(map(str, self.fleet()))
+            for name in filter(None, (fault.target, fault.other)):
+                if name not in known:
+                    yield f"faults[{number}]: there is no {name!r} for {fault.kind}"
+
+    def _distance_faults(self) -> Iterator[str]:
+        ways = self.round_trips_ns()
+        names = list(self.regions)
+        for one in names:
+            for other in names:
+                if one < other and (one, other) not in ways:
+                    yield f"round_trips: {one} to {other} is missing"
+
+    def _number_faults(self) -> Iterator[str]:
+        if self.warm_up >= self.duration:
+            yield "warm_up: should be shorter than duration"
+        for name in {self.preset, *(region.preset for region in self.regions.values() if region.preset)}:
+            block_bytes = PRESETS[name].block_tokens * 4
+            if self.prefix_block % block_bytes:
+                yield f"prefix_block: should be a multiple of {block_bytes} B, a block of {name}"
+
+    # What it means
+
+    def place(self, region: str) -> Place:
+        return Place(RegionName(region), Jurisdiction(self.regions[region].jurisdiction))
+
+    def round_trips_ns(self) -> dict[Way, int]:
+        """Both ways."""
+        assert not isinstance(self.round_trips, str), "files are read with the scenario"
+        ways: dict[Way, int] = {}
+        for one, other, round_trip_ns in self.round_trips:
+            ways[RegionName(one), RegionName(other)] = ways[RegionName(other), RegionName(one)] = round_trip_ns
+        return ways
+
+    def fleet(self) -> dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]:
+        """The replicas of each gateway of the mesh."""
+        return {
+            GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw"): owned
+            for region, section in self.regions.items()
+            for number, owned in enumerate(_shared_out(self._replicas_of(region, section), section.gateways))
+        }
+
+    def _replicas_of(self, region: str, section: RegionSection) -> list[tuple[ReplicaSpec, EngineConfig]]:
+        places = [self.place(region)] * section.replicas
+        for adopted in section.adopted:
+            places += [self.place(adopted.region)] * adopted.replicas
+        engine = self._engine_of(section)
+        return [
+            (ReplicaSpec(ReplicaId(f"{region}/{number}"), place, (ModelName(self.model),)), engine)
+            for number, place in enumerate(places)
+        ]
+
+    def _engine_of(self, section: RegionSection) -> EngineConfig:
+        engine = PRESETS[section.preset or self.preset]
+        slots = section.slots or self.slots or engine.sequences_max
+        return replace(engine, sequences_max=slots, queued_requests_max=self.queued_requests_max)
+
+    def policy_of(self, region: str) -> ResidencyPolicy:
+        section = self.regions[region]
+        everywhere = Places(jurisdictions=tuple(sorted({each.jurisdiction for each in self.regions.values()})))
+        document = PolicyDocument(
+            version=1,
+            region=region,
+            jurisdiction=section.jurisdiction,
+            process=section.process or everywhere,
+            accept=section.accept or everywhere,
+            tenants=section.tenants,
+        )
+        return document.policy()
+
+    def workload(self, name: str) -> Workload:
+        section = self.workloads[name]
+        if section.conversations is not None:
+            return MultiTurnWorkload(section.conversations, seed=self.seed)
+        if section.tree is not None:
+            return TreeOfThoughts(section.tree, seed=self.seed)
+        if section.bursts is not None:
+            return Bursts(section.bursts, seed=self.seed)
+        assert section.mixture is not None
+        parts = [(part.weight, self.workload(part.workload)) for part in section.mixture]
+        return MixedWorkload(parts, seed=self.seed)
+
+    def tenants(self) -> list[TenantName]:
+        return list(dict.fromkeys(TenantName(clients.tenant) for clients in self.clients))
+
+
+def load_scenario(path: Path, changes: Mapping[str, str] = {}) -> Scenario:
+    """Read a scenario, with some of its keys changed. Raises ConfigError, one line for each fault."""
+    document = read_yaml_mapping(path)
+    for key, value in changes.items():
+        set_key(document, key, value)
+    return parse_scenario(document, path)
+
+
+def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
+    """`path` names it in complaints, and is where relative paths start. Raises ConfigError."""
+    try:
+        return Scenario.model_validate(document, context=path.parent)
+    except ValidationError as error:
+        raise config_error(path, error) from error
+
+
+def set_key(document: Any, key: str, value: Any) -> None:
+    """Set `a.0.b` in a document of mappings and lists. Raises ConfigError if there is no way to it."""
+    *way, last = key.split(".")
+    place = document
+    for part in way:
+        if isinstance(place, list) and part.isdecimal() and int(part) < len(place):
+            place = place[int(part)]
+        elif isinstance(place, dict):
+            place = place.setdefault(part, {})
+        else:
+            raise ConfigError(f"{key}: there is no {part!r} to go into")
+    if isinstance(place, list) and last.isdecimal() and int(last) < len(place):
+        place[int(last)] = value
+    elif isinstance(place, dict):
+        place[last] = value
+    else:
+        raise ConfigError(f"{key}: there is no {last!r} to set")
+
+
+def _shared_out(
+    replicas: list[tuple[ReplicaSpec, EngineConfig]], count: int
+) -> list[list[tuple[ReplicaSpec, EngineConfig]]]:
+    return [replicas[number::count] for number in range(count)]
+
+
+def _pairs_in(path: Path) -> list[tuple[str, str, str]]:
+    try:
+        table = parse_round_trips(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"round_trips: {path.name} cannot be read: {error.strerror}") from error
+    return [
+        (*sorted(pair), f"{round(seconds * 1e6)}us")  # type: ignore[misc]
+        for pair, seconds in table.seconds.items()
+    ]

@@ -1,0 +1,365 @@
+"""The simulated world: one virtual clock, the gateways, engines, users and the network between them, and what goes wrong.
+
+It plays one run of a scenario and hands back everything that was seen. One seed, one story.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from gateway.core.vocabulary import (
+    GatewayId,
+    ModelName,
+    PeerSpec,
+    RegionName,
+    ReplicaId,
+    ReplicaSpec,
+    TenantName,
+)
+from loadgen.engine.model import EngineConfig
+from loadgen.report import PrefixTokens, RequestRecord
+from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.checkers import Counts, Watch
+from loadgen.simulator.chronicle import Chronicle
+from loadgen.simulator.clients import ClientGroup, GroupConfig, Town, record_of
+from loadgen.simulator.engines import SimEngine
+from loadgen.simulator.faults import Fault, FaultKind
+from loadgen.simulator.gateways import GatewaySpec, SimGateway, Surroundings
+from loadgen.simulator.network import Network
+from loadgen.simulator.scenario import ClientsSection, RunSection, Scenario
+
+_SECOND_NS = 1_000_000_000
+_SETTLE_NS = 2 * _SECOND_NS
+_SERVICE_NS = 60 * _SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSample:
+    """One region at one moment."""
+
+    at_ns: int
+    queue: int
+    """Requests that wait at its gateways."""
+    outstanding: tuple[int, ...]
+    """At each of its engines, running or waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything that one run gave."""
+
+    run: RunSection
+    records: tuple[RequestRecord, ...]
+    counts: Counts
+    outcomes: dict[str, int]
+    samples: dict[RegionName, list[RegionSample]]
+    prefix_tokens: dict[RegionName, PrefixTokens]
+    """Of each region's engines, from the end of the warm-up."""
+    digest: str
+    events: int
+    """That gateway cores took in."""
+    simulated_ns: int
+
+
+class World:
+    """One run of one scenario."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        run: RunSection,
+        *,
+        every_invariant: bool = False,
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        self.watch = Watch(every_invariant=every_invariant)
+        self.chronicle = Chronicle(on_line)
+        self._scenario = scenario
+        self._run = run
+        self._agenda = Agenda()
+        config = scenario.network.as_config()
+        self._network = Network(self._agenda, scenario.round_trips_ns(), config, self._rng("network"))
+        self._engines: dict[ReplicaId, SimEngine] = {}
+        self._around = Surroundings(
+            self._agenda,
+            self._network,
+            self._engines,
+            self.watch,
+            self.chronicle,
+            self._rng("faults"),
+            scenario.probe_interval,
+            scenario.request_deadline,
+        )
+        self._gateways = self._around.gateways
+        self._build_gateways()
+        self._ways_in = {RegionName(region): self._nearest_gateways(RegionName(region)) for region in scenario.regions}
+        self._turns: Counter[RegionName] = Counter()
+        self._active: Counter[tuple[FaultKind, str, str]] = Counter()
+        self._town = self._build_town()
+        self._groups = [self._group(number, section) for number, section in enumerate(scenario.clients)]
+        self._samples: dict[RegionName, list[RegionSample]] = {RegionName(region): [] for region in scenario.regions}
+        self._prefix_tokens_before: dict[RegionName, PrefixTokens] = {}
+
+    @property
+    def now_ns(self) -> int:
+        return self._agenda.now_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When the run is over at the latest, before anything is checked."""
+        return self._scenario.duration + self._scenario.drain
+
+    def play(self, on_progress: Callable[[int], None] | None = None) -> Story:
+        """From the first start to the end of the drain. Raises Broken if something does not hold."""
+        self._start()
+        step_ns = self._scenario.sample
+        while self.now_ns < self._scenario.duration or (self.now_ns < self.end_ns and not self._is_quiet()):
+            self._agenda.run_until(self.now_ns + step_ns)
+            if on_progress is not None:
+                on_progress(self.now_ns)
+        return self._story()
+
+    def check_the_end(self) -> None:
+        """After `play`: all is answered, nothing is left, and whoever asks now is served. Raises Broken."""
+        self._settle()
+        unanswered = [group.config.number for group in self._groups]
+        for group in self._groups:
+            group.check_service(lambda ask: unanswered.remove(ask.group))
+        limit_ns = self.now_ns + _SERVICE_NS
+        while unanswered and self.now_ns < limit_ns:
+            self._agenda.run_until(self.now_ns + _SECOND_NS)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._agenda.run_until(self.now_ns + _SETTLE_NS)
+        owned = sum(gateway.owned_requests for gateway in self._gateways.values())
+        self.watch.expect_quiet(self._engines.values(), self._town.open_asks.values(), owned, self.now_ns)
+
+    # Building
+
+    def _rng(self, name: str) -> random.Random:
+        return random.Random(f"{self._scenario.seed}/{name}")
+
+    def _build_gateways(self) -> None:
+        fleet = self._scenario.fleet()
+        for owned in fleet.values():
+            for spec, engine in owned:
+                self._engines[spec.replica_id] = SimEngine(spec, engine, self._agenda)
+        if self._run.system.is_global:
+            fleet = self._as_one(fleet)
+        places = {gateway_id: self._scenario.place(_region_of(gateway_id)) for gateway_id in fleet}
+        seeds = self._rng("cores")
+        for gateway_id, owned in fleet.items():
+            peers = tuple(PeerSpec(other, place) for other, place in places.items() if other != gateway_id)
+            spec = GatewaySpec(
+                gateway_id,
+                places[gateway_id],
+                tuple(replica for replica, _ in owned),
+                peers,
+                self._scenario.policy_of(_region_of(gateway_id)),
+                self._run.as_config(),
+            )
+            self._gateways[gateway_id] = SimGateway(spec, self._around, seed=seeds.randrange(2**32))
+
+    def _as_one(
+        self, fleet: dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]
+    ) -> dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]:
+        """All replicas behind one gateway."""
+        region = self._scenario.balancer_region or next(iter(self._scenario.regions))
+        first = next(gateway_id for gateway_id in fleet if _region_of(gateway_id) == region)
+        return {first: [replica for owned in fleet.values() for replica in owned]}
+
+    def _nearest_gateways(self, region: RegionName) -> list[list[SimGateway]]:
+        """Those at the same distance together, the nearest first."""
+        by_distance: dict[int, list[SimGateway]] = {}
+        for gateway in self._gateways.values():
+            by_distance.setdefault(self._network.round_trip_ns(region, gateway.region), []).append(gateway)
+        return [by_distance[distance] for distance in sorted(by_distance)]
+
+    def _build_town(self) -> Town:
+        scenario = self._scenario
+        engine = next(iter(self._engines.values())).config
+        block_bytes = engine.block_tokens * 4
+        return Town(
+            self._agenda,
+            self._network,
+            self.watch,
+            self.chronicle,
+            self._ingress_of,
+            ModelName(scenario.model),
+            block_bytes,
+            scenario.prefix_block // block_bytes,
+            scenario.duration,
+            scenario.pause_after_failure,
+        )
+
+    def _ingress_of(self, region: RegionName) -> SimGateway | None:
+        """The nearest gateway that is up; siblings take turns."""
+        for near in self._ways_in[region]:
+            up = [gateway for gateway in near if gateway.is_up]
+            if up:
+                self._turns[region] += 1
+                return up[self._turns[region] % len(up)]
+        return None
+
+    def _group(self, number: int, section: ClientsSection) -> ClientGroup:
+        arrivals = section.arrivals
+        config = GroupConfig(
+            number,
+            RegionName(section.region),
+            TenantName(section.tenant),
+            section.clients,
+            arrivals.as_curve() if arrivals else None,
+            arrivals.variation if arrivals else 1.0,
+            section.patience,
+            section.impatient_share,
+        )
+        return ClientGroup(config, self._scenario.workload(section.workload), self._town, self._rng(f"clients {number}"))
+
+    # Playing
+
+    def _start(self) -> None:
+        interval_ns = self._scenario.probe_interval
+        for number, gateway in enumerate(self._gateways.values()):
+            gateway.start(interval_ns * number // len(self._gateways))
+        for section in self._scenario.faults:
+            fault = section.as_fault()
+            for from_ns, to_ns in fault.spans():
+                self._agenda.at(from_ns, self._strike, fault)
+                self._agenda.at(to_ns, self._heal, fault)
+        for group in self._groups:
+            group.start()
+        self._agenda.at(self._scenario.warm_up, self._end_warm_up)
+        self._sample()
+
+    def _end_warm_up(self) -> None:
+        self._prefix_tokens_before = self._prefix_tokens()
+
+    def _sample(self) -> None:
+        now_ns = self.now_ns
+        self.watch.look_for_idle_engines(self._engines, now_ns)
+        queues: Counter[RegionName] = Counter()
+        for gateway in self._gateways.values():
+            queues[gateway.region] += gateway.waiting
+        outstanding: dict[RegionName, list[int]] = {region: [] for region in self._samples}
+        for engine in self._engines.values():
+            outstanding[engine.spec.place.region].append(engine.outstanding)
+        for region, samples in self._samples.items():
+            samples.append(RegionSample(now_ns, queues[region], tuple(outstanding[region])))
+        if now_ns < self._scenario.duration:
+            self._agenda.after(self._scenario.sample, self._sample)
+
+    def _is_quiet(self) -> bool:
+        return (
+            not self._town.open_asks
+            and not self._active.total()
+            and not any(gateway.owned_requests for gateway in self._gateways.values())
+            and not any(engine.outstanding for engine in self._engines.values())
+        )
+
+    # Faults
+
+    def _strike(self, fault: Fault) -> None:
+        """Faults of one kind at one place may overlap: it is hit by the first and healed by the end of the last."""
+        self.chronicle.note(self.now_ns, f"fault {fault}")
+        key = fault.kind, fault.target, fault.other
+        self._active[key] += 1
+        if self._active[key] == 1:
+            self._change(fault, begins=True)
+
+    def _heal(self, fault: Fault) -> None:
+        self.chronicle.note(self.now_ns, f"healed {fault}")
+        key = fault.kind, fault.target, fault.other
+        self._active[key] -= 1
+        if not self._active[key]:
+            self._change(fault, begins=False)
+
+    def _change(self, fault: Fault, *, begins: bool) -> None:
+        if fault.kind.joins_regions:
+            self._change_way(fault, begins)
+        elif fault.kind.hits_replica:
+            self._change_engine(fault, self._engines[ReplicaId(fault.target)], begins)
+        elif GatewayId(fault.target) in self._gateways:  # a global balancer stands for all of them
+            self._change_gateway(fault, self._gateways[GatewayId(fault.target)], begins)
+
+    def _change_way(self, fault: Fault, begins: bool) -> None:
+        one, other = RegionName(fault.target), RegionName(fault.other)
+        ways = [(one, other)] if fault.kind is FaultKind.ONE_WAY_PARTITION else [(one, other), (other, one)]
+        for way in ways:
+            if fault.kind is FaultKind.SLOW_LINK:
+                self._network.slow(*way, fault.amount if begins else 1.0)
+            elif begins:
+                self._network.cut(*way)
+            else:
+                self._network.heal(*way)
+
+    def _change_engine(self, fault: Fault, engine: SimEngine, begins: bool) -> None:
+        if fault.kind is FaultKind.REPLICA_SLOW:
+            if engine.is_up or not begins:
+                engine.slow_down(round(100 * fault.amount) if begins else 100)
+        elif begins:
+            engine.crash()
+        else:
+            engine.restart()
+
+    def _change_gateway(self, fault: Fault, gateway: SimGateway, begins: bool) -> None:
+        match fault.kind:
+            case FaultKind.GATEWAY_CRASH:
+                gateway.crash() if begins else gateway.restart()
+            case FaultKind.HEARTBEAT_LOSS:
+                gateway.heartbeat_loss_share = fault.amount if begins else 0.0
+            case FaultKind.HEARTBEAT_DELAY:
+                gateway.heartbeat_delay_ns = round(fault.amount * _SECOND_NS) if begins else 0
+            case FaultKind.POLICY_UNREADABLE:
+                gateway.set_policy_readable(not begins)
+            case FaultKind.LATE_ANSWERS:
+                gateway.late_share = fault.amount if begins else 0.0
+            case (
+                FaultKind.REPLICA_CRASH
+                | FaultKind.REPLICA_SLOW
+                | FaultKind.PARTITION
+                | FaultKind.ONE_WAY_PARTITION
+                | FaultKind.SLOW_LINK
+            ):
+                raise AssertionError(f"{fault.kind} hits no gateway")
+            case _ as never:
+                assert_never(never)
+
+    # What it gave
+
+    def _prefix_tokens(self) -> dict[RegionName, PrefixTokens]:
+        found = {region: PrefixTokens(0, 0) for region in self._samples}
+        for engine in self._engines.values():
+            totals, region = engine.totals(), engine.spec.place.region
+            old = found[region]
+            found[region] = PrefixTokens(
+                old.queried + totals.prefix_query_tokens, old.hit + totals.prefix_hit_tokens
+            )
+        return found
+
+    def _story(self) -> Story:
+        before = self._prefix_tokens_before
+        prefix_tokens = {
+            region: replace(after, queried=after.queried - before[region].queried, hit=after.hit - before[region].hit)
+            for region, after in self._prefix_tokens().items()
+        }
+        unfinished = [record_of(ask, self._town) for ask in self._town.open_asks.values()]
+        return Story(
+            self._run,
+            (*self._town.records, *unfinished),
+            self.watch.counts,
+            dict(sorted(self._town.outcomes.items())),
+            self._samples,
+            prefix_tokens,
+            self.chronicle.digest(),
+            self.chronicle.events,
+            self.now_ns,
+        )
+
+
+def _region_of(gateway_id: GatewayId) -> str:
+    return gateway_id.rpartition("/")[0]

@@ -1,0 +1,116 @@
+"""A small real server with the pages that engines show of themselves, in the shapes that real ones were seen to have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from tests.fakes.engine import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    body: bytes = b""
+    status: int = 200
+
+
+HANGS = Page(status=0)
+"""Taken, and never answered."""
+NOT_THERE = Page(b'{"detail":"Not Found"}', 404)
+NO_METRICS = Page(b'{"error":{"code":501,"message":"This server does not support metrics endpoint.","type":"x"}}', 501)
+LOADING = Page(b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}', 503)
+
+
+@dataclass
+class PagesEngine:
+    """Answers GETs from `pages`; whatever is not there is 404."""
+
+    pages: dict[str, Page] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+    tally: Tally = field(default_factory=Tally)
+    keys: list[str] = field(default_factory=list)
+    url: str = ""
+
+    @asynccontextmanager
+    async def serving(self, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[PagesEngine]:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._answer)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+            self.url = f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
+            yield self
+        finally:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.asked[request.path] += 1
+        self.tally.add()
+        self.keys.append(request.headers.get("authorization", ""))
+        page = self.pages.get(request.path, NOT_THERE)
+        if page is HANGS:
+            await asyncio.Event().wait()
+        return web.Response(body=page.body, status=page.status)
+
+
+def vllm_page(*ranks: tuple[int, int], asleep: str = "", first_rank: int = 0) -> Page:
+    """vLLM's lines about (running, waiting) of each rank, between others that look alike."""
+    lines = ["# HELP vllm:num_requests_running Number of requests in model execution batches."]
+    for rank, (running, waiting) in enumerate(ranks, start=first_rank):
+        labels = f'engine="{rank}",model_name="tiny-qwen2"'
+        lines += [
+            f"vllm:num_requests_running{{{labels}}} {running}.0",
+            f"vllm:num_requests_waiting{{{labels}}} {waiting}.0",
+            f'vllm:num_requests_waiting_by_reason{{{labels},reason="capacity"}} 777.0',
+            f"vllm:kv_cache_usage_perc{{{labels}}} 0.{rank + 1}",
+            f"vllm:prefix_cache_queries_created{{{labels}}} 1.7952422058784962e+09",
+        ]
+        for state in ("awake", "weights_offloaded", "discard_all"):
+            value = float(state == (asleep or "awake"))
+            lines.append(f'vllm:engine_sleep_state{{{labels},sleep_state="{state}"}} {value}')
+    return Page("\n".join([*lines, ""]).encode())
+
+
+def sglang_loads(*ranks: tuple[int, int]) -> Page:
+    loads = [
+        {
+            "timestamp": 1795241000.1,
+            "dp_rank": rank,
+            "num_running_reqs": running,
+            "num_waiting_reqs": waiting,
+            "num_used_tokens": 51234,
+            "token_usage": 0.28,
+            "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0},
+        }
+        for rank, (running, waiting) in enumerate(ranks)
+    ]
+    return Page(json.dumps({"timestamp": "2026-11-21T06:00:00+00:00", "version": "0.5.23", "loads": loads}).encode())
+
+
+def llama_metrics(processing: int, deferred: int) -> Page:
+    return Page(
+        f"# HELP llamacpp:requests_processing Number of requests processing\n"
+        f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {processing}\n"
+        f"# HELP llamacpp:requests_deferred Number of requests deferred\n"
+        f"# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred {deferred}\n".encode()
+    )
+
+
+def llama_slots(*processing: bool) -> Page:
+    slots = [{"id": number, "n_ctx": 2048, "is_processing": each} for number, each in enumerate(processing)]
+    return Page(json.dumps(slots).encode())
+
+
+def model_list(*models: str, adapters: dict[str, str] | None = None) -> Page:
+    """As vLLM lists them: adapters name their parent."""
+    entries = [{"id": name, "object": "model", "root": name, "parent": None} for name in models]
+    entries += [{"id": name, "object": "model", "parent": parent} for name, parent in (adapters or {}).items()]
+    return Page(json.dumps({"object": "list", "data": entries}).encode())

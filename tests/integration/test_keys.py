@@ -1,0 +1,378 @@
+"""Clients with keys, over real sockets: who gets in, what each key may use up, and that nobody's secret is told."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+import yaml
+
+from gateway.config import JournalConfig, LimitsConfig, LogFormat, LoggingConfig, LogLevel
+from gateway.logs import make_logger
+from gateway.main import GatewayHandle, serve_gateway
+from gateway.security.keys import mint
+from tests.fakes.engine import (
+    DONE,
+    GOOD_ANSWER,
+    GOOD_STREAM,
+    ROLE,
+    STOP,
+    FakeEngine,
+    answer,
+    stream,
+    stream_until,
+    token,
+)
+from tests.support.core import EU, MODEL, US
+from tests.support.gateways import CHAT, free_replicas, region_config, until, write_policy
+
+PATH = "/v1/chat/completions"
+LONG = [{"role": "user", "content": "w" * 2000}]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine().serving() as fake:
+        yield fake
+
+
+class House:
+    """A gateway with a keys file, its log, and a client."""
+
+    def __init__(self, folder: Path, session: aiohttp.ClientSession) -> None:
+        self.keys_file = folder / "keys.yaml"
+        self.entries: dict[str, dict[str, object]] = {}
+        self.session = session
+        self.log = io.StringIO()
+        self.gateway: GatewayHandle
+        self.write_keys()
+
+    def add(self, key_id: str, tenant: str = "acme", **more: object) -> str:
+        key, kept = mint(key_id)
+        self.entries[key_id] = {"id": key_id, "hash": str(kept), "tenant": tenant, **more}
+        self.write_keys()
+        return key
+
+    def write_keys(self) -> None:
+        self.keys_file.write_text(yaml.safe_dump({"version": 1, "keys": list(self.entries.values())}))
+
+    @asynccontextmanager
+    async def open(self, engine: FakeEngine, folder: Path, **changes: Any) -> AsyncIterator[GatewayHandle]:
+        config = region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US))
+        config = replace(config, keys_file=self.keys_file, **changes)
+        logger = make_logger(LoggingConfig(LogFormat.JSON, LogLevel.DEBUG), config.gateway_id, self.log)
+        async with serve_gateway(config, log=logger) as self.gateway:
+            await until(lambda: free_replicas(self.gateway) == 1)
+            yield self.gateway
+
+    @asynccontextmanager
+    async def ask(self, key: str | None, path: str = PATH, **changes: object) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        body = io.BytesIO(json.dumps({**CHAT, **changes}).encode())
+        url = self.gateway.http_url + path
+        async with self.session.post(url, data=body, headers=headers) as response:
+            yield response
+
+    async def status(self, key: str | None, path: str = PATH, **changes: object) -> tuple[int, str]:
+        async with self.ask(key, path, **changes) as response:
+            body = await response.read()
+        return (200, "") if response.status == 200 else (response.status, json.loads(body)["error"]["code"])
+
+    def request_lines(self) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        return [line for line in lines if line["event"] == "request"]
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with aiohttp.ClientSession() as session:
+        yield House(tmp_path, session)
+
+
+class TestGettingIn:
+    async def test_a_key_opens_the_door_and_says_who_asks(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tenant="acme")
+        async with house.open(engine, tmp_path):
+            assert await house.status(key) == (200, "")
+            assert house.request_lines()[0]["tenant"] == "acme"
+        assert not {"authorization", "x-api-key"} & set(engine.received[0].headers)
+
+    async def test_nothing_else_does_and_why_is_not_told(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a")
+        off = house.add("off", disabled=True)
+        late = house.add("late", expires="2020-01-01")
+        answers = []
+        async with house.open(engine, tmp_path):
+            for wrong in (None, "", "sk-1", key[:-1] + "x", key.replace("ns-a-", "ns-b-"), off, late):
+                async with house.ask(wrong) as response:
+                    answers.append((response.status, response.headers["www-authenticate"], await response.read()))
+        assert len(set(answers)) == 1
+        assert answers[0][:2] == (401, "Bearer")
+        assert json.loads(answers[0][2])["error"]["code"] == "invalid_api_key"
+        assert engine.received == []
+
+    async def test_every_client_route_asks_and_health_does_not(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        async with house.open(engine, tmp_path) as gateway:
+            for method, path in (("GET", "/v1/models"), ("GET", "/nowhere"), ("POST", "/v1/embeddings"), ("PUT", PATH)):
+                async with house.session.request(method, gateway.http_url + path) as response:
+                    assert response.status == 401, path
+            for path in ("/health", "/ready"):
+                async with house.session.get(gateway.http_url + path) as response:
+                    assert response.status == 200, path
+
+    async def test_the_clients_that_people_use(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key = house.add("a")
+        async with house.open(engine, tmp_path) as gateway:
+            async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key=key, max_retries=0) as right:
+                assert [model.id async for model in await right.models.list()] == [MODEL]
+            async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key="no", max_retries=0) as wrong:
+                with pytest.raises(openai.AuthenticationError):
+                    await wrong.chat.completions.create(model=MODEL, messages=[])
+
+    async def test_in_anthropics_dialect(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key = house.add("a", models=["llama"])
+        headers = {"anthropic-version": "2023-06-01"}
+        body = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+        async with house.open(engine, tmp_path) as gateway:
+            url = f"{gateway.http_url}/v1/messages"
+            async with house.session.post(url, json=body, headers={**headers, "x-api-key": "no"}) as response:
+                assert response.status == 401
+                refused = await response.json()
+                assert (refused["type"], refused["error"]["type"]) == ("error", "authentication_error")
+            engine.plays(answer())
+            async with house.session.post(url, json=body, headers={**headers, "x-api-key": key}) as response:
+                assert response.status == 200
+
+    async def test_a_header_names_the_tenant_only_where_it_is_trusted(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tenant="acme")
+        for trusted, expected in ((False, "acme"), (True, "beta")):
+            async with house.open(engine, tmp_path, trust_tenant_header=trusted) as gateway:
+                headers = {"authorization": f"Bearer {key}", "x-nightside-tenant": "beta"}
+                url = gateway.http_url + PATH
+                async with house.session.post(url, data=json.dumps(CHAT).encode(), headers=headers) as response:
+                    assert response.status == 200
+                    await response.read()
+            assert house.request_lines()[-1]["tenant"] == expected
+
+    async def test_a_changed_file_holds_from_then_on(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        old = house.add("old")
+        async with house.open(engine, tmp_path) as gateway:
+            del house.entries["old"]
+            new = house.add("new")
+            assert await gateway.reloader.reload() == []
+            assert await house.status(old) == (401, "invalid_api_key")
+            assert await house.status(new) == (200, "")
+            house.keys_file.write_text("keys: 5\n")
+            assert await gateway.reloader.reload() == ["keys"]
+            assert await house.status(new) == (200, "")
+        assert "RELOAD REFUSED" in house.log.getvalue()
+
+
+class TestWhatAKeyMayUse:
+    async def test_models(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        some, other = house.add("some", models=[MODEL]), house.add("other", models=["else"])
+        async with house.open(engine, tmp_path) as gateway:
+            assert await house.status(some) == (200, "")
+            assert await house.status(other) == (404, "model_not_found")
+            for key, names in ((some, [MODEL]), (other, [])):
+                headers = {"authorization": f"Bearer {key}"}
+                async with house.session.get(f"{gateway.http_url}/v1/models", headers=headers) as response:
+                    assert [each["id"] for each in (await response.json())["data"]] == names
+                async with house.session.get(f"{gateway.http_url}/v1/models/{MODEL}", headers=headers) as response:
+                    assert response.status == (200 if names else 404)
+
+    async def test_places(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        here = house.add("here", process={"regions": [US.region]})
+        elsewhere = house.add("elsewhere", process={"jurisdictions": [EU.jurisdiction]})
+        async with house.open(engine, tmp_path):
+            assert await house.status(here) == (200, "")
+            assert await house.status(elsewhere) == (421, "residency_ingress")
+
+    async def test_requests_at_once(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key, other = house.add("a", concurrency=1), house.add("b")
+        go_on = asyncio.Event()
+        engine.plays(stream_until(go_on, (ROLE, token("x")), (STOP, DONE)), stream(*GOOD_STREAM))
+        async with house.open(engine, tmp_path):
+            async with house.ask(key) as running:
+                await running.content.readany()
+                async with house.ask(key) as refused:
+                    assert (refused.status, float(refused.headers["retry-after"]) > 0) == (429, True)
+                    assert (await refused.json())["error"]["code"] == "concurrency_exceeded"
+                assert await house.status(other) == (200, "")
+                go_on.set()
+                await running.read()
+            assert await house.status(key) == (200, "")
+
+    async def test_a_client_that_leaves_gives_its_place_back(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", concurrency=1)
+        engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))), stream(*GOOD_STREAM))
+        async with house.open(engine, tmp_path) as gateway:
+            async with house.ask(key) as running:
+                await running.content.readany()
+                running.close()
+            await engine.aborted.reaches(1)
+            await until(lambda: gateway.driver.open_requests == 0)
+            while (await house.status(key))[0] == 429:
+                pass
+            assert await house.status(key) == (200, "")
+
+    async def test_requests_per_minute(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key = house.add("a", requests_per_minute=2)
+        async with house.open(engine, tmp_path):
+            async with house.ask(key) as first:
+                await first.read()
+                assert first.headers["x-ratelimit-limit-requests"] == "2"
+                assert first.headers["x-ratelimit-remaining-requests"] == "1"
+                assert first.headers["x-ratelimit-reset-requests"].endswith("s")
+            assert await house.status(key) == (200, "")
+            async with house.ask(key) as refused:
+                assert refused.status == 429
+                assert (await refused.json())["error"] == {
+                    "message": "This key has used up its requests per minute.",
+                    "type": "rate_limit_error",
+                    "param": None,
+                    "code": "request_rate_exceeded",
+                }
+                wait_ms = int(refused.headers["retry-after-ms"])
+                assert 0 < wait_ms <= 30_000
+                assert int(refused.headers["retry-after"]) == -(-wait_ms // 1000)
+                assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+        assert len(engine.received) == 2
+
+    async def test_tokens_per_minute_are_set_aside_and_then_counted(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=2000)
+        gate = asyncio.Event()
+        engine.plays(stream_until(gate, GOOD_STREAM[:2], GOOD_STREAM[2:]), stream(*GOOD_STREAM))
+        async with house.open(engine, tmp_path):
+            async with house.ask(key, max_tokens=1900) as running:
+                assert int(running.headers["x-ratelimit-remaining-tokens"]) < 100
+                async with house.ask(key, max_tokens=1900) as refused:
+                    assert refused.status == 429
+                    assert (await refused.json())["error"]["code"] == "token_rate_exceeded"
+                    assert 0 < int(refused.headers["retry-after-ms"]) <= 60_000
+                gate.set()
+                await running.read()
+            async with house.ask(key, max_tokens=1900) as after:
+                left = int(after.headers["x-ratelimit-remaining-tokens"])
+                prompt = -(-len(json.dumps(CHAT["messages"])) // 4)
+                assert abs(left - (2000 - 22 - 6 - 1900 - prompt)) <= 5, "28 tokens, as the engine counted them"
+
+    async def test_what_was_used_beyond_what_was_set_aside_is_a_debt(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=20)
+        async with house.open(engine, tmp_path):
+            assert await house.status(key, max_tokens=1) == (200, "")
+            assert await house.status(key, max_tokens=1) == (429, "token_rate_exceeded")
+
+    async def test_without_a_limit_of_its_own_a_request_sets_the_configured_tokens_aside(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=2000)
+        async with house.open(engine, tmp_path, limits=LimitsConfig(output_tokens_reserved=700)):
+            async with house.ask(key) as response:
+                assert 1250 < int(response.headers["x-ratelimit-remaining-tokens"]) < 1300
+
+    async def test_what_nobody_got_costs_nothing(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key = house.add("a", tokens_per_minute=2000)
+        engine.plays(answer(400, b'{"error":{"message":"no"}}'), answer(body=GOOD_ANSWER))
+        async with house.open(engine, tmp_path):
+            async with house.ask(key, max_tokens=1900) as refused:
+                assert refused.status == 400
+            async with house.ask(key, max_tokens=100, stream=False) as response:
+                assert int(response.headers["x-ratelimit-remaining-tokens"]) > 1800
+
+    async def test_a_key_without_limits_is_told_of_none(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key = house.add("a")
+        async with house.open(engine, tmp_path), house.ask(key) as response:
+            assert [name for name in response.headers if name.lower().startswith("x-ratelimit")] == []
+
+
+class TestKeepingApart:
+    async def test_tenants_and_cache_salts_share_no_knowledge_of_prompts(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        acme, acme_too, beta = house.add("a", "acme"), house.add("a2", "acme"), house.add("b", "beta")
+        async with house.open(engine, tmp_path):
+            for key, more in ((acme, {}), (acme_too, {}), (beta, {}), (acme, {"cache_salt": "s"}), (beta, {})):
+                assert await house.status(key, messages=LONG, **more) == (200, "")
+        assert [line["matched_share"] for line in house.request_lines()] == [0, 1, 0, 0, 1]
+
+    async def test_no_secret_and_no_prompt_is_ever_told(
+        self, house: House, engine: FakeEngine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        journal = tmp_path / "journal"
+        key = house.add("a", requests_per_minute=8)
+        engine.plays(
+            stream(*GOOD_STREAM),
+            answer(500, b"w" * 50),
+            answer(400, b'{"error":{"message":"wwwwww"}}'),
+            stream(*GOOD_STREAM),
+        )
+        async with house.open(engine, tmp_path, journal=JournalConfig(journal)) as gateway:
+            for shown in (key, key, key, key, "ns-a-" + "5ec2e7" * 10 + "5ec2", None):
+                await house.status(shown, messages=LONG)
+            url = gateway.http_url + PATH
+            for headers, body in (
+                ({"authorization": f"Bearer {key}"}, b'{"model": "llama", "messages": "wwww'),
+                ({"authorization": f"Bearer {key}", "cookie": "5ec2e7=" + "w" * 20_000}, b"{}"),
+                ({"authorization": f"Basic {key}"}, b"{}"),
+                ({"x-api-key": key, "x-nightside-tenant": "w w"}, b'{"model": "else", "messages": "wwww"}'),
+            ):
+                async with house.session.post(url, data=body, headers=headers) as response:
+                    assert response.status >= 400
+            reader, writer = await asyncio.open_connection(gateway.http_address.host, gateway.http_address.port)
+            writer.write(f"POST {PATH} HTTP/1.1\r\nauthorization : Bearer {key}\r\nbroken\r\n\r\n".encode())
+            assert b" 400 " in await reader.readline()
+            writer.close()
+            async with house.session.get(f"{gateway.admin_url}/admin/state") as response:
+                state = await response.text()
+            async with house.session.get(f"{gateway.admin_url}/metrics") as response:
+                state += await response.text()
+        told = state + house.log.getvalue() + "".join(capfd.readouterr())
+        told += "".join(path.read_text() for path in journal.iterdir())
+        assert house.request_lines(), "there is something to look at"
+        secret = key.rpartition("-")[2]
+        digest = str(house.entries["a"]["hash"]).rpartition(":")[2]
+        for hidden in (secret, "5ec2e7", digest, "Bearer", "authorization", "wwww"):
+            assert hidden not in told, hidden
+
+
+class TestOperators:
+    async def test_with_a_token_nothing_but_health_is_shown_without_it(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a")
+        async with house.open(engine, tmp_path, admin_token="t0ken") as gateway:
+            for shown, expected in ((None, 401), ("t0ke", 401), ("t0kenn", 401), (key, 401), ("t0ken", 200)):
+                headers = {} if shown is None else {"authorization": f"Bearer {shown}"}
+                for path in ("/metrics", "/admin/state"):
+                    async with house.session.get(gateway.admin_url + path, headers=headers) as response:
+                        assert (response.status, path) == (expected, path)
+                        assert (await response.read() == b"") is False
+            async with house.session.post(f"{gateway.admin_url}/admin/lockdown", json={"active": True}) as response:
+                assert response.status == 401
+            for path in ("/health", "/ready"):
+                async with house.session.get(gateway.admin_url + path) as response:
+                    assert response.status == 200

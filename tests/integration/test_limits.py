@@ -1,0 +1,346 @@
+"""Every bound on what clients may cost, reached over a real socket through the key of the region file that sets it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.config import LimitsConfig
+from gateway.core.config import CoreConfig, QueueConfig
+from gateway.core.vocabulary import RequestId
+from gateway.main import GatewayHandle, serve_gateway
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token
+from tests.support.core import MS, SECOND, US
+from tests.support.gateways import ask, free_replicas, region_config, until, write_policy
+
+PATH = "/v1/chat/completions"
+BODY = b'{"model": "llama", "messages": [{"role": "user", "content": "hi"}], "stream": true}'
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine().serving() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as made:
+        yield made
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path,
+    engine: FakeEngine,
+    *,
+    queue: QueueConfig | None = None,
+    trust_tenant_header: bool = False,
+    **limits: int,
+) -> AsyncIterator[GatewayHandle]:
+    config = replace(
+        region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US)),
+        limits=LimitsConfig(**limits),
+        core=CoreConfig(queue=queue or QueueConfig()),
+        trust_tenant_header=trust_tenant_header,
+    )
+    async with serve_gateway(config) as gateway:
+        await until(lambda: free_replicas(gateway) == 1)
+        yield gateway
+
+
+class Wire:
+    """A client that says exactly what a test wants."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes | str) -> None:
+        self.writer.write(data.encode() if isinstance(data, str) else data)
+
+    def post(self, *headers: str) -> None:
+        lines = [f"POST {PATH} HTTP/1.1", "host: x", f"content-length: {len(BODY)}", *headers]
+        self.send("\r\n".join([*lines, "", ""]).encode() + BODY)
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
+
+    async def refusal(self) -> tuple[int, str]:
+        status, headers, body = await self.answer()
+        assert headers["content-type"] == "application/json"
+        code: str = json.loads(body)["error"]["code"]
+        return status, code
+
+    async def is_closed(self) -> bool:
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+
+@asynccontextmanager
+async def wire(gateway: GatewayHandle, unread_bytes_max: int = 2**16) -> AsyncIterator[Wire]:
+    address = gateway.http_address
+    reader, writer = await asyncio.open_connection(address.host, address.port, limit=unread_bytes_max)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+async def refused(response: aiohttp.ClientResponse) -> tuple[int, str]:
+    error = (await response.json())["error"]
+    return response.status, error["code"]
+
+
+class TestBodies:
+    async def test_one_body(self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+        async with serving(tmp_path, engine, body_max_bytes=1000) as gateway:
+            async with ask(session, gateway.http_url, pad="x" * 1000) as response:
+                assert await refused(response) == (413, "body_too_large")
+            async with ask(session, gateway.http_url, pad="x" * 500) as response:
+                assert response.status == 200
+        assert len(engine.received) == 1
+
+    async def test_a_body_of_unknown_length_is_measured_as_it_comes(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b" " * 500
+
+        async with serving(tmp_path, engine, body_max_bytes=1000) as gateway:
+            async with session.post(gateway.http_url + PATH, data=endless()) as response:
+                assert await refused(response) == (413, "body_too_large")
+
+    async def test_all_bodies_together(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        go_on = asyncio.Event()
+        engine.plays(stream_until(go_on, (ROLE, token("x")), (STOP, DONE)))
+        async with serving(tmp_path, engine, bodies_held_max_bytes=1500) as gateway:
+            async with ask(session, gateway.http_url, pad="x" * 900) as first:
+                await first.content.readany()
+                async with ask(session, gateway.http_url, pad="x" * 900) as second:
+                    assert await refused(second) == (503, "gateway_full")
+                    assert float(second.headers["retry-after"]) > 0
+                go_on.set()
+                await first.read()
+            async with ask(session, gateway.http_url, pad="x" * 900) as third:
+                assert third.status == 200
+
+    async def test_requests_at_once(self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+        engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))
+        async with serving(tmp_path, engine, requests_max=1) as gateway:
+            async with ask(session, gateway.http_url) as first:
+                await first.content.readany()
+                async with ask(session, gateway.http_url) as second:
+                    assert await refused(second) == (503, "gateway_full")
+
+    async def test_one_that_takes_too_long(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, client_stall_ns=20 * MS) as gateway, wire(gateway) as client:
+            client.send(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{")
+            assert await client.refusal() == (408, "body_timeout")
+
+    async def test_prompt_blocks_that_are_compared(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))
+        long = [{"role": "user", "content": "x" * 5000}]
+        for blocks_max, expected in ((3, 3), (4096, 19)):
+            async with serving(tmp_path, engine, prompt_blocks_max=blocks_max) as gateway:
+                async with ask(session, gateway.http_url, messages=long) as response:
+                    await response.content.readany()
+                    running = gateway.core.requests[RequestId(response.headers["x-request-id"])]
+                    assert running.profile.prefix_blocks == expected
+
+
+class TestHeaders:
+    async def test_one_line(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, header_line_max_bytes=2000) as gateway, wire(gateway) as client:
+            client.post(f"x-long: {'y' * 2500}")
+            assert await client.refusal() == (431, "headers_too_large")
+            assert await client.is_closed()
+        assert engine.received == []
+
+    async def test_the_request_line(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, header_line_max_bytes=2000) as gateway, wire(gateway) as client:
+            client.send(f"GET /v1/models?{'y' * 2500} HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert await client.refusal() == (431, "headers_too_large")
+
+    async def test_how_many(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, header_count_max=20) as gateway, wire(gateway) as client:
+            client.post(*[f"x-{number}: y" for number in range(30)])
+            assert await client.refusal() == (431, "headers_too_large")
+            assert await client.is_closed()
+
+    async def test_all_of_them_at_once(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, headers_max_bytes=2000) as gateway, wire(gateway) as client:
+            client.post(*[f"x-{number}: {'y' * 100}" for number in range(30)])
+            assert await client.refusal() == (431, "headers_too_large")
+
+    async def test_all_of_them_piece_by_piece(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, headers_max_bytes=2000) as gateway, wire(gateway) as client:
+            client.send(f"POST {PATH} HTTP/1.1\r\n")
+            for number in range(30):
+                client.send(f"x-{number}: {'y' * 100}\r\n")
+                await client.writer.drain()
+            assert await client.refusal() == (431, "headers_too_large")
+            assert await client.is_closed()
+
+    @pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
+    async def test_a_client_that_drips_them_is_told_and_closed(
+        self, tmp_path: Path, engine: FakeEngine, first: bytes
+    ) -> None:
+        async with serving(tmp_path, engine, headers_wait_ns=100 * MS) as gateway, wire(gateway) as client:
+            if first:
+                client.send(first)
+                assert (await client.answer())[0] == 200
+            client.send(f"POST {PATH} HTTP/1.1\r\nx-slow: ")
+            dripping = asyncio.get_running_loop().create_task(self.drip(client))
+            assert await client.refusal() == (408, "headers_timeout")
+            assert await client.is_closed()
+            dripping.cancel()
+
+    async def drip(self, client: Wire) -> None:
+        while True:
+            client.send(b"y")
+            await asyncio.sleep(0.01)
+
+    async def test_headers_in_time_are_not_held_against_a_slow_answer(self, tmp_path: Path, engine: FakeEngine) -> None:
+        go_on = asyncio.Event()
+        engine.plays(stream_until(go_on, (ROLE, token("x")), (STOP, DONE)))
+        async with serving(tmp_path, engine, headers_wait_ns=300 * MS) as gateway, wire(gateway) as client:
+            for line in (f"POST {PATH} HTTP/1.1", "host: x", "x-more: y", f"content-length: {len(BODY)}"):
+                client.send(f"{line}\r\n")
+                await asyncio.sleep(0.001)
+            client.send(b"\r\n" + BODY)
+            assert (await client.reader.readline()).split()[1] == b"200"
+            await asyncio.sleep(0.4)
+            go_on.set()
+            assert await client.reader.readuntil(DONE)
+
+    async def test_what_is_no_http_is_refused_in_our_words(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine) as gateway, wire(gateway) as client:
+            client.send(b"\x16\x03\x01 secret\r\n\r\n")
+            assert await client.refusal() == (400, "invalid_request")
+
+
+class TestConnections:
+    async def test_how_many_may_be_open(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        async with serving(tmp_path, engine, connections_max=2) as gateway, AsyncExitStack() as stack:
+            taken = [await stack.enter_async_context(wire(gateway)) for _ in range(2)]
+            for client in taken:
+                client.send(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert (await client.answer())[0] == 200
+            late = await stack.enter_async_context(wire(gateway))
+            late.post()
+            status, headers, body = await late.answer()
+            assert (status, json.loads(body)["error"]["code"]) == (503, "too_many_connections")
+            assert float(headers["retry-after"]) > 0
+            assert await late.is_closed()
+            taken[0].writer.transport.abort()
+            while True:
+                async with wire(gateway) as again:
+                    again.send(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                    if (await again.answer())[0] == 200:
+                        break
+
+    async def test_a_silent_one_is_closed(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, idle_connection_ns=50 * MS) as gateway, wire(gateway) as client:
+            assert await client.is_closed()
+
+    async def test_a_client_that_reads_nothing_holds_up_its_engine_and_is_then_given_up(
+        self, tmp_path: Path, engine: FakeEngine
+    ) -> None:
+        sent = 0
+
+        async def pour(exchange: Exchange) -> None:
+            nonlocal sent
+            await exchange.head()
+            await exchange.send(ROLE)
+            while True:
+                piece = token("x" * 100_000)
+                await exchange.send(piece)
+                sent += len(piece)
+
+        engine.plays(pour)
+        async with serving(tmp_path, engine, client_stall_ns=200 * MS) as gateway, wire(gateway, 1) as client:
+            client.post()
+            await engine.aborted.reaches(1)
+            await until(lambda: gateway.driver.open_requests == 0)
+        assert sent < 64 << 20, "the engine was held up long before"
+
+
+class TestWaiting:
+    async def test_how_many_may_wait(self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+        async with serving(tmp_path, engine, queue=QueueConfig(length_max=1), trust_tenant_header=True) as gateway:
+            assert await self.behind_one_of_a(gateway, engine, session, "b") == (503, "queue_full")
+
+    async def test_how_many_of_one_tenant_may_wait(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        for tenant, expected in (("a", (429, "tenant_queue_full")), ("b", (200, ""))):
+            engine.waiting = 0
+            queue = QueueConfig(tenant_length_max=1)
+            async with serving(tmp_path, engine, queue=queue, trust_tenant_header=True) as gateway:
+                assert await self.behind_one_of_a(gateway, engine, session, tenant) == expected
+
+    async def behind_one_of_a(
+        self, gateway: GatewayHandle, engine: FakeEngine, session: aiohttp.ClientSession, tenant: str
+    ) -> tuple[int, str]:
+        """One request of tenant `a` waits when one of `tenant` comes; they are served once that one is in or out."""
+        engine.waiting = 1
+        await until(lambda: free_replicas(gateway) == 0)
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(self.status(session, gateway, "a"))
+            await until(lambda: len(gateway.core.waiting) == 1)
+            second = tasks.create_task(self.status(session, gateway, tenant))
+            await until(lambda: second.done() or len(gateway.core.waiting) == 2)
+            engine.waiting = 0
+        assert first.result() == (200, "")
+        return second.result()
+
+    async def status(self, session: aiohttp.ClientSession, gateway: GatewayHandle, tenant: str) -> tuple[int, str]:
+        headers = {"x-nightside-tenant": tenant}
+        async with session.post(gateway.http_url + PATH, data=BODY, headers=headers) as response:
+            await response.read()
+            return (200, "") if response.status == 200 else await refused(response)
+
+    async def test_how_long_one_may_wait(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        queue = QueueConfig(wait_max_ns=50 * MS)
+        async with serving(tmp_path, engine, queue=queue) as gateway:
+            engine.waiting = 1
+            await until(lambda: free_replicas(gateway) == 0)
+            async with ask(session, gateway.http_url) as response:
+                assert await refused(response) == (504, "queue_timeout")
+
+    async def test_how_long_one_may_take(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))
+        async with serving(tmp_path, engine, request_deadline_ns=SECOND // 5) as gateway:
+            async with ask(session, gateway.http_url) as response:
+                assert b'"code":"deadline_exceeded"' in await response.read()
+        await engine.aborted.reaches(1)
+
+
+async def test_within_all_bounds_it_is_served(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    async with serving(tmp_path, engine) as gateway, ask(session, gateway.http_url) as response:
+        assert await response.read() == b"".join(GOOD_STREAM)

@@ -1,0 +1,365 @@
+"""The unmodified OpenAI SDK against one gateway, and against one that forwards everything to the next region."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import openai
+import pytest
+from openai.types.responses import Response
+
+from gateway.config import GatewayConfig
+from gateway.core.config import QueueConfig
+from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.pooling import DIMENSIONS, embedding
+from loadgen.engine.tokens import Message, chat_prompt, continuation
+from tests.fakes.engine import FakeEngine
+from tests.support.core import EU, MODEL, MS, US
+from tests.support.gateways import free_replicas, until
+from tests.support.served import QUICK, SLOW, Served, in_thread, served
+
+HELLO = [{"role": "user", "content": "hello"}]
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+CHAT_TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
+TOOL = {"type": "function", "name": "weather", "parameters": WEATHER}
+
+Ports = Callable[[], int]
+
+
+def expected(*said: tuple[str, str], tokens: int = 6) -> str:
+    return continuation(MODEL, chat_prompt(Message(*each) for each in said), tokens).decode()
+
+
+HELLO_ANSWERED = expected(("user", "hello"))
+
+
+@pytest.fixture(params=[False, True], ids=["here", "across"])
+def across(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+async def up(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
+    async with served(tmp_path, unused_tcp_port_factory, across=across) as made:
+        yield made
+
+
+@pytest.fixture
+async def slow(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
+    async with served(tmp_path, unused_tcp_port_factory, across=across, engine=SLOW) as made:
+        yield made
+
+
+@asynccontextmanager
+async def client_of(up: Served, **options: object) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=up.openai_url, api_key="client", max_retries=0, **options) as client:  # type: ignore[arg-type]
+        yield client
+
+
+class TestChat:
+    async def test_whole(self, up: Served, across: bool) -> None:
+        async with client_of(up) as client:
+            raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=HELLO, max_tokens=6)  # type: ignore[arg-type]
+        answer = raw.parse()
+        assert answer.choices[0].message.content == HELLO_ANSWERED
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 6
+        assert answer._request_id
+        assert raw.headers["x-nightside-region"] == (EU.region if across else US.region)
+
+    async def test_streamed_with_usage(self, up: Served) -> None:
+        async with client_of(up) as client:
+            stream = await client.chat.completions.create(
+                model=MODEL,
+                messages=HELLO,  # type: ignore[arg-type]
+                max_completion_tokens=6,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            chunks = [chunk async for chunk in stream]
+        said = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
+        assert "".join(said) == HELLO_ANSWERED
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 6
+
+    async def test_blocking(self, up: Served) -> None:
+        def ask() -> None:
+            with openai.OpenAI(base_url=up.openai_url, api_key="client", max_retries=0) as client:
+                whole = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=6)  # type: ignore[call-overload]
+                chunks = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=6, stream=True)  # type: ignore[call-overload]
+                said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            assert whole.choices[0].message.content == said == HELLO_ANSWERED
+
+        await in_thread(ask)
+
+    async def test_a_tool_is_called(self, up: Served) -> None:
+        asked = {"model": MODEL, "messages": HELLO, "tools": [CHAT_TOOL], "tool_choice": "required"}
+        async with client_of(up) as client:
+            whole = await client.chat.completions.create(**asked)  # type: ignore[call-overload]
+            async with client.chat.completions.stream(**asked) as stream:
+                streamed = await stream.get_final_completion()
+        for completion in (whole, streamed):
+            assert completion.choices[0].finish_reason == "tool_calls"
+            (call,) = completion.choices[0].message.tool_calls
+            assert call.function.name == "weather"
+            assert set(json.loads(call.function.arguments)) == {"city", "days"}
+        assert [each.choices[0].message.tool_calls[0].id for each in (whole, streamed)]
+
+    async def test_plain_completions(self, up: Served) -> None:
+        async with client_of(up) as client:
+            whole = await client.completions.create(model=MODEL, prompt="once upon", max_tokens=5)
+        assert whole.choices[0].text == continuation(MODEL, b"once upon", 5).decode()
+
+
+class TestResponses:
+    async def ask(self, client: openai.AsyncOpenAI, said: str = "hello", **more: object) -> Response:
+        response = await client.responses.create(model=MODEL, input=said, max_output_tokens=6, **more)  # type: ignore[call-overload]
+        assert isinstance(response, Response)
+        return response
+
+    async def test_whole(self, up: Served) -> None:
+        async with client_of(up) as client:
+            response = await self.ask(client)
+        assert (response.output_text, response.status) == (HELLO_ANSWERED, "incomplete")
+        assert response.usage is not None
+        assert response.usage.output_tokens == 6
+
+    async def test_streamed(self, up: Served) -> None:
+        async with client_of(up) as client:
+            async with client.responses.stream(model=MODEL, input="hello", max_output_tokens=6) as stream:
+                events = [event async for event in stream]
+        kinds = [event.type for event in events]
+        assert kinds[:2] == ["response.created", "response.in_progress"]
+        assert kinds[-1] == "response.incomplete"
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == HELLO_ANSWERED
+        numbers = [event.sequence_number for event in events]  # type: ignore[union-attr]
+        assert numbers == list(range(len(events)))
+
+    async def test_one_follows_another(self, up: Served) -> None:
+        async with client_of(up) as client:
+            first = await self.ask(client)
+            second = await self.ask(client, "and then?", previous_response_id=first.id)
+            streamed = await client.responses.create(
+                model=MODEL, input="so?", max_output_tokens=6, previous_response_id=second.id, stream=True
+            )
+            events = [event async for event in streamed]
+            third = await self.ask(client, "well", previous_response_id=events[0].response.id)  # type: ignore[union-attr]
+        so_far = [("user", "hello"), ("assistant", HELLO_ANSWERED), ("user", "and then?")]
+        assert second.output_text == expected(*so_far)
+        so_far += [("assistant", second.output_text), ("user", "so?")]
+        assert third.output_text == expected(*so_far, ("assistant", expected(*so_far)), ("user", "well"))
+
+    async def test_they_are_looked_at_and_deleted_and_cannot_be_cancelled(self, up: Served) -> None:
+        async with client_of(up) as client:
+            made = await self.ask(client)
+            found = await client.responses.retrieve(made.id)
+            assert found.output_text == made.output_text
+            with pytest.raises(openai.BadRequestError, match="Cannot cancel"):
+                await client.responses.cancel(made.id)
+            await client.responses.delete(made.id)
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(made.id)
+
+    async def test_those_not_stored_are_not_known(self, up: Served) -> None:
+        async with client_of(up) as client:
+            made = await self.ask(client, store=False)
+            with pytest.raises(openai.NotFoundError) as caught:
+                await client.responses.retrieve(made.id)
+        assert caught.value.code == "response_not_found"
+
+    async def test_a_tool_is_called_and_its_answer_taken(self, up: Served) -> None:
+        async with client_of(up) as client:
+            asked = await self.ask(client, tools=[TOOL], tool_choice={"type": "function", "name": "weather"})
+            whole = await client.responses.create(  # type: ignore[call-overload]
+                model=MODEL, input="hello", tools=[TOOL], tool_choice="required"
+            )
+            async with client.responses.stream(
+                model=MODEL,
+                input="hello",
+                tools=[TOOL],  # type: ignore[list-item]
+                tool_choice="required",
+            ) as stream:
+                streamed = await stream.get_final_response()
+            (call,) = streamed.output
+            assert call.type == "function_call"
+            output = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+            answer = await client.responses.create(  # type: ignore[call-overload]
+                model=MODEL, input=[output], max_output_tokens=6, previous_response_id=whole.id
+            )
+        assert asked.output[0].type == whole.output[0].type == "function_call"
+        assert set(json.loads(call.arguments)) == {"city", "days"}
+        assert whole.output[0].arguments == call.arguments
+        assert answer.output_text == expected(("user", "hello"), ("assistant", call.arguments), ("tool", "rain"))
+
+    @pytest.mark.parametrize("more", [{"background": True}, {"conversation": "conv_1"}])
+    async def test_what_cannot_be_promised_is_refused(self, up: Served, more: dict[str, object]) -> None:
+        async with client_of(up) as client:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await self.ask(client, **more)
+        assert (caught.value.code, caught.value.param) == ("unsupported_parameter", next(iter(more)))
+
+
+async def test_a_stored_response_is_followed_where_it_was_made(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
+    """It was made abroad while home was busy; now home is free, and would know nothing of it."""
+    async with FakeEngine().serving() as home:
+        home.waiting = 1
+        ports = unused_tcp_port_factory
+        async with served(tmp_path, ports, across=True, engines=3, home_engine_urls=(home.url,)) as up:
+            async with client_of(up) as client:
+                made = await client.responses.create(model=MODEL, input="hello", max_output_tokens=6)
+                home.waiting = 0
+                await until(lambda: free_replicas(up.gateway) == 1)
+                for _ in range(6):
+                    assert (await client.responses.retrieve(made.id)).id == made.id
+                    then = await client.responses.create(
+                        model=MODEL, input="so?", max_output_tokens=6, previous_response_id=made.id
+                    )
+                    assert then.output_text == expected(
+                        ("user", "hello"), ("assistant", made.output_text), ("user", "so?")
+                    )
+        assert home.received == []
+
+
+async def test_no_tenant_reaches_another_s_response(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
+    def trusting(config: GatewayConfig) -> GatewayConfig:
+        return replace(config, trust_tenant_header=True)
+
+    async with served(tmp_path, unused_tcp_port_factory, change=trusting) as up:
+        async with (
+            client_of(up, default_headers={"x-nightside-tenant": "acme"}) as acme,
+            client_of(up, default_headers={"x-nightside-tenant": "other"}) as other,
+        ):
+            made = await acme.responses.create(model=MODEL, input="hello", max_output_tokens=6)
+            for reach in (
+                lambda: other.responses.retrieve(made.id),
+                lambda: other.responses.cancel(made.id),
+                lambda: other.responses.delete(made.id),
+                lambda: other.responses.create(model=MODEL, input="so?", previous_response_id=made.id),
+            ):
+                with pytest.raises(openai.NotFoundError) as caught:
+                    await reach()
+                assert caught.value.code == "response_not_found"
+            assert (await acme.responses.retrieve(made.id)).id == made.id
+
+
+class TestOtherCalls:
+    async def test_embeddings(self, up: Served) -> None:
+        async with client_of(up) as client:
+            packed = await client.embeddings.create(model=MODEL, input=["one", "two"])
+            plain = await client.embeddings.create(model=MODEL, input="one", encoding_format="float")
+        vector = embedding(MODEL, b"one", DIMENSIONS)
+        assert packed.data[0].embedding == pytest.approx(vector, rel=1e-6)
+        assert plain.data[0].embedding == vector
+        assert (len(packed.data), packed.usage.prompt_tokens) == (2, 2)
+
+    async def test_models(self, up: Served) -> None:
+        async with client_of(up) as client:
+            assert [model.id async for model in await client.models.list()] == [MODEL]
+            assert (await client.models.retrieve(MODEL)).id == MODEL
+            with pytest.raises(openai.NotFoundError) as caught:
+                await client.models.retrieve("nope")
+        assert caught.value.code == "model_not_found"
+
+
+class TestErrors:
+    async def test_each_has_its_type_its_code_and_its_request(self, up: Served) -> None:
+        async with client_of(up) as client:
+            with pytest.raises(openai.NotFoundError) as unknown:
+                await client.chat.completions.create(model="nope", messages=HELLO)  # type: ignore[arg-type]
+            with pytest.raises(openai.BadRequestError) as too_long:
+                await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=10**6)  # type: ignore[arg-type]
+            with pytest.raises(openai.BadRequestError) as reserved:
+                await client.chat.completions.create(
+                    model=MODEL,
+                    messages=HELLO,  # type: ignore[arg-type]
+                    extra_body={"kv_transfer_params": {}},
+                )
+            with pytest.raises(openai.NotFoundError) as nowhere:
+                await client.moderations.create(input="x")
+        assert unknown.value.code == "model_not_found"
+        assert too_long.value.param == "max_tokens"
+        assert (reserved.value.code, reserved.value.param) == ("unsupported_parameter", "kv_transfer_params")
+        assert nowhere.value.code == "not_found"
+        assert all(caught.value.request_id for caught in (unknown, too_long, reserved, nowhere))
+
+    async def test_an_engine_that_fails_is_a_502(self, up: Served) -> None:
+        up.engines[0].set_fault(Fault(FaultMode.ERROR_500))
+        async with client_of(up) as client:
+            with pytest.raises(openai.InternalServerError) as caught:
+                await client.chat.completions.create(model=MODEL, messages=HELLO)  # type: ignore[arg-type]
+        assert (caught.value.status_code, caught.value.code) == (502, "engine_failed")
+
+    @pytest.mark.parametrize("mode", [FaultMode.DIE_MIDSTREAM, FaultMode.ABORT_MIDSTREAM])
+    async def test_a_stream_that_breaks_off_raises(self, up: Served, mode: FaultMode) -> None:
+        up.engines[0].set_fault(Fault(mode))
+        async with client_of(up) as client:
+            chat = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)  # type: ignore[call-overload]
+            with pytest.raises(openai.APIError) as of_chat:
+                _ = [chunk async for chunk in chat]
+            response = await client.responses.create(model=MODEL, input="hello", stream=True)
+            with pytest.raises(openai.APIError) as of_responses:
+                _ = [event async for event in response]
+        assert of_chat.value.code == of_responses.value.code == "engine_failed_midstream"
+
+
+async def test_an_overfull_queue_is_retried_as_told(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
+    """The SDK waits as long as it is told and asks again; by then the engine answers."""
+
+    def hasty(config: GatewayConfig) -> GatewayConfig:
+        return replace(config, core=replace(config.core, queue=QueueConfig(wait_max_ns=50 * MS)))
+
+    async with FakeEngine().serving() as engine:
+        engine.waiting = 1
+        async with served(tmp_path, unused_tcp_port_factory, engine=QUICK, change=hasty) as up:
+            up.engines[0].set_fault(Fault(FaultMode.ERROR_503, times=1))
+            async with openai.AsyncOpenAI(base_url=up.openai_url, api_key="client", max_retries=3) as client:
+                answer = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=6)  # type: ignore[arg-type]
+            assert answer.choices[0].message.content == HELLO_ANSWERED
+
+
+class TestLeaving:
+    """A token takes 90 ms here and 500 are asked for: whatever stops within the test was aborted."""
+
+    async def test_a_stream_that_is_closed_ends_at_the_engine(self, slow: Served) -> None:
+        async with client_of(slow) as client:
+            chat = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=500, stream=True)  # type: ignore[call-overload]
+            async for _ in chat:
+                break
+            await slow.runs(1)
+            await chat.close()
+            await slow.runs(0)
+            response = await client.responses.create(model=MODEL, input="hello", max_output_tokens=500, stream=True)
+            async for event in response:
+                if event.type == "response.output_text.delta":
+                    break
+            await slow.runs(1)
+            await response.close()
+            await slow.runs(0)
+
+    @pytest.mark.parametrize("api", ["chat", "responses"])
+    async def test_a_call_that_is_cancelled_ends_at_the_engine(self, slow: Served, api: str) -> None:
+        async with client_of(slow) as client:
+            if api == "chat":
+                asking = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=500)  # type: ignore[arg-type]
+            else:
+                asking = client.responses.create(model=MODEL, input="hello", max_output_tokens=500)  # type: ignore[assignment]
+            async with asyncio.TaskGroup() as tasks:
+                asked = tasks.create_task(asking)
+                await slow.runs(1)
+                asked.cancel()
+            await slow.runs(0)
+
+    async def test_a_call_that_takes_too_long_for_its_client_ends_at_the_engine(self, slow: Served) -> None:
+        async with client_of(slow, timeout=0.5) as client:
+            with pytest.raises(openai.APITimeoutError):
+                await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=500)  # type: ignore[arg-type]
+            await slow.runs(0)

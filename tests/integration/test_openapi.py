@@ -1,0 +1,120 @@
+"""The description of the API holds for a real gateway: what it allows is answered as it says, and never by a 500."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+import schemathesis
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from gateway.engine_api import POSTED_PATHS
+from gateway.http import errors
+from gateway.http.bodies import RESERVED_FIELDS
+from gateway.http.errors import ErrorKind
+from tests.support.core import MODEL
+from tests.support.served import in_thread, served
+
+ROOT = Path(__file__).parents[2]
+DESCRIPTION = ROOT / "docs/openapi.yaml"
+DOCUMENT = yaml.safe_load(DESCRIPTION.read_text())
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+METHODS = ("get", "post", "delete")
+OPERATIONS = [(method, path) for path, item in DOCUMENT["paths"].items() for method in METHODS if method in item]
+EXAMPLES = 25
+NEEDED = {"messages", "prompt", "input", "max_tokens", "query", "documents", "text_1", "text_2"}
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+"""Which requests are good ones is for the engine to say, so that no check of that kind is among them."""
+GENERATING = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How often each class of status came back, so that a run in which nothing succeeded does not pass."""
+
+    statuses: list[int]
+
+
+def try_out(method: str, path: str, url: str, asked: Asked) -> None:
+    operation = SCHEMA[path][method]
+
+    @GENERATING
+    @given(st.data())
+    def attempt(data: st.DataObject) -> None:
+        case = data.draw(operation.as_strategy())
+        if isinstance(case.body, dict) and data.draw(st.booleans()):
+            case.body = {**{name: value for name, value in case.body.items() if name in NEEDED}, "model": MODEL}
+        response = case.call(base_url=url)
+        case.validate_response(response, checks=CHECKS)
+        asked.statuses.append(response.status_code)
+
+    attempt()
+
+
+async def test_every_operation_answers_as_described(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
+    asked: dict[tuple[str, str], Asked] = {}
+    async with served(tmp_path, unused_tcp_port_factory) as up:
+        for method, path in OPERATIONS:
+            told = asked[method, path] = Asked([])
+            await in_thread(lambda method=method, path=path, told=told: try_out(method, path, up.url, told))  # type: ignore[misc]
+        await up.runs(0)
+    assert all(told.statuses for told in asked.values())
+    assert all(status < 500 for told in asked.values() for status in told.statuses)
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/rerank", "/v1/models", "/health"):
+        assert 200 in asked["get" if path in ("/v1/models", "/health") else "post", path].statuses, path
+
+
+class TestTheDocument:
+    def test_it_is_served_as_it_is_written(self) -> None:
+        assert DESCRIPTION.resolve() == ROOT / "gateway/http/openapi.yaml"
+
+    async def test_clients_may_read_it(self, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
+        async with served(tmp_path, unused_tcp_port_factory) as up, aiohttp.ClientSession() as session:
+            async with session.get(f"{up.url}/openapi.yaml") as response:
+                assert (response.status, await response.read()) == (200, DESCRIPTION.read_bytes())
+                assert response.content_type == "application/yaml"
+
+    def test_it_names_every_call_of_an_engine(self) -> None:
+        assert {path for method, path in OPERATIONS if method == "post" and "{" not in path} == set(POSTED_PATHS)
+
+    def test_it_names_every_code_of_an_error(self) -> None:
+        kinds = [kind for kind in vars(errors).values() if isinstance(kind, ErrorKind)]
+        codes = {kind.code for kind in [*kinds, *errors.ENDINGS.values()]}
+        assert set(DOCUMENT["components"]["schemas"]["Code"]["enum"]) == codes
+
+    def test_it_names_every_field_that_is_refused(self) -> None:
+        named = set(re.findall(r"`(\w+)`", DOCUMENT["info"]["description"].split("refused here")[1]))
+        assert named == {*RESERVED_FIELDS, "unsupported_parameter", "vllm_xargs", "priority"}
+
+    def test_its_schemas_are_schemas(self) -> None:
+        for schema in DOCUMENT["components"]["schemas"].values():
+            Draft202012Validator.check_schema(schema)

@@ -1,0 +1,81 @@
+"""Certificates for tests, good and bad, in files as an operator would lay them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from gateway.clock import Clock
+from gateway.config import ListenTlsConfig, MeshTlsConfig
+from gateway.core.vocabulary import GatewayId, Place
+from gateway.security.development_ca import DevelopmentCa, Issued, validity
+from gateway.security.identity import MeshIdentity
+
+TRUST_DOMAIN = "mesh.test"
+
+
+def new_ca(trust_domain: str = TRUST_DOMAIN) -> DevelopmentCa:
+    return DevelopmentCa.create(trust_domain, now_ns=Clock().wall_ns(), days=1)
+
+
+def mesh_identity(gateway_id: str, place: Place, trust_domain: str = TRUST_DOMAIN) -> MeshIdentity:
+    return MeshIdentity(trust_domain, place.region, GatewayId(gateway_id))
+
+
+def mesh_leaf(ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float = 1) -> Issued:
+    """A gateway's certificate; with negative days, one that has expired."""
+    begins, ends = validity(Clock().wall_ns(), days)
+    identity = mesh_identity(gateway_id, place, ca.trust_domain)
+    return ca.issue_for_gateway(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
+
+
+def clients_leaf(ca: DevelopmentCa, *, days: float = 1, for_callers: bool = False) -> Issued:
+    """What clients are shown; `for_callers`, the same as one to call with. It names no gateway."""
+    begins, ends = validity(Clock().wall_ns(), days)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH if for_callers else ExtendedKeyUsageOID.SERVER_AUTH
+    return ca._issue("gateway", [*names], [usage], min(begins, ends - timedelta(days=1)), ends)
+
+
+def roots_of(*authorities: DevelopmentCa) -> bytes:
+    return b"".join(ca.pem().certificate_pem for ca in authorities)
+
+
+@dataclass
+class Files:
+    """One gateway's files for one use."""
+
+    folder: Path
+    certificate: Path = field(init=False)
+    key: Path = field(init=False)
+    roots: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.certificate, self.key = self.folder / "certificate.pem", self.folder / "key.pem"
+        self.roots = self.folder / "roots.pem"
+
+    def put(self, leaf: Issued | None = None, *, roots: bytes | None = None) -> None:
+        """Each file is replaced as a whole, as certificate managers do."""
+        if leaf is not None:
+            _replace(self.key, leaf.key_pem)
+            _replace(self.certificate, leaf.certificate_pem)
+        if roots is not None:
+            _replace(self.roots, roots)
+
+    def mesh(self) -> MeshTlsConfig:
+        return MeshTlsConfig(self.certificate, self.key, self.roots)
+
+    def listen(self, *, asks_clients: bool = False) -> ListenTlsConfig:
+        return ListenTlsConfig(self.certificate, self.key, self.roots if asks_clients else None)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_bytes(content)
+    draft.replace(path)

@@ -1,0 +1,88 @@
+"""A mesh of whole gateways in one process, each with a fake engine of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import aiohttp
+
+from gateway.config import GatewayConfig
+from gateway.core.vocabulary import Place
+from gateway.main import GatewayHandle, serve_gateway
+from tests.fakes.engine import FakeEngine
+from tests.support.core import EU, US
+from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
+
+
+@dataclass
+class Region:
+    """A gateway and its one engine."""
+
+    engine: FakeEngine
+    config: GatewayConfig
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    gateway: GatewayHandle = field(init=False)
+
+    async def start(self) -> None:
+        self.gateway = await self.stack.enter_async_context(serve_gateway(self.config))
+
+    async def stop(self) -> None:
+        await self.stack.aclose()
+
+    @property
+    def is_busy(self) -> bool:
+        return free_replicas(self.gateway) == 0
+
+    async def become_busy(self) -> None:
+        self.engine.waiting = 1
+        await until(lambda: self.is_busy)
+
+    async def become_free(self) -> None:
+        self.engine.waiting = 0
+        await until(lambda: not self.is_busy)
+
+
+class Mesh:
+    """Regions that know each other; the first is where clients ask."""
+
+    def __init__(self, folder: Path, ports: Callable[[], int]) -> None:
+        self._folder = folder
+        self._ports = ports
+        self._stack = AsyncExitStack()
+        self.session = aiohttp.ClientSession()
+
+    async def region(self, gateway_id: str, place: Place, policy_file: Path | None = None) -> Region:
+        engine = await self._stack.enter_async_context(FakeEngine().serving())
+        policy_file = policy_file or write_policy(self._folder, place)
+        config = region_config(gateway_id, place, [engine.url], policy_file=policy_file, peers_port=self._ports())
+        return Region(engine, config)
+
+    async def start(self, *regions: Region) -> None:
+        """Everybody up, and everybody in everybody's eyes."""
+        for region in regions:
+            region.config = knowing(region.config, *(other.config for other in regions if other is not region))
+            await region.start()
+            self.on_close(region.stop)
+        for region in regions:
+            await until(lambda region=region: usable_peers(region.gateway) == len(regions) - 1)  # type: ignore[misc]
+            await until(lambda region=region: not region.is_busy)  # type: ignore[misc]
+
+    def on_close(self, stop: Callable[[], Awaitable[None]]) -> None:
+        self._stack.push_async_callback(stop)
+
+    async def close(self) -> None:
+        await self.session.close()
+        await self._stack.aclose()
+
+
+async def busy_us_and_free_eu(mesh: Mesh, **changes: object) -> tuple[Region, Region]:
+    """Two regions, their configs changed alike; what is asked in the first has to leave it."""
+    us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
+    for region in (us, eu):
+        region.config = replace(region.config, **changes)  # type: ignore[arg-type]
+    await mesh.start(us, eu)
+    await us.become_busy()
+    return us, eu

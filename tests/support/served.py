@@ -1,0 +1,75 @@
+"""A gateway in front of emulated engines, or one that has none and sends everything to the next region's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.config import GatewayConfig
+from gateway.main import GatewayHandle, serve_gateway
+from loadgen.engine.presets import TINY
+from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
+from tests.support.core import EU, MODEL, US
+from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
+
+QUICK = EngineServerConfig(model=MODEL, engine=TINY, time_scale=0.05, ignore_eos=True, faults=True)
+SLOW = replace(QUICK, time_scale=20.0)
+"""A token takes at least 90 ms: what is asked of it is still running when the test goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    gateway: GatewayHandle
+    """Where clients ask."""
+    engines: list[EngineServer]
+    """Where it runs."""
+    gateways: list[GatewayHandle]
+
+    @property
+    def url(self) -> str:
+        return self.gateway.http_url
+
+    @property
+    def openai_url(self) -> str:
+        return f"{self.url}/v1"
+
+    async def runs(self, requests: int) -> None:
+        await until(lambda: sum(engine.load().running for engine in self.engines) == requests)
+
+
+@asynccontextmanager
+async def served(
+    folder: Path,
+    ports: Callable[[], int],
+    *,
+    across: bool = False,
+    engine: EngineServerConfig = QUICK,
+    engines: int = 1,
+    home_engine_urls: tuple[str, ...] = (),
+    change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
+) -> AsyncIterator[Served]:
+    """With `across` the engines stand in another region, and the gateway that is asked has only `home_engine_urls`."""
+    async with AsyncExitStack() as stack:
+        servers = await stack.enter_async_context(serve_engines([engine] * engines))
+        urls = [server.url for server in servers]
+        at_home = home_engine_urls if across else urls
+        us = region_config("us-1", US, at_home, policy_file=write_policy(folder, US), peers_port=ports())
+        configs = [change(us)]
+        if across:
+            eu = region_config("eu-1", EU, urls, policy_file=write_policy(folder, EU), peers_port=ports())
+            configs = [knowing(configs[0], eu), knowing(eu, configs[0])]
+        gateways = [await stack.enter_async_context(serve_gateway(config)) for config in configs]
+        for gateway in gateways:
+            await until(lambda gateway=gateway: usable_peers(gateway) == len(gateways) - 1)  # type: ignore[misc]
+        await until(lambda: free_replicas(gateways[-1]) == engines)
+        if across:
+            await until(lambda: MODEL in gateways[0].core.peers.models())
+        yield Served(gateways[0], servers, gateways)
+
+
+async def in_thread(work: Callable[[], object]) -> None:
+    """For clients that block: gateway and engines go on in this thread's loop."""
+    await asyncio.to_thread(work)

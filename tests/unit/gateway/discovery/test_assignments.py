@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.config import Dialect, ReplicaConfig
+from gateway.core.events import AssignmentApplied
+from gateway.core.vocabulary import ModelName, ReplicaId
+from gateway.discovery.assignments import Assignments
+from tests.support.core import EU, peer_spec, replica_spec
+
+OTHER = ModelName("other")
+
+
+def config(name: str, *, url: str = "http://x", lists_models: bool = False) -> ReplicaConfig:
+    spec = replica_spec(name, models=() if lists_models else ("llama",))  # type: ignore[arg-type]
+    return ReplicaConfig(spec, url, Dialect.VLLM, lists_models=lists_models)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.events: list[AssignmentApplied] = []
+        self.followed: list[tuple[ReplicaConfig, ...]] = []
+        self.assignments = Assignments(self._submit, self._follow)
+
+    def _submit(self, event: AssignmentApplied) -> None:
+        self.order.append("core")
+        self.events.append(event)
+
+    def _follow(self, replicas: tuple[ReplicaConfig, ...]) -> None:
+        self.order.append("edges")
+        self.followed.append(replicas)
+
+    def ids(self) -> list[str]:
+        return [spec.replica_id for spec in self.events[-1].replicas]
+
+    def versions(self) -> list[int]:
+        return [event.version for event in self.events]
+
+
+def started(*configs: ReplicaConfig) -> Told:
+    told = Told()
+    told.assignments.configure(configs, [], ["dns:a"])
+    told.assignments.start()
+    return told
+
+
+def test_nothing_is_told_before_the_start_and_then_all_at_once() -> None:
+    told = Told()
+    told.assignments.configure([config("a")], [peer_spec("eu-1", EU)], ["dns:a"])
+    told.assignments.found("dns:a", (config("b"),))
+    assert told.events == told.followed == []
+    told.assignments.start()
+    assert told.ids() == ["a", "b"]
+    assert told.events[0].peers == (peer_spec("eu-1", EU),)
+    assert told.versions() == [1]
+
+
+def test_edges_know_a_replica_before_the_core_does() -> None:
+    assert started(config("a")).order == ["edges", "core"]
+
+
+def test_each_change_is_a_new_version_and_nothing_else_is() -> None:
+    told = started(config("a"))
+    told.assignments.found("dns:a", (config("b"),))
+    told.assignments.found("dns:a", (config("b"),))
+    told.assignments.configure([config("a")], [], ["dns:a"])
+    assert told.versions() == [1, 2]
+    told.assignments.configure([config("a")], [peer_spec("eu-1", EU)], ["dns:a"])
+    assert told.versions() == [1, 2, 3]
+
+
+def test_what_only_edges_need_makes_no_version() -> None:
+    told = started(config("a"))
+    told.assignments.configure([config("a", url="http://y")], [], [])
+    assert told.versions() == [1]
+    assert told.followed[-1][0].url == "http://y"
+
+
+def test_edges_are_told_of_every_new_config_since_a_certificate_may_have_changed() -> None:
+    told = started(config("a"))
+    told.assignments.configure([config("a")], [], [])
+    assert len(told.followed) == 2
+
+
+def test_the_region_file_counts_before_what_was_found() -> None:
+    told = started(config("a"))
+    told.assignments.found("dns:a", (config("a", url="http://elsewhere"), config("b")))
+    assert told.ids() == ["a", "b"]
+    assert told.followed[-1][0].url == "http://x"
+
+
+def test_what_a_source_found_goes_with_the_source() -> None:
+    told = started(config("a"))
+    told.assignments.found("dns:a", (config("b"),))
+    told.assignments.configure([config("a")], [], ["dns:other"])
+    assert told.ids() == ["a"]
+
+
+def test_models_are_what_the_engine_says_where_that_is_left_to_it() -> None:
+    told = started(config("a", lists_models=True), config("b"))
+    assert told.events[-1].replicas[0].models == ()
+    told.assignments.listed([ReplicaId("a"), ReplicaId("b")], (OTHER,))
+    assert [spec.models for spec in told.events[-1].replicas] == [(OTHER,), ("llama",)]
+    told.assignments.listed([ReplicaId("a")], (OTHER,))
+    assert told.versions() == [1, 2]
+
+
+def test_what_an_engine_said_is_kept_over_a_reload_and_forgotten_when_it_leaves() -> None:
+    told = started(config("a", lists_models=True))
+    told.assignments.listed([ReplicaId("a")], (OTHER,))
+    told.assignments.configure([replace(config("a", lists_models=True), url="http://y")], [], [])
+    assert told.events[-1].replicas[0].models == (OTHER,)
+    told.assignments.configure([], [], [])
+    told.assignments.configure([config("a", lists_models=True)], [], [])
+    assert told.events[-1].replicas[0].models == ()

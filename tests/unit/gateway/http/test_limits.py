@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.callers import ClientKey, KeyId, KeyLimits
+from gateway.core.vocabulary import TenantName
+from gateway.http.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+NOW = 5 * MINUTE
+
+
+def meter(**limits: int) -> KeyMeter:
+    made = KeyMeter()
+    made.follow(KeyLimits(**limits))
+    return made
+
+
+def key(name: str, **limits: int) -> ClientKey:
+    return ClientKey(KeyId(name), TenantName("acme"), KeyLimits(**limits))
+
+
+class TestBucket:
+    def test_a_full_one_gives_a_minutes_allowance_at_once_and_then_one_at_a_time(self) -> None:
+        bucket = Bucket(60)
+        for _ in range(60):
+            assert bucket.wait_ns(1, NOW) == 0
+            bucket.take(1, NOW)
+        assert bucket.remaining(NOW) == 0
+        assert bucket.wait_ns(1, NOW) == SECOND
+        assert bucket.wait_ns(1, NOW + SECOND) == 0
+
+    def test_the_wait_it_tells_is_the_truth(self) -> None:
+        bucket = Bucket(7)
+        for _ in range(7):
+            bucket.take(1, NOW)
+        wait_ns = bucket.wait_ns(3, NOW)
+        assert bucket.wait_ns(3, NOW + wait_ns - 1) == 1
+        assert bucket.wait_ns(3, NOW + wait_ns) == 0
+
+    def test_more_than_it_holds_is_taken_from_a_full_one_as_a_debt(self) -> None:
+        bucket = Bucket(100)
+        assert bucket.wait_ns(250, NOW) == 0
+        bucket.take(250, NOW)
+        assert bucket.wait_ns(1, NOW) == 90_600 * MS
+        assert bucket.remaining(NOW) == 0
+        assert bucket.reset_ns(NOW) == 150 * SECOND
+
+    def test_what_is_given_back_can_be_taken_again_and_never_more(self) -> None:
+        bucket = Bucket(100)
+        bucket.take(80, NOW)
+        bucket.give_back(50)
+        assert bucket.remaining(NOW) == 70
+        bucket.give_back(1000)
+        assert bucket.remaining(NOW) == 100
+        bucket.take(100, NOW)
+        assert bucket.wait_ns(1, NOW) > 0
+
+    @given(
+        per_minute=st.integers(1, 10**6),
+        asks=st.lists(st.tuples(st.integers(0, MINUTE), st.integers(1, 1000)), max_size=40),
+    )
+    def test_no_window_gives_more_than_burst_and_refill(self, per_minute: int, asks: list[tuple[int, int]]) -> None:
+        bucket, now_ns, taken = Bucket(per_minute), NOW, 0
+        for pause_ns, amount in asks:
+            now_ns += pause_ns
+            if amount <= per_minute and bucket.wait_ns(amount, now_ns) == 0:
+                bucket.take(amount, now_ns)
+                taken += amount
+        assert taken <= per_minute * (1 + (now_ns - NOW) / MINUTE) + 1
+
+
+class TestKeyMeter:
+    def test_a_place_is_taken_until_it_is_left(self) -> None:
+        one = meter(concurrency_max=1)
+        assert one.enter(NOW) is None
+        assert one.enter(NOW) == Exceeded(Limit.CONCURRENCY, 0)
+        one.leave()
+        assert one.enter(NOW) is None
+
+    def test_a_refused_request_uses_nothing_up(self) -> None:
+        one = meter(concurrency_max=1, requests_per_minute=2)
+        one.enter(NOW)
+        one.enter(NOW)
+        assert one.requests is not None
+        assert (one.running, one.requests.remaining(NOW)) == (1, 1)
+
+    def test_requests_per_minute(self) -> None:
+        one = meter(requests_per_minute=2)
+        assert [one.enter(NOW) for _ in range(2)] == [None, None]
+        assert one.enter(NOW) == Exceeded(Limit.REQUESTS, 30 * SECOND)
+        assert one.enter(NOW + 30 * SECOND) is None
+
+    def test_tokens_are_set_aside_and_settled(self) -> None:
+        one = meter(tokens_per_minute=1000)
+        assert one.take_tokens(800, NOW) is None
+        assert one.take_tokens(300, NOW) == Exceeded(Limit.TOKENS, 6 * SECOND)
+        one.settle_tokens(800, 100, NOW)
+        assert one.take_tokens(300, NOW) is None
+        one.settle_tokens(300, 1900, NOW)
+        assert one.enter(NOW) == Exceeded(Limit.TOKENS, 60 * SECOND + 60 * MS)
+
+    def test_no_limit_is_no_limit(self) -> None:
+        one = meter()
+        assert [one.enter(NOW) for _ in range(100)] == [None] * 100
+        assert one.take_tokens(10**9, NOW) is None
+        one.settle_tokens(10**9, 0, NOW)
+        assert rate_headers(one, NOW) == {}
+
+    def test_changed_limits_hold_at_once_and_what_was_used_stays_used(self) -> None:
+        one = meter(requests_per_minute=2)
+        one.enter(NOW)
+        one.enter(NOW)
+        one.follow(KeyLimits(requests_per_minute=4))
+        assert one.enter(NOW) == Exceeded(Limit.REQUESTS, 15 * SECOND)
+        one.follow(KeyLimits())
+        assert one.enter(NOW) is None
+
+
+class TestMeters:
+    def test_a_key_keeps_its_meter_and_its_meter_follows_it(self) -> None:
+        meters = Meters()
+        first = meters.of(key("a", concurrency_max=1))
+        assert meters.of(key("a", concurrency_max=2)) is first
+        assert first.limits.concurrency_max == 2
+        assert meters.of(key("b")) is not first
+
+    def test_over_its_bound_the_longest_unused_is_forgotten_but_none_that_runs(self) -> None:
+        meters = Meters(meters_max=2)
+        busy = meters.of(key("busy"))
+        busy.enter(NOW)
+        idle = meters.of(key("idle"))
+        meters.of(key("new"))
+        assert len(meters) == 2
+        assert meters.of(key("busy")) is busy
+        assert meters.of(key("idle")) is not idle
+
+
+def test_headers_say_limit_rest_and_reset() -> None:
+    one = meter(requests_per_minute=120, tokens_per_minute=60_000)
+    one.enter(NOW)
+    one.take_tokens(30_000, NOW)
+    assert rate_headers(one, NOW) == {
+        "x-ratelimit-limit-requests": "120",
+        "x-ratelimit-remaining-requests": "119",
+        "x-ratelimit-reset-requests": "500ms",
+        "x-ratelimit-limit-tokens": "60000",
+        "x-ratelimit-remaining-tokens": "30000",
+        "x-ratelimit-reset-tokens": "30s",
+    }
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "text"),
+    [
+        (0, "0ms"),
+        (1, "1ms"),
+        (12 * MS, "12ms"),
+        (SECOND, "1s"),
+        (1500 * MS, "1.5s"),
+        (10 * SECOND, "10s"),
+        (6 * MINUTE, "6m0s"),
+        (MINUTE + 250 * MS, "1m0.25s"),
+        (MINUTE - 1, "1m0s"),
+    ],
+)
+def test_a_reset_is_written_as_openai_does(duration_ns: int, text: str) -> None:
+    assert format_reset(duration_ns) == text

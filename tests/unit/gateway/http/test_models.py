@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from anthropic.types import ModelInfo
+from openai.types import Model
+
+from gateway.core.vocabulary import ModelName
+from gateway.http.models import model_entry, models_page
+from gateway.http.shapes import Shape
+
+A, B = ModelName("a"), ModelName("b")
+
+
+def test_openai_s_clients_read_their_own_list() -> None:
+    page = models_page([A, B], Shape.OPENAI)
+    assert page == {"object": "list", "data": [model_entry(A, Shape.OPENAI), model_entry(B, Shape.OPENAI)]}
+    assert Model.model_validate(model_entry(A, Shape.OPENAI)).id == "a"
+
+
+def test_anthropic_s_clients_read_theirs() -> None:
+    page = models_page([A, B], Shape.MESSAGES)
+    assert (page["first_id"], page["last_id"], page["has_more"]) == ("a", "b", False)
+    assert ModelInfo.model_validate(model_entry(A, Shape.MESSAGES)).id == "a"
+    assert models_page([], Shape.MESSAGES)["first_id"] is None

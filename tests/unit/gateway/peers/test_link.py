@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import pytest
+
+from gateway.config import PeeringConfig
+from gateway.peers.link import PeerLink
+from gateway.peers.transport import Plaintext
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
+from tests.support.core import EU, MS, peer_spec
+
+SPEC = peer_spec("eu-1", EU)
+ASK = pb.SubscribeRequest(gateway_id="us-1")
+
+
+class Renewable(Plaintext):
+    """Credentials that change when a test says so."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.opened: list[grpc.aio.Channel] = []
+        self._changed = asyncio.Event()
+
+    def renew(self) -> None:
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def newer_than(self, version: int) -> None:
+        while self.version == version:
+            await self._changed.wait()
+
+    def open_channel(self, *arguments: object) -> grpc.aio.Channel:
+        self.opened.append(super().open_channel(*arguments))  # type: ignore[arg-type]
+        return self.opened[-1]
+
+
+class Peer:
+    """Sends one heartbeat for each `tick`, to whichever connections ask, and knows from where they do."""
+
+    def __init__(self) -> None:
+        self.ticks = asyncio.Queue[bool]()
+        self.callers: list[str] = []
+
+    async def subscribed(self, request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        self.callers.append(context.peer())
+        while await self.ticks.get():
+            await context.write(pb.SubscribeResponse(sequence=1))
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakePeer]:
+    async with serve_fake_peer() as made:
+        yield made
+
+
+@asynccontextmanager
+async def following(link: PeerLink) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(link.follow_credentials())
+        yield
+        task.cancel()
+    await link.close()
+
+
+async def until_version(link: PeerLink, version: int) -> None:
+    while link.version != version:  # noqa: ASYNC110 - a link has no event to wait for
+        await asyncio.sleep(0)
+
+
+def is_closed(channel: grpc.aio.Channel) -> bool:
+    return channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def until_closed(channel: grpc.aio.Channel) -> None:
+    while not is_closed(channel):
+        await asyncio.sleep(0.005)
+
+
+async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer) -> None:
+    peer, transport = Peer(), Renewable()
+    fake.subscribed = peer.subscribed
+    link = PeerLink(fake.config(SPEC), PeeringConfig(), transport)
+    async with following(link):
+        running = link.stub.Subscribe(ASK)
+        peer.ticks.put_nowait(True)
+        assert await running.read() == pb.SubscribeResponse(sequence=1)
+        transport.renew()
+        await until_version(link, 2)
+        peer.ticks.put_nowait(True)
+        assert await running.read() == pb.SubscribeResponse(sequence=1)
+        new = link.stub.Subscribe(ASK)
+        peer.ticks.put_nowait(False)
+        assert await running.read() == grpc.aio.EOF
+        await until_closed(transport.opened[0])
+        peer.ticks.put_nowait(True)
+        assert await new.read() == pb.SubscribeResponse(sequence=1)
+        assert not is_closed(transport.opened[1])
+        first, second = peer.callers
+        assert first != second, "another connection"
+        new.cancel()
+
+
+async def test_a_stream_that_outlasts_the_grace_is_cut(fake: FakePeer) -> None:
+    peer, transport = Peer(), Renewable()
+    fake.subscribed = peer.subscribed
+    link = PeerLink(fake.config(SPEC), PeeringConfig(connection_grace_ns=20 * MS), transport)
+    async with following(link):
+        running = link.stub.Subscribe(ASK)
+        peer.ticks.put_nowait(True)
+        await running.read()
+        transport.renew()
+        with pytest.raises(asyncio.CancelledError):
+            await running.read()
+        await until_closed(transport.opened[0])
+
+
+async def test_leaving_closes_old_channels_too(fake: FakePeer) -> None:
+    peer, transport = Peer(), Renewable()
+    fake.subscribed = peer.subscribed
+    link = PeerLink(fake.config(SPEC), PeeringConfig(), transport)
+    async with following(link):
+        running = link.stub.Subscribe(ASK)
+        peer.ticks.put_nowait(True)
+        await running.read()
+        transport.renew()
+        await until_version(link, 2)
+    assert [is_closed(channel) for channel in transport.opened] == [True, True]
+    assert running.done()

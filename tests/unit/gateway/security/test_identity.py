@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from cryptography import x509
+
+from gateway.clock import Clock
+from gateway.security.development_ca import DevelopmentCa, validity
+from gateway.security.identity import caller_identity, certificate_identity, is_trust_domain, parse_identity
+from tests.support.certificates import clients_leaf, mesh_identity, mesh_leaf, new_ca
+from tests.support.core import US
+
+URI = "spiffe://mesh.test/gateway/us-east-1/us-1"
+
+
+def test_an_identity_reads_back_as_itself() -> None:
+    identity = mesh_identity("us-1", US)
+    assert (identity.uri, identity.dns_name) == (URI, "us-1.us-east-1.gateway.mesh.test")
+    assert parse_identity(URI) == identity
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "https://mesh.test/gateway/us-east-1/us-1",
+        "spiffe://mesh.test/gateway/us-east-1",
+        "spiffe://mesh.test/gateway/us-east-1/us-1/more",
+        "spiffe://mesh.test/controller/us-east-1/us-1",
+        "spiffe://mesh.test/gateway//us-1",
+        "spiffe:///gateway/us-east-1/us-1",
+        "spiffe://MESH/gateway/us-east-1/us-1",
+        "spiffe://mesh.test/gateway/us.east/us-1",
+        "spiffe://mesh.test/gateway/us-east-1/US-1",
+        "spiffe://mesh.test/gateway/us-east-1/us-1\n",
+    ],
+)
+def test_what_is_no_gateways_identity(uri: str) -> None:
+    with pytest.raises(ValueError, match="is not spiffe://"):
+        parse_identity(uri)
+
+
+def test_a_caller_is_who_its_one_spiffe_id_says() -> None:
+    assert caller_identity({"peer_spiffe_id": [URI.encode()]}) == mesh_identity("us-1", US)
+    for auth in ({}, {"peer_spiffe_id": []}, {"peer_spiffe_id": [URI.encode()] * 2}, {"x509_common_name": [b"us-1"]}):
+        with pytest.raises(ValueError, match="no SPIFFE id, or several"):
+            caller_identity(auth)
+
+
+def leaf_of(pem: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pem)
+
+
+def test_a_mesh_certificate_says_the_same_in_both_its_names() -> None:
+    assert certificate_identity(leaf_of(mesh_leaf(new_ca(), "us-1", US).certificate_pem)) == mesh_identity("us-1", US)
+
+
+def test_a_certificate_that_would_not_be_recognised_is_none() -> None:
+    ca = new_ca()
+    with pytest.raises(ValueError, match="holds 0 URIs"):
+        certificate_identity(leaf_of(clients_leaf(ca).certificate_pem))
+    with pytest.raises(ValueError, match="lacks the DNS name us-1"):
+        certificate_identity(leaf_of(without_host_name(ca)))
+
+
+def without_host_name(ca: DevelopmentCa) -> bytes:
+    begins, ends = validity(Clock().wall_ns(), 1)
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(URI), x509.DNSName("other.test")]
+    return ca._issue(
+        "us-1", names, [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH], begins, ends + timedelta()
+    ).certificate_pem
+
+
+@pytest.mark.parametrize(
+    "text,is_one",
+    [("mesh.local", True), ("mesh", True), ("a" * 100, True), ("a" * 101, False), ("", False), ("a..b", False),
+     ("-a", False), ("mesh.local/", False), ("Mesh", False)],
+)  # fmt: skip
+def test_trust_domains_look_like_host_names(text: str, is_one: bool) -> None:
+    assert is_trust_domain(text) is is_one

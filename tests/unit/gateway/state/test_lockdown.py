@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+
+from gateway.clock import Clock
+from gateway.config import LogFormat, LoggingConfig
+from gateway.core.events import Event, LockdownChanged
+from gateway.core.vocabulary import GatewayId
+from gateway.logs import make_logger
+from gateway.state.lockdown import REASON_LENGTH_MAX, Lockdown, lockdown_file
+
+GATEWAY = GatewayId("us-1")
+
+
+class Still(Clock):
+    def wall_time(self) -> str:
+        return "2026-03-01T12:00:00Z"
+
+
+class Started:
+    """A gateway that has just started."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.events: list[Event] = []
+        self.stream = io.StringIO()
+        log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
+        self.lockdown = Lockdown(GATEWAY, folder, submit=self.events.append, clock=Still(), log=log)
+        self.lockdown.restore()
+
+    def levels(self) -> list[str]:
+        return [json.loads(line)["level"] for line in self.stream.getvalue().splitlines()]
+
+
+async def test_an_order_is_in_force_at_once_and_after_a_restart_until_it_is_released(tmp_path: Path) -> None:
+    first = Started(tmp_path)
+    assert (first.events, first.levels()) == ([], [])
+    answer = await first.lockdown.order(active=True, cut=True, reason="drill")
+    assert (answer.active, answer.is_kept, answer.problem) == (True, True, "")
+    assert first.events == [LockdownChanged(active=True, cut=True)]
+    assert first.levels() == ["critical"]
+
+    second = Started(tmp_path)
+    assert second.events == [LockdownChanged(active=True)]
+    assert second.lockdown.describe() == {"active": True, "reason": "drill", "since": "2026-03-01T12:00:00Z"}
+    assert second.levels() == ["critical"]
+    await second.lockdown.order(active=False, cut=False, reason="")
+    assert second.events[-1] == LockdownChanged(active=False)
+
+    assert Started(tmp_path).events == []
+
+
+async def test_the_core_hears_of_it_before_the_disk_does(tmp_path: Path) -> None:
+    started = Started(tmp_path)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(started.lockdown.order(active=True, cut=False, reason=""))
+        await asyncio.sleep(0)
+        assert started.events == [LockdownChanged(active=True)]
+
+
+async def test_without_a_folder_it_is_in_force_and_said_to_be_forgotten(tmp_path: Path) -> None:
+    started = Started(None)
+    answer = await started.lockdown.order(active=True, cut=False, reason="")
+    assert started.events == [LockdownChanged(active=True)]
+    assert (answer.is_kept, answer.problem) == (False, "no state.folder is configured")
+
+
+async def test_a_disk_that_fails_is_told_and_stops_no_order(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    started = Started(None)
+    started.lockdown._file = lockdown_file(tmp_path / "file", GATEWAY)
+    answer = await started.lockdown.order(active=True, cut=False, reason="")
+    assert started.events == [LockdownChanged(active=True)]
+    assert not answer.is_kept
+    assert started.levels() == ["critical", "error"]
+
+
+async def test_a_file_that_cannot_be_trusted_means_locked_down(tmp_path: Path) -> None:
+    await Started(tmp_path).lockdown.order(active=False, cut=False, reason="")
+    path = lockdown_file(tmp_path, GATEWAY).path
+    path.write_bytes(path.read_bytes().replace(b"false", b"true "))
+    started = Started(tmp_path)
+    assert started.events == [LockdownChanged(active=True)]
+    assert "what was ordered before the restart is not known" in started.lockdown.state.reason
+    assert started.levels() == ["critical"]
+
+
+async def test_the_newest_of_several_orders_is_kept(tmp_path: Path) -> None:
+    started = Started(tmp_path)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(10):
+            tasks.create_task(started.lockdown.order(active=bool(number % 2), cut=False, reason=str(number)))
+    assert Started(tmp_path).lockdown.state.reason == "9"
+
+
+async def test_a_reason_is_bounded(tmp_path: Path) -> None:
+    answer = await Started(tmp_path).lockdown.order(active=True, cut=False, reason="x" * 10_000)
+    assert len(answer.reason) == REASON_LENGTH_MAX
+
+
+async def test_gateways_that_share_a_folder_have_orders_of_their_own(tmp_path: Path) -> None:
+    await Started(tmp_path).lockdown.order(active=True, cut=False, reason="")
+    assert lockdown_file(tmp_path, GatewayId("us-2")).read() is None
