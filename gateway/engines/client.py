@@ -10,27 +10,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Self
-
-import aiohttp
 
 from gateway.clock import Clock
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import AttemptResult, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
+from gateway.engines.connection import ConnectionPool, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 
 _SECOND_NS = 1_000_000_000
-_ONE_WRITE_BYTES_MAX = 1 << 20
-"""A larger body is written in pieces, so that sending it does not hold up the other requests."""
 _ERROR_BYTES_MAX = 1 << 20
 _ERROR_WAIT_S = 5.0
 """What an error may take to arrive after its head."""
 _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
-_FAULTS = (aiohttp.ClientError, OSError, ValueError)
-"""Whatever a connection, or a peer that does not speak HTTP, can do to us. TimeoutError is an OSError."""
+_FAULTS = (OSError, ValueError)
+"""Whatever a connection, or an engine that does not speak HTTP, can do to us. TimeoutError is an OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +39,20 @@ class ClientSettings:
 
 
 class EngineClient:
-    """The leg opener for replicas. One session, and so one pool of connections, for the whole gateway."""
+    """The leg opener for replicas, with one pool of connections for the whole gateway."""
 
     def __init__(self, endpoints: ReplicaEndpoints, clock: Clock, settings: ClientSettings) -> None:
         """Inside a running loop."""
         self._endpoints = endpoints
         self._clock = clock
         self._closing_ns = round(settings.closing_s * _SECOND_NS)
-        self._session = new_session(settings.idle_connection_s)
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s)
+        self._pool = ConnectionPool(connect_s=settings.connect_s, idle_s=settings.idle_connection_s)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        self._pool.close()
 
     @asynccontextmanager
     async def open(
@@ -76,7 +71,7 @@ class EngineClient:
         finally:
             response.close()  # one that was read to its end has given its connection back already
 
-    async def _read_error(self, endpoint: ReplicaEndpoint, response: aiohttp.ClientResponse) -> ErrorLeg:
+    async def _read_error(self, endpoint: ReplicaEndpoint, response: Response) -> ErrorLeg:
         """Raises LegFailure where the error does not mean what its status says."""
         error = read_error(response.status, await _error_body(response), is_pinned=endpoint.rank is not None)
         if error.meaning is Meaning.CLOSING:
@@ -86,20 +81,14 @@ class EngineClient:
             raise LegFailure(AttemptResult.FAILED, f"status {response.status}")
         return ErrorLeg(response, endpoint, error)
 
-    async def _send(
-        self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> Response:
         wait_s = (order.deadline_ns - self._clock.now_ns()) / _SECOND_NS
+        tls = endpoint.engine.tls
         try:
+            origin, prefix = origin_of(endpoint.url, tls)
             async with asyncio.timeout(wait_s):
-                return await self._session.request(
-                    request.method,
-                    endpoint.url + request.path,
-                    data=_written(request.body),
-                    headers=_headers(endpoint, order, request),
-                    timeout=self._timeout,
-                    allow_redirects=False,
-                    **endpoint.engine.connection_options(),
+                return await self._pool.request(
+                    request.method, origin, prefix + request.path, _headers(endpoint, order, request), request.body
                 )
         except _FAULTS as error:
             raise LegFailure(AttemptResult.FAILED, f"no answer: {_in_words(error)}") from error
@@ -110,13 +99,13 @@ class EngineLeg:
 
     __slots__ = ("_response", "head")
 
-    def __init__(self, response: aiohttp.ClientResponse, endpoint: ReplicaEndpoint) -> None:
-        headers = tuple(response.headers.items())
+    def __init__(self, response: Response, endpoint: ReplicaEndpoint) -> None:
+        headers = response.headers
         self.head = LegHead(response.status, headers, RanAt(endpoint.replica_id, endpoint.place))
         self._response = response
 
     def chunks(self) -> AsyncIterator[bytes]:
-        return _Chunks(self._response.content)
+        return _Chunks(self._response)
 
 
 class ErrorLeg:
@@ -124,8 +113,8 @@ class ErrorLeg:
 
     __slots__ = ("_body", "head")
 
-    def __init__(self, response: aiohttp.ClientResponse, endpoint: ReplicaEndpoint, error: EngineError) -> None:
-        kept = tuple(pair for pair in response.headers.items() if pair[0].lower() not in _NOT_OF_AN_ERROR)
+    def __init__(self, response: Response, endpoint: ReplicaEndpoint, error: EngineError) -> None:
+        kept = tuple(pair for pair in response.headers if pair[0].lower() not in _NOT_OF_AN_ERROR)
         headers = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
         self.head = LegHead(error.status, headers, RanAt(endpoint.replica_id, endpoint.place))
         self._body = error.body
@@ -139,8 +128,8 @@ class _Chunks:
 
     __slots__ = ("_read",)
 
-    def __init__(self, content: aiohttp.StreamReader) -> None:
-        self._read = content.readany
+    def __init__(self, response: Response) -> None:
+        self._read = response.read
 
     def __aiter__(self) -> Self:
         return self
@@ -155,12 +144,12 @@ class _Chunks:
         return data
 
 
-async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+async def _error_body(response: Response) -> bytes:
     """Whole. One that breaks off says no more than its status does."""
     body: list[bytes] = []
     try:
         async with asyncio.timeout(_ERROR_WAIT_S):
-            while data := await response.content.readany():
+            while data := await response.read():
                 body.append(data)
                 if sum(map(len, body)) > _ERROR_BYTES_MAX:
                     raise LegFailure(AttemptResult.FAILED, f"status {response.status} with an endless body")
@@ -170,29 +159,13 @@ async def _error_body(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(body)
 
 
-def new_session(idle_connection_s: float) -> aiohttp.ClientSession:
-    """Without cookies, proxies or anything else that one request could leave behind for another.
-
-    The number of connections has no limit of its own: there is at most one per request held, and those are limited.
-    """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_connection_s),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("user-agent", "accept-encoding"),
-    )
-
-
-def _written(body: bytes) -> bytes | BytesIO | None:
-    return (body or None) if len(body) <= _ONE_WRITE_BYTES_MAX else BytesIO(body)
-
-
-def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> dict[str, str]:
+def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> list[tuple[str, str]]:
     """Later attempts get an id of their own: an engine may still be busy forgetting the first."""
     ours = {"accept-encoding": "identity", **endpoint.engine.authorization(), **endpoint.rank_header()}
     headers = {**dict(request.headers), **ours}
     if order.attempt > 1 and "x-request-id" in headers:
         headers["x-request-id"] = f"{order.request_id}-{order.attempt}"
-    return headers
+    return list(headers.items())
 
 
 def _in_words(error: Exception) -> str:

@@ -11,9 +11,13 @@ import ssl
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
+
+from gateway.engines.tls import EngineTls
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -115,8 +119,7 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
         if self.is_complete:
@@ -125,8 +128,9 @@ class Connection(asyncio.Protocol):
         self.has_answered = True
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, EngineGone) as error:
-            self._fail(error if isinstance(error, EngineGone) else EngineGone(f"what it sent is not HTTP: {error}"))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            reason = error.__context__  # our own objection, raised inside a callback
+            self._fail(reason if isinstance(reason, EngineGone) else EngineGone(f"what it sent is not HTTP: {error}"))
             return
         if self._body_bytes > _BUFFERED_BYTES_MAX and not self._is_paused and self._transport is not None:
             self._is_paused = True
@@ -162,14 +166,14 @@ class Connection(asyncio.Protocol):
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > _HEAD_BYTES_MAX or len(self._headers) >= _HEADERS_MAX:
             raise EngineGone("its headers are too large")
-        lower = name.lower()
-        if lower in {b"content-length", b"transfer-encoding"}:
+        if name.lower() in {b"content-length", b"transfer-encoding"}:
             self._has_length = True
-        self._headers.append((lower.decode("latin-1"), value.decode("latin-1")))
+        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         if self.status >= 200:
+            self._check_encoding()
             self._has_head = True
 
     def on_body(self, data: bytes) -> None:
@@ -184,6 +188,12 @@ class Connection(asyncio.Protocol):
             self._headers.clear()  # an interim answer (1xx); the real one follows
 
     # Inside
+
+    def _check_encoding(self) -> None:
+        """What passes through unchanged must be readable here too; every request asks for it plain."""
+        for name, value in self._headers:
+            if name.lower() == "content-encoding" and value.lower() != "identity":
+                raise EngineGone(f"its answer is in {value}, which it was asked not to use")
 
     def _begin_answer(self) -> None:
         self.status = 0
@@ -328,13 +338,17 @@ class ConnectionPool:
             self._sweep = asyncio.get_running_loop().call_later(self._idle_s / 2, self._close_long_idle)
 
 
-def origin_of(url: str, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> tuple[Origin, str]:
+@lru_cache(maxsize=4096)
+def origin_of(url: str, tls: EngineTls | None = None) -> tuple[Origin, str]:
     """The origin of an engine's base URL, and the path that all its routes begin with. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise ValueError(f"{url} is no http or https URL with a host")
-    context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
-    return Origin(parts.hostname, _port_of(parts), context, server_name), parts.path.rstrip("/")
+    prefix = parts.path.rstrip("/")
+    if parts.scheme == "http":
+        return Origin(parts.hostname, _port_of(parts), None), prefix
+    context = ssl.create_default_context() if tls is None else tls.context
+    return Origin(parts.hostname, _port_of(parts), context, None if tls is None else tls.server_name), prefix
 
 
 def _port_of(parts: SplitResult) -> int:

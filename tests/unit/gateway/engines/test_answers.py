@@ -59,7 +59,13 @@ def test_tgi_failing_to_generate_is_broken() -> None:
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(400, Meaning.REQUEST), (404, Meaning.REQUEST), (401, Meaning.BROKEN), (408, Meaning.BROKEN), (502, Meaning.BROKEN)],
+    [
+        (400, Meaning.REQUEST),
+        (404, Meaning.REQUEST),
+        (401, Meaning.BROKEN),
+        (408, Meaning.BROKEN),
+        (502, Meaning.BROKEN),
+    ],
 )
 def test_other_statuses_mean_what_they_say(status: int, expected: Meaning) -> None:
     assert meaning(status, b"{}") is expected

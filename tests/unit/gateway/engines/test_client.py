@@ -87,7 +87,7 @@ class TestAnswers:
     async def test_head_place_and_bytes_come_through(self, bench: Bench) -> None:
         async with bench.open() as leg:
             assert leg.head.status == 200
-            assert ("Content-Type", "text/event-stream; charset=utf-8") in leg.head.headers
+            assert ("text/event-stream; charset=utf-8") in dict(leg.head.headers).values()
             assert (leg.head.ran_at.replica_id, leg.head.ran_at.place) == ("a", US)
             assert b"".join([data async for data in leg.chunks()]) == b"".join(GOOD_STREAM)
         assert bench.accepted == 1
@@ -131,11 +131,30 @@ class TestAnswers:
             assert leg.head.status == 307
         assert len(bench.engine.received) == 1
 
-    async def test_a_compressed_answer_is_unpacked(self, bench: Bench) -> None:
+    async def test_a_compressed_answer_is_a_failure_since_it_was_asked_not_to_be(self, bench: Bench) -> None:
         packed = zlib.compress(GOOD_ANSWER)
         bench.engine.plays(answer(200, packed, **{"content-encoding": "deflate"}))
-        assert await bench.read() == GOOD_ANSWER
+        with pytest.raises(LegFailure, match="deflate"):
+            await bench.read()
         assert bench.engine.received[0].headers["accept-encoding"] == "identity"
+
+
+class TestMethods:
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", "/v1/responses/resp_1?stream=true&include%5B%5D=a"),
+            ("DELETE", "/v1/responses/resp_1"),
+            ("POST", "/v1/responses/resp_1/cancel"),
+        ],
+    )
+    async def test_a_call_without_a_body_goes_out_as_it_is(self, bench: Bench, method: str, path: str) -> None:
+        order = StartLeg(RequestId("r1"), 1, replica_target(ReplicaId("a")), DECISION, Clock().now_ns() + SECOND)
+        request = OutboundRequest(profile("r1"), path, HEADERS, b"", method)
+        async with bench.client.open(order, request, on_accepted=lambda: None):
+            pass
+        (received,) = bench.engine.received
+        assert (received.method, received.path.replace("[]", "%5B%5D"), received.body) == (method, path, b"")
 
 
 class TestConnections:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+import uvloop
 
 from gateway.engines.connection import ConnectionPool, EngineGone, Origin, Response, origin_of
 
@@ -31,7 +32,7 @@ class RawEngine:
             yield Origin("127.0.0.1", server.sockets[0].getsockname()[1], None)
         finally:
             server.close()
-            while self._open:
+            while self._open:  # noqa: ASYNC110 - talks end by themselves, within a few turns
                 await asyncio.sleep(0)
 
     async def read_request(self, reader: asyncio.StreamReader) -> bytes:
@@ -181,6 +182,13 @@ async def test_what_is_not_http_or_endless_is_an_error(answer: bytes) -> None:
             await post(connections, origin)
 
 
+async def test_an_answer_packed_against_our_wish_is_an_error() -> None:
+    engine = answering(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi")
+    async with engine.served() as origin, pool() as connections:
+        with pytest.raises(EngineGone, match="gzip"):
+            await post(connections, origin)
+
+
 async def test_an_interim_answer_is_passed_over() -> None:
     engine = answering(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
     async with engine.served() as origin, pool() as connections:
@@ -270,3 +278,14 @@ def test_the_origin_of_a_url() -> None:
     assert origin_of("https://engine")[0].port == 443
     with pytest.raises(ValueError, match="no http"):
         origin_of("ftp://engine")
+
+
+def test_gateways_run_on_uvloop_whose_transports_are_not_quite_those_of_asyncio() -> None:
+    async def two_requests() -> int:
+        engine = answering(OK, OK)
+        async with engine.served() as origin, pool() as connections:
+            for _ in range(2):
+                assert await whole(await post(connections, origin)) == b"hi"
+        return engine.connections
+
+    assert uvloop.run(two_requests()) == 1

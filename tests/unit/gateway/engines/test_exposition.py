@@ -11,7 +11,7 @@ def test_labels_are_a_map_whatever_their_values_hold() -> None:
 
 
 def test_names_that_begin_alike_or_stand_elsewhere_are_passed_over() -> None:
-    page = b"# HELP waiting many\nwaiting_total 7\nthe_waiting 8\nwaiting 1\nx{y=\"waiting 9\"} 2\nwaiting 3"
+    page = b'# HELP waiting many\nwaiting_total 7\nthe_waiting 8\nwaiting 1\nx{y="waiting 9"} 2\nwaiting 3'
     assert [each.value for each in samples(page, b"waiting")] == [1, 3]
 
 

@@ -224,8 +224,6 @@ async def test_new_numbers_hold_from_the_next_look_on(engine: FakeEngine) -> Non
         assert "took too long" in (await watch.first(A, healthy=False)).detail
 
 
-
-
 async def test_endpoints_come_go_and_move(engine: FakeEngine) -> None:
     async with FakeEngine().serving() as other, watching(endpoint(A, engine.url)) as watch:
         await watch.first(A, healthy=True)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 
 import aiohttp
@@ -10,21 +9,12 @@ from gateway.config import ConfigError, Dialect, EngineTlsConfig
 from gateway.engines.endpoints import Engine
 from gateway.engines.probe import get_page, probe_session
 from gateway.engines.tls import TlsContexts
-from tests.fakes.engine_pages import PagesEngine, vllm_page
+from tests.fakes.engine_pages import PagesEngine, server_context, vllm_page
 from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import US
 
 
 CA = new_ca()
-
-
-def server_context(files: Files, *, asks_for_certificate: bool = False) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.certificate, files.key)
-    if asks_for_certificate:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(files.roots)
-    return context
 
 
 @pytest.fixture
