@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test check bench nightly protos lock clean
+.PHONY: help setup setup-tests demo test check bench mutants nightly protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
@@ -31,7 +31,10 @@ check: setup ## Lint, format, types, layers, and the protobuf files and their st
 bench: setup ## Measure the parts that every request passes through.
 	$(BIN)/nightside bench
 
-nightly: test bench ## Everything that takes long.
+mutants: setup ## Seed defects into the core, one at a time, and see that the simulator's chaos finds each.
+	$(BIN)/python tests/mutants/run.py
+
+nightly: test bench mutants ## Everything that takes long.
 
 protos: setup ## Generate the stubs of the .proto files again.
 	.ci/protos .

@@ -20,6 +20,7 @@ COMMANDS = {
     "replay": ("gateway.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
     "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
+    "sim": ("loadgen.simulator.main:sim", "Play a scenario in virtual time and report, or look for faults."),
     "bench": ("loadgen.bench.main:bench", "Measure the parts that every request passes through."),
 }
 """Each subcommand: where it lives (module:attribute) and the line that `--help` shows for it."""

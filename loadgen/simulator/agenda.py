@@ -1,5 +1,7 @@
-"""What happens when: a heap of things to do and the virtual time at which each is due. It knows nothing of what they
-are, and no other time."""
+"""What happens when: a heap of things to do and the virtual time at which each is due.
+
+It knows nothing of what they are, and no other time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold in a whole mesh, checked by an oracle that asks no one it watches: it knows only what was told to whom.
+"""What must hold in a whole mesh, checked by an oracle that asks no one it watches: it knows what was told to whom.
 
 Beside it, the core's own invariants after every event. The first thing that does not hold ends the run.
 """
@@ -166,9 +166,6 @@ class Watch:
 
     # What clients get
 
-    def asked(self, ask: Ask, now_ns: int) -> None:
-        self._now_ns = now_ns
-
     def client_heard(self, ask: Ask, now_ns: int) -> None:
         self._now_ns = now_ns
         self._expect("nothing is answered twice", ask.first_token_ns is None, f"{ask.request_id} began twice")
@@ -176,7 +173,6 @@ class Watch:
 
     def client_ended(self, ask: Ask, outcome: Outcome | None, now_ns: int) -> None:
         self._now_ns = now_ns
-        self._stamped.pop(ask.request_id, None)
         self._expect("every request ends exactly once", ask.ended_ns is None, f"{ask.request_id} ended twice")
         is_whole = outcome is not Outcome.COMPLETED or ask.first_token_ns is not None
         self._expect("what is completed was answered", is_whole, ask.request_id)
@@ -215,8 +211,12 @@ class Watch:
             core = view.core
             self._expect("cores forget", not core.requests, f"{view.spec.gateway_id}: {list(core.requests)[:5]}")
             for state in (*core.replicas, *core.peers):
-                self._expect("counts come back to zero", state.in_flight == 0, f"{view.spec.gateway_id}: {state.target}")
-                self._expect("counts come back to zero", not state.unreflected, f"{view.spec.gateway_id}: {state.target}")
+                self._expect(
+                    "counts come back to zero", state.in_flight == 0, f"{view.spec.gateway_id}: {state.target}"
+                )
+                self._expect(
+                    "counts come back to zero", not state.unreflected, f"{view.spec.gateway_id}: {state.target}"
+                )
 
     def _check_answer_after_healing(self, ask: Ask, outcome: Outcome | None) -> None:
         self._expect("somebody is served after healing", ask.gateway_id is not None, "no gateway is up")

@@ -1,4 +1,7 @@
-"""The story of a run: one line for everything that happens, hashed as it is told. The same seed gives the same digest."""
+"""The story of a run: one line for everything that happens, hashed as it is told. It keeps none of them.
+
+The same seed gives the same digest.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ _LINES_HASHED_AT_ONCE = 512
 class Chronicle:
     """Hears every line; keeps none, unless told where to put them."""
 
-    def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(self, on_line: Callable[[str], object] | None = None) -> None:
         self._hash = blake2b(digest_size=16)
         self._lines: list[str] = []
         self._on_line = on_line
@@ -72,7 +75,7 @@ class Chronicle:
         self._lines.clear()
 
 
-def _event_in_words(event: Event) -> str:
+def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each event
     match event:
         case ReplicasObserved():
             seen = (f"{o.replica_id}:{o.healthy:d}/{o.running}/{o.waiting}" for o in event.observations)
@@ -110,7 +113,8 @@ def _effect_in_words(effect: Effect) -> str:
     match effect:
         case StartLeg():
             decision = effect.decision
-            return f"start {effect.request_id}/{effect.attempt} {effect.target} {decision.reason} {decision.matched_blocks}"
+            why = f"{decision.reason} {decision.matched_blocks}"
+            return f"start {effect.request_id}/{effect.attempt} {effect.target} {why}"
         case StopLeg():
             return f"stop {effect.request_id}/{effect.attempt}"
         case AcceptForward():

@@ -21,7 +21,7 @@ from gateway.core.vocabulary import (
 )
 from loadgen.report import RequestEnd, RequestRecord
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask, RanAt
+from loadgen.simulator.asks import Ask, RanAt, tokens_by
 from loadgen.simulator.checkers import Watch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.gateways import SimGateway
@@ -146,7 +146,7 @@ class _Call:
         raise AssertionError("a client forwards nothing")
 
     def forward_refused(self, reason: RefusalReason, detail: str) -> None:
-        raise AssertionError("a client forwards nothing")
+        raise AssertionError(f"a client forwards nothing: {reason}, {detail}")
 
     def first_token(self, ran_at: RanAt) -> None:
         ask, now_ns = self._ask, self._town.agenda.now_ns
@@ -190,6 +190,7 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
     if ask.ended_ns is None:
         end = RequestEnd.UNFINISHED
     ended_ns = town.agenda.now_ns if ask.ended_ns is None else ask.ended_ns
+    tokens = ask.output_tokens if end is RequestEnd.COMPLETED else 0
     return RequestRecord(
         client_region=ask.region,
         end=end,
@@ -197,23 +198,12 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
         ended_ns=ended_ns,
         first_token_ns=ask.first_token_ns,
         served_by=ask.ran_at.region if ask.ran_at else None,
-        output_tokens=ask.output_tokens if end is RequestEnd.COMPLETED else 0,
-        tokens_in_time=_tokens_by(ask, town.load_end_ns) if end is RequestEnd.COMPLETED else 0,
+        output_tokens=tokens,
+        tokens_in_time=tokens_by(town.load_end_ns, first_token_ns=ask.first_token_ns, ended_ns=ended_ns, tokens=tokens),
         prompt_tokens=ask.prompt.tokens,
         cached_tokens=ask.ran_at.cached_tokens if ask.ran_at else None,
         detail="" if end is not RequestEnd.FAILED else str(ask.outcome or ask.detail),
     )
-
-
-def _tokens_by(ask: Ask, at_ns: int) -> int:
-    """Tokens that had come by then, as if they had come evenly."""
-    assert ask.ended_ns is not None
-    if ask.ended_ns <= at_ns:
-        return ask.output_tokens
-    if ask.first_token_ns is None or ask.first_token_ns >= at_ns:
-        return 0
-    share = (at_ns - ask.first_token_ns) / (ask.ended_ns - ask.first_token_ns)
-    return 1 + int((ask.output_tokens - 1) * share)
 
 
 class ClientGroup:
@@ -292,7 +282,14 @@ class ClientGroup:
         whole = prompt.followed_by(reply_text(request_id, output_tokens))
         ingress_id = gateway.gateway_id if gateway is not None else None
         ask = Ask(
-            profile, prompt, whole, output_tokens, self.config.region, ingress_id, town.agenda.now_ns, self.config.number
+            profile,
+            prompt,
+            whole,
+            output_tokens,
+            self.config.region,
+            ingress_id,
+            town.agenda.now_ns,
+            self.config.number,
         )
         return ask, gateway
 
@@ -309,5 +306,5 @@ class ClientGroup:
             return
         call = _Call(town, ask, gateway, on_end)
         patience_ns = self.config.patience_ns
-        if patience_ns is not None and self._rng.random() < self.config.impatient_share:
+        if patience_ns is not None and not ask.is_last_check and self._rng.random() < self.config.impatient_share:
             town.agenda.after(patience_ns, call.leave)

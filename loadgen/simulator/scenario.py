@@ -1,6 +1,7 @@
-"""A scenario: one YAML value that says who runs where, who asks for what, and what goes wrong. Read once, checked whole.
+"""A scenario: one YAML value that says who runs where, who asks for what, and what goes wrong.
 
-Durations and the sections of a run are written as in a region file. It decides nothing.
+It is read once and checked whole; durations and the sections of a run are written as in a region file. It decides
+nothing.
 """
 
 from __future__ import annotations
@@ -239,9 +240,7 @@ class ArrivalsSection(_Section):
     def as_curve(self) -> RateCurve:
         if self.diurnal is not None:
             day = self.diurnal
-            return diurnal(
-                peak=day.peak, trough=day.trough, day_s=day.day / _SECOND_NS, shift_hours=day.shift_hours
-            )
+            return diurnal(peak=day.peak, trough=day.trough, day_s=day.day / _SECOND_NS, shift_hours=day.shift_hours)
         if self.curve is not None:
             return RateCurve(tuple((at_ns / _SECOND_NS, rate) for at_ns, rate in self.curve))
         assert self.rate is not None
@@ -291,9 +290,7 @@ class FaultSection(_Section):
         return self
 
     def as_fault(self) -> Fault:
-        return Fault(
-            self.kind, self.at, self.lasts, self.target, self.other, self.amount, self.times, self.every
-        )
+        return Fault(self.kind, self.at, self.lasts, self.target, self.other, self.amount, self.times, self.every)
 
 
 class Scenario(_Section):
@@ -460,10 +457,10 @@ class Scenario(_Section):
         return list(dict.fromkeys(TenantName(clients.tenant) for clients in self.clients))
 
 
-def load_scenario(path: Path, changes: Mapping[str, str] = {}) -> Scenario:
+def load_scenario(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
     """Read a scenario, with some of its keys changed. Raises ConfigError, one line for each fault."""
     document = read_yaml_mapping(path)
-    for key, value in changes.items():
+    for key, value in (changes or {}).items():
         set_key(document, key, value)
     return parse_scenario(document, path)
 

@@ -1,4 +1,4 @@
-"""The simulated world: one virtual clock, the gateways, engines, users and the network between them, and what goes wrong.
+"""The simulated world: one virtual clock, gateways, engines, users, the network between them, and what goes wrong.
 
 It plays one run of a scenario and hands back everything that was seen. One seed, one story.
 """
@@ -74,7 +74,7 @@ class World:
         run: RunSection,
         *,
         every_invariant: bool = False,
-        on_line: Callable[[str], None] | None = None,
+        on_line: Callable[[str], object] | None = None,
     ) -> None:
         self.watch = Watch(every_invariant=every_invariant)
         self.chronicle = Chronicle(on_line)
@@ -147,8 +147,8 @@ class World:
     def _build_gateways(self) -> None:
         fleet = self._scenario.fleet()
         for owned in fleet.values():
-            for spec, engine in owned:
-                self._engines[spec.replica_id] = SimEngine(spec, engine, self._agenda)
+            for replica, engine in owned:
+                self._engines[replica.replica_id] = SimEngine(replica, engine, self._agenda)
         if self._run.system.is_global:
             fleet = self._as_one(fleet)
         places = {gateway_id: self._scenario.place(_region_of(gateway_id)) for gateway_id in fleet}
@@ -218,7 +218,9 @@ class World:
             section.patience,
             section.impatient_share,
         )
-        return ClientGroup(config, self._scenario.workload(section.workload), self._town, self._rng(f"clients {number}"))
+        return ClientGroup(
+            config, self._scenario.workload(section.workload), self._town, self._rng(f"clients {number}")
+        )
 
     # Playing
 
@@ -336,9 +338,7 @@ class World:
         for engine in self._engines.values():
             totals, region = engine.totals(), engine.spec.place.region
             old = found[region]
-            found[region] = PrefixTokens(
-                old.queried + totals.prefix_query_tokens, old.hit + totals.prefix_hit_tokens
-            )
+            found[region] = PrefixTokens(old.queried + totals.prefix_query_tokens, old.hit + totals.prefix_hit_tokens)
         return found
 
     def _story(self) -> Story:

@@ -25,6 +25,8 @@ class FakeDns:
         self.records: dict[tuple[str, str], list[str]] = {}
         self.ttl_s = 1
         self.rcode = dns.rcode.NOERROR
+        self.failing: set[tuple[str, str]] = set()
+        """Names and kinds of record that it cannot say anything of."""
         self.is_silent = False
         self.asked = Tally()
         self.truncates = False
@@ -62,7 +64,9 @@ class FakeDns:
         (question,) = query.question
         name = str(question.name).rstrip(".")
         kind = dns.rdatatype.to_text(question.rdtype)
-        if not any(known == name for known, _ in self.records):
+        if (name, kind) in self.failing:
+            response.set_rcode(dns.rcode.SERVFAIL)
+        elif not any(known == name for known, _ in self.records):
             response.set_rcode(dns.rcode.NXDOMAIN)
         elif over_udp and self.truncates:
             response.flags |= dns.flags.TC
@@ -82,8 +86,7 @@ class _Datagrams(asyncio.DatagramProtocol):
     def __init__(self, server: FakeDns) -> None:
         self._server = server
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
         self._transport = transport
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:

@@ -30,6 +30,37 @@ USAGE = event({"choices": [], "usage": {"prompt_tokens": 22, "completion_tokens"
 DONE = b"data: [DONE]\n\n"
 
 
+def named_event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\n".encode() + event({"type": kind, **fields})
+
+
+def response_created(response_id: str = "resp_1") -> bytes:
+    response = {"id": response_id, "object": "response", "status": "in_progress", "error": None}
+    return named_event("response.created", response=response, sequence_number=0)
+
+
+RESPONSE_DELTA = named_event("response.output_text.delta", delta="Hello", sequence_number=1)
+RESPONSE_COMPLETED = named_event(
+    "response.completed",
+    response={
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "error": None,
+        "usage": {"input_tokens": 22, "output_tokens": 6},
+    },
+    sequence_number=2,
+)
+GOOD_RESPONSE_STREAM = (response_created(), RESPONSE_DELTA, RESPONSE_COMPLETED)
+GOOD_RESPONSE = json.dumps({"id": "resp_1", "object": "response", "status": "completed", "error": None}).encode()
+MESSAGE_START = named_event("message_start", message={"id": "m", "usage": {"input_tokens": 22, "output_tokens": 0}})
+MESSAGE_PING = named_event("ping")
+MESSAGE_TOKEN = named_event("content_block_delta", index=0, delta={"type": "text_delta", "text": "Hello"})
+MESSAGE_END = named_event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 6})
+MESSAGE_STOP = named_event("message_stop")
+GOOD_MESSAGE_STREAM = (MESSAGE_START, MESSAGE_PING, MESSAGE_TOKEN, MESSAGE_END, MESSAGE_STOP)
+
+
 def token(text: str) -> bytes:
     return chat_chunk({"content": text})
 
@@ -70,6 +101,7 @@ class Received:
     path: str
     headers: dict[str, str]
     body: bytes
+    method: str = "POST"
 
 
 class Exchange:
@@ -172,9 +204,9 @@ class FakeEngine:
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[FakeEngine]:
         app = web.Application(client_max_size=64 << 20)
-        app.router.add_post("/{path:.*}", self._generate)
         app.router.add_get("/metrics", self._probe)
         app.router.add_get("/v1/models", self._probe)
+        app.router.add_route("*", "/{path:.*}", self._generate)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -189,7 +221,8 @@ class FakeEngine:
         self.scripts = deque(scripts)
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        received = Received(request.path, {k.lower(): v for k, v in request.headers.items()}, await request.read())
+        headers = {k.lower(): v for k, v in request.headers.items()}
+        received = Received(request.path_qs, headers, await request.read(), request.method)
         self.received.append(received)
         assert request.transport is not None
         self.connections.add(request.transport.get_extra_info("peername")[1])

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from tests.fakes.engine import Tally
+from tests.fakes.engine import GOOD_ANSWER, Tally
+from tests.support.certificates import Files
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +31,23 @@ LOADING = Page(b'{"error":{"code":503,"message":"Loading model","type":"unavaila
 
 @dataclass
 class PagesEngine:
-    """Answers GETs from `pages`; whatever is not there is 404."""
+    """Answers GETs from `pages`; whatever is not there is 404. Answers POSTs with `answers` in order, the last one again
+    and again."""
 
     pages: dict[str, Page] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     tally: Tally = field(default_factory=Tally)
     keys: list[str] = field(default_factory=list)
+    answers: list[Page] = field(default_factory=lambda: [Page(GOOD_ANSWER)])
+    received: list[dict[str, str]] = field(default_factory=list)
+    """The headers of each POST."""
     url: str = ""
 
     @asynccontextmanager
     async def serving(self, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[PagesEngine]:
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
+        app.router.add_post("/{path:.*}", self._generate)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -60,9 +66,30 @@ class PagesEngine:
             await asyncio.Event().wait()
         return web.Response(body=page.body, status=page.status)
 
+    async def _generate(self, request: web.Request) -> web.Response:
+        await request.read()
+        self.received.append(_headers_of(request))
+        page = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if page is HANGS:
+            await asyncio.Event().wait()
+        return web.Response(body=page.body, status=page.status, content_type="application/json")
+
+
+def server_context(files: Files, *, asks_for_certificate: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    if asks_for_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(files.roots)
+    return context
+
+
+def _headers_of(request: web.Request) -> dict[str, str]:
+    return {name.lower(): value for name, value in request.headers.items()}
+
 
 def vllm_page(*ranks: tuple[int, int], asleep: str = "", first_rank: int = 0) -> Page:
-    """vLLM's lines about (running, waiting) of each rank, between others that look alike."""
+    """VLLM's lines about (running, waiting) of each rank, between others that look alike."""
     lines = ["# HELP vllm:num_requests_running Number of requests in model execution batches."]
     for rank, (running, waiting) in enumerate(ranks, start=first_rank):
         labels = f'engine="{rank}",model_name="tiny-qwen2"'

@@ -20,18 +20,25 @@ PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
 Forwarded = Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]
 Subscribed = Callable[[pb.SubscribeRequest, SubscribeContext], Awaitable[None]]
+Explained = Callable[[pb.ExplainRequest, ExplainContext], Awaitable[pb.ExplainResponse]]
 
 
 async def _nothing(request: object, context: object) -> None:
     """End the call at once, without a word."""
 
 
+async def _unknown_call(_: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:
+    """As an older version would."""
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED)
+
+
 class FakePeer:
-    """Set `forwarded` and `subscribed` to what the peer should do."""
+    """Set `forwarded`, `subscribed` and `explained` to what the peer should do."""
 
     def __init__(self) -> None:
         self.forwarded: Forwarded = _nothing
         self.subscribed: Subscribed = _nothing
+        self.explained: Explained = _unknown_call
         self.pings = 0
         self.answers_pings = asyncio.Event()
         self.answers_pings.set()
@@ -50,7 +57,7 @@ class FakePeer:
         await self.forwarded(request, context)
 
     async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED)
+        return await self.explained(request, context)
 
     async def stop(self) -> None:
         await self.server.stop(0)

@@ -13,6 +13,7 @@ import aiohttp
 import openai
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from gateway.clock import Clock
 from gateway.config import Dialect
@@ -49,6 +50,8 @@ from gateway.owner import OwnerContext, OwnerSettings
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
+    GOOD_MESSAGE_STREAM,
+    GOOD_RESPONSE_STREAM,
     GOOD_STREAM,
     ROLE,
     FakeEngine,
@@ -504,6 +507,108 @@ class TestRefusing:
             assert response.status == 431
 
 
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+RESPONSE_BODY = b'{"model":"llama","input":"hi","stream":true}'
+OF_THE_APIS = [
+    pytest.param(CHAT, BODY, (ROLE, token("x")), id="chat"),
+    pytest.param(RESPONSES, RESPONSE_BODY, GOOD_RESPONSE_STREAM[:2], id="responses"),
+    pytest.param(MESSAGES, BODY, GOOD_MESSAGE_STREAM[:3], id="messages"),
+]
+
+
+class TestOtherApis:
+    @pytest.mark.parametrize(("path", "events"), [(RESPONSES, GOOD_RESPONSE_STREAM), (MESSAGES, GOOD_MESSAGE_STREAM)])
+    @pytest.mark.parametrize("size", [1, 7, 10_000])
+    async def test_their_streams_come_through_byte_for_byte(
+        self, edge: Edge, client: aiohttp.ClientSession, path: str, events: tuple[bytes, ...], size: int
+    ) -> None:
+        stream_bytes = b": keep-alive\n\n" + b"".join(events) + b": bye\n\n"
+        edge.plays(stream(*(stream_bytes[at : at + size] for at in range(0, len(stream_bytes), size))))
+        response, answered = await ask(client, edge, RESPONSE_BODY, path)
+        assert (response.status, answered) == (200, stream_bytes)
+        assert edge.outcomes == [Outcome.COMPLETED]
+        assert edge.finished[0][1].prompt_tokens == 22
+
+    @pytest.mark.parametrize(("path", "body", "begun"), OF_THE_APIS)
+    async def test_what_breaks_off_says_so_in_an_event_of_its_own_kind(
+        self, edge: Edge, client: aiohttp.ClientSession, path: str, body: bytes, begun: tuple[bytes, ...]
+    ) -> None:
+        edge.plays(stream_and_cut(*begun))
+        _, answered = await ask(client, edge, body, path, x_request_id="r1")
+        told = answered.removeprefix(b"".join(begun))
+        assert len(told) < len(answered)
+        data = json.loads(next(line for line in told.splitlines() if line.startswith(b"data: "))[6:])
+        assert data["error"]["code"] == "engine_failed_midstream"
+        assert told.startswith(b"data: " if path == CHAT else b"event: error\ndata: ")
+        assert told.endswith(DONE) == (path == CHAT)
+        assert data.get("type") == (None if path == CHAT else "error")
+        assert data.get("sequence_number") == (len(begun) if path == RESPONSES else None)
+        assert data.get("request_id") == ("r1" if path == MESSAGES else None)
+
+    @pytest.mark.parametrize(("path", "body", "begun"), OF_THE_APIS)
+    async def test_what_breaks_off_before_a_token_is_had_elsewhere(
+        self, edge: Edge, client: aiohttp.ClientSession, path: str, body: bytes, begun: tuple[bytes, ...]
+    ) -> None:
+        whole = {CHAT: GOOD_STREAM, RESPONSES: GOOD_RESPONSE_STREAM, MESSAGES: GOOD_MESSAGE_STREAM}[path]
+        edge.plays(stream_and_cut(*begun[:-1]), stream(*whole))
+        assert (await ask(client, edge, body, path))[1] == b"".join(whole)
+        assert len(edge.results) == 2
+
+    async def test_calls_about_a_stored_response_reach_the_engine_that_made_it(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        made = b'{"id":"resp_1","object":"response","status":"completed","error":null}'
+        edge.plays(*[answer(200, made)] * 4)
+        await ask(client, edge, b'{"model":"llama","input":"hi"}', RESPONSES)
+        calls = [("GET", "?stream=false"), ("DELETE", ""), ("POST", "/cancel")]
+        for method, more in calls:
+            async with client.request(method, f"{edge.url}{RESPONSES}/resp_1{more}") as response:
+                assert (response.status, await response.read()) == (200, made)
+        (engine,) = [each for each in edge.engines.values() if each.received]
+        assert [(each.method, each.path) for each in engine.received[1:]] == [
+            (method, f"{RESPONSES}/resp_1{more}") for method, more in calls
+        ]
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", "/v1/responses/resp_2"),
+            ("DELETE", "/v1/responses/resp_2"),
+            ("POST", "/v1/responses/resp_2/cancel"),
+            ("GET", "/v1/responses/a%2Fb"),
+            ("GET", "/v1/responses/" + "a" * 200),
+        ],
+    )
+    async def test_what_nobody_made_here_is_not_known(
+        self, edge: Edge, client: aiohttp.ClientSession, method: str, path: str
+    ) -> None:
+        async with client.request(method, URL(edge.url + path, encoded=True)) as response:
+            assert (response.status, error_code(await response.read())) == (404, "response_not_found")
+        assert edge.received() == []
+
+    async def test_an_engine_s_error_is_told_in_the_shape_of_messages(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        edge.plays(answer(400, b'{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}'))
+        response, body = await ask(client, edge, BODY, MESSAGES, x_request_id="r1")
+        assert response.headers["content-length"] == str(len(body))
+        assert response.headers["request-id"] == "r1"
+        document = json.loads(body)
+        assert (document["type"], document["error"]["message"]) == ("error", "too long")
+        assert edge.outcomes == [Outcome.CLIENT_ERROR]
+
+    @pytest.mark.parametrize(
+        "path", ["/v1/messages/nothing", "/v1/messages", "/v1/nothing", "/v1/models", "/v1/models/x"]
+    )
+    async def test_every_answer_names_its_request(self, edge: Edge, client: aiohttp.ClientSession, path: str) -> None:
+        async with client.get(edge.url + path, headers={"x-request-id": "r1"}) as response:
+            assert response.headers["x-request-id"] == "r1"
+            assert response.headers["x-nightside-gateway"] == "us-1"
+            assert ("request-id" in response.headers) == path.startswith(MESSAGES)
+            if path == MESSAGES:
+                assert (response.status, response.headers["allow"]) == (405, "POST")
+
+
 class TestOtherPages:
     async def test_live_and_ready(self, edge: Edge, client: aiohttp.ClientSession) -> None:
         for engine in edge.engines:
@@ -513,8 +618,17 @@ class TestOtherPages:
                 assert response.status == 200
 
     async def test_operators_see_metrics_and_state(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        async def nothing(_: object) -> None:
+            return None
+
         sources = AdminSources(
-            lambda: b"up 1\n", "text/plain; version=0.0.4", lambda: edge.core.describe(edge.clock.now_ns()), str
+            metrics=lambda: b"up 1\n",
+            metrics_content_type="text/plain; version=0.0.4",
+            state=lambda: edge.core.describe(edge.clock.now_ns()),
+            readiness=str,
+            explain=nothing,
+            lockdown=nothing,
+            notes=dict,
         )
         async with AsyncExitStack() as stack:
             url = await listen(stack, make_admin_app(sources), SETTINGS)

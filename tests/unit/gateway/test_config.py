@@ -21,6 +21,7 @@ from gateway.config import (
     parse_address,
     parse_duration_ns,
     parse_size_bytes,
+    read_named_files,
     read_region_file,
 )
 from gateway.core.config import CoreConfig, PlacementPolicy
@@ -141,6 +142,111 @@ def test_the_effective_file_reads_back_as_itself(tmp_path: Path) -> None:
 )
 def test_a_fault_names_file_and_key_in_plain_words(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert faults(tmp_path, text) == expected
+
+
+def test_models_may_be_left_to_the_engine(tmp_path: Path) -> None:
+    file = read_region_file(write(tmp_path, SMALLEST.replace("[llama]", "auto")), environ={})
+    (replica,) = file.as_config().replicas
+    assert (replica.lists_models, replica.spec.models) == (True, ())
+    assert file.as_document()["replicas"][0]["models"] == "auto"
+
+
+def test_ranks_become_replicas_of_one_url(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, SMALLEST + "    data_parallel_ranks: 2\n"), environ={})
+    assert [(each.spec.replica_id, each.rank, each.ranks) for each in config.replicas] == [
+        ("us-a@0", 0, 2),
+        ("us-a@1", 1, 2),
+    ]
+    assert {each.url for each in config.replicas} == {"http://127.0.0.1:8101"}
+
+
+def test_only_an_engine_that_tells_no_load_goes_by_signs_of_life(tmp_path: Path) -> None:
+    text = SMALLEST + "    dialect: openai\nprobes: {life_interval: 7s}\n"
+    assert load_config(write(tmp_path, text), environ={}).replicas[0].spec.sign_of_life_ns == 7_000_000_000
+    assert load_config(write(tmp_path, SMALLEST), environ={}).replicas[0].spec.sign_of_life_ns is None
+
+
+def test_a_name_is_a_template_of_replicas(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    text = SMALLEST + DNS + "    record: srv\n    data_parallel_ranks: 2\n    api_key_file: key\n"
+    file = read_region_file(write(tmp_path, text), environ={})
+    (found,) = file.as_config().dns_replicas
+    assert (found.name, found.record, found.scheme, found.port) == ("llama.engines.test", "srv", "http", None)
+    assert (found.template.ranks, found.template.api_key, found.template.url) == (2, "secret", "")
+    assert file.engine_files() == [(tmp_path / "key").resolve()]
+
+
+def test_a_region_file_knows_where_it_came_from_and_reads_its_keys_anew(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("first")
+    file = read_region_file(write(tmp_path, SMALLEST + "    api_key_file: key\n"), environ={})
+    assert file.path == tmp_path / "us.yaml"
+    key.write_text("second")
+    again = read_named_files(file, environ={})
+    assert (file.as_config().replicas[0].api_key, again.as_config().replicas[0].api_key) == ("first", "second")
+    assert again.as_document() == file.as_document()
+    assert again.path == file.path
+    key.unlink()
+    with pytest.raises(ConfigError, match=r"us\.yaml: replicas\[0\]: api_key_file: .* cannot be read"):
+        read_named_files(file, environ={})
+
+
+DNS = """\
+dns_replicas:
+  - id: llama
+    name: llama.Engines.test.
+    models: [llama]
+"""
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        (SMALLEST.replace("[llama]", "some"), "replicas[0].models: should be a valid tuple"),
+        (
+            SMALLEST.replace("[llama]", "auto\n    adapters: [a]"),
+            "replicas[0]: adapters are listed by the engine itself where models is auto",
+        ),
+        (
+            SMALLEST + "    data_parallel_ranks: 2\n    dialect: llamacpp\n",
+            "replicas[0]: data_parallel_ranks: llamacpp has no ranks that can be asked for",
+        ),
+        (
+            SMALLEST + "    data_parallel_ranks: 0\n",
+            "replicas[0].data_parallel_ranks: should be greater than or equal to 1",
+        ),
+        (SMALLEST + "    tls: {ca_file: ca.pem}\n", "replicas[0]: tls: the engine is not reached by https"),
+        (
+            SMALLEST.replace("http:", "https:") + "    tls: {client_key: k}\n",
+            "replicas[0]: tls: client_certificate and client_key are written together or not at all",
+        ),
+        (SMALLEST + DNS, "dns_replicas[0]: port: belongs to record: address, and SRV records name their own"),
+        (
+            SMALLEST + DNS + "    record: srv\n    port: 1\n",
+            "dns_replicas[0]: port: belongs to record: address, and SRV records name their own",
+        ),
+        (
+            SMALLEST + DNS.replace("llama.E", "no good.e") + "    port: 1\n",
+            "dns_replicas[0].name: 'no good.engines.test.' is not a name that DNS can be asked for",
+        ),
+        (
+            SMALLEST + DNS + "    port: 1\n    nameservers: [dns.test:53]\n",
+            "dns_replicas[0]: nameservers: dns.test:53 is not an address and a port such as 10.0.0.2:53",
+        ),
+        (SMALLEST + DNS.replace("id: llama", "id: us-a") + "    port: 1\n", "dns_replicas[0].id: 'us-a' is used twice"),
+        (
+            SMALLEST + DNS + "    port: 1\n    region: us-east-1\n    jurisdiction: EU\n",
+            "dns_replicas[0].jurisdiction: region us-east-1 is in US elsewhere in this file",
+        ),
+        (
+            SMALLEST + "discovery: {interval_max: 1s}\n",
+            "discovery.interval_max: is below discovery.interval_min",
+        ),
+        (SMALLEST + "probes: {slow_max: 1ms}\n", "probes.slow_max: is below probes.timeout"),
+    ],
+)
+def test_faults_of_engines_and_names_are_told_by_key(tmp_path: Path, text: str, expected: str) -> None:
+    assert faults(tmp_path, text) == [f"us.yaml: {expected}"]
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:

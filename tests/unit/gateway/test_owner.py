@@ -23,8 +23,10 @@ from gateway.core.events import (
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
+    ResponseStored,
 )
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     AttemptResult,
     GatewayId,
@@ -33,6 +35,7 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
+    RequestId,
     RequestProfile,
     ResidencyStamp,
     TargetKind,
@@ -40,7 +43,20 @@ from gateway.core.vocabulary import (
 from gateway.driver import Driver
 from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.owner import OwnerContext, OwnerSettings, RequestOwner
-from tests.fakes.engine import DONE, GOOD_ANSWER, GOOD_STREAM, ROLE, STOP, chat_chunk, error_event, token
+from tests.fakes.engine import (
+    DONE,
+    GOOD_ANSWER,
+    GOOD_MESSAGE_STREAM,
+    GOOD_RESPONSE,
+    GOOD_RESPONSE_STREAM,
+    GOOD_STREAM,
+    ROLE,
+    STOP,
+    chat_chunk,
+    error_event,
+    response_created,
+    token,
+)
 from tests.support.core import EU, MODEL, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
@@ -165,7 +181,13 @@ class Scene:
         if isinstance(event, RequestArrived):
             self.has_arrived.set()
 
-    def owner(self, *replies: Reply | LegFailure | asyncio.Event, forwarded: bool = False) -> RequestOwner:
+    def owner(
+        self,
+        *replies: Reply | LegFailure | asyncio.Event,
+        forwarded: bool = False,
+        stores_response: bool = False,
+        is_control: bool = False,
+    ) -> RequestOwner:
         self.opener.replies.extend(replies)
         context = OwnerContext(
             self.driver,
@@ -174,7 +196,7 @@ class Scene:
             self.settings,
             lambda profile, end, summary: self.finished.append((profile, end, summary)),
         )
-        asked = profile("r1")
+        asked = replace(profile("r1"), is_control=is_control)
         deadline_ns = self.clock.now_ns() + 60 * SECOND
         stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
         arrival = (
@@ -182,10 +204,18 @@ class Scene:
             if forwarded
             else RequestArrived(asked, deadline_ns)
         )
-        return RequestOwner(context, arrival, OutboundRequest(asked, "/v1/chat/completions", (), b"{}"), self.sink)
+        outbound = OutboundRequest(asked, "/v1/chat/completions", (), b"{}", stores_response=stores_response)
+        return RequestOwner(context, arrival, outbound, self.sink)
 
-    async def play(self, *replies: Reply | LegFailure | asyncio.Event, forwarded: bool = False) -> Outcome:
-        end = await self.owner(*replies, forwarded=forwarded).run()
+    async def play(
+        self,
+        *replies: Reply | LegFailure | asyncio.Event,
+        forwarded: bool = False,
+        stores_response: bool = False,
+        is_control: bool = False,
+    ) -> Outcome:
+        owner = self.owner(*replies, forwarded=forwarded, stores_response=stores_response, is_control=is_control)
+        end = await owner.run()
         assert isinstance(end, EndRequest)
         self.check()
         return end.outcome
@@ -375,6 +405,68 @@ class TestWholeAnswers:
         scene = Scene(OwnerSettings(held_bytes_max=10))
         assert await scene.play(Reply((b"x" * 20,), 400, JSON), Reply()) is Outcome.COMPLETED
         assert scene.results == [AttemptResult.FAILED, AttemptResult.COMPLETED]
+
+
+class TestStoredResponses:
+    @pytest.mark.parametrize("forwarded", [False, True])
+    @pytest.mark.parametrize("reply", [Reply(GOOD_RESPONSE_STREAM), Reply((GOOD_RESPONSE,), headers=JSON)])
+    async def test_the_core_is_told_before_the_client_can_know(self, reply: Reply, forwarded: bool) -> None:
+        scene = Scene()
+        assert await scene.play(reply, stores_response=True, forwarded=forwarded) is Outcome.COMPLETED
+        kinds = [type(event) for event in scene.events]
+        assert kinds.index(ResponseStored) < kinds.index(FirstToken)
+        (stored,) = [event for event in scene.events if isinstance(event, ResponseStored)]
+        assert stored == ResponseStored(RequestId("r1"), 1, stored_response_key(TENANT, "resp_1"))
+
+    async def test_an_answer_too_large_to_hold_is_stored_all_the_same(self) -> None:
+        scene = Scene(OwnerSettings(held_bytes_max=20))
+        assert await scene.play(Reply((GOOD_RESPONSE,), headers=JSON), stores_response=True) is Outcome.COMPLETED
+        assert scene.count(ResponseStored) == 1
+
+    @pytest.mark.parametrize("reply", [Reply(GOOD_RESPONSE_STREAM), Reply((GOOD_RESPONSE,), headers=JSON)])
+    async def test_one_that_is_not_kept_is_not_told_of(self, reply: Reply) -> None:
+        scene = Scene()
+        assert await scene.play(reply) is Outcome.COMPLETED
+        assert scene.count(ResponseStored) == 0
+
+    async def test_one_that_fails_before_its_first_token_is_had_elsewhere_under_another_id(self) -> None:
+        scene = Scene()
+        broken = Reply((response_created("resp_0"), FAILED))
+        assert await scene.play(broken, Reply(GOOD_RESPONSE_STREAM), stores_response=True) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_RESPONSE_STREAM)
+        keys = [event.key for event in scene.events if isinstance(event, ResponseStored)]
+        assert keys == [stored_response_key(TENANT, "resp_1")]
+
+    async def test_what_a_stored_response_says_of_itself_is_no_fault_of_now(self) -> None:
+        failed = b'{"object":"response","status":"failed","error":{"code":"server_error"}}'
+        scene = Scene()
+        assert await scene.play(Reply((failed,), headers=JSON), is_control=True) is Outcome.COMPLETED
+        assert scene.sink.body == failed
+
+
+class TestOtherStreams:
+    async def test_a_message_is_relayed_and_counted(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(GOOD_MESSAGE_STREAM)) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_MESSAGE_STREAM)
+        (ended,) = scene.attempts_ended
+        assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
+
+    async def test_a_message_that_stops_in_the_middle_has_failed(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(GOOD_MESSAGE_STREAM[:3])) is Outcome.FAILED_MIDSTREAM
+
+    async def test_a_ping_is_no_token(self) -> None:
+        scene = Scene()
+        begun = Reply((*GOOD_MESSAGE_STREAM[:2], FAILED))
+        assert await scene.play(begun, Reply(GOOD_MESSAGE_STREAM)) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_MESSAGE_STREAM)
+
+    async def test_numbers_in_bytes_are_not_looked_at(self) -> None:
+        scene = Scene()
+        opaque = (("content-type", "application/octet-stream"),)
+        assert await scene.play(Reply((b"\x00\x01",), headers=opaque)) is Outcome.COMPLETED
+        assert scene.sink.body == b"\x00\x01"
 
 
 class TestLeaving:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +11,10 @@ from gateway.core.bits import slots_of
 from gateway.core.config import CoreConfig, PushingConfig, PushingMode
 from gateway.core.replicas import LoadLevels, Replicas
 from gateway.core.timers import Timers
-from gateway.core.vocabulary import AttemptResult, ReplicaId, ReplicaObservation, RequestId
-from tests.support.core import ANYWHERE, AP, EU, MODEL, US, replica_spec, rule
+from gateway.core.vocabulary import AttemptResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing
+from tests.support.core import ANYWHERE, AP, EU, MODEL, SECOND, US, replica_spec, rule
+
+OTHER = ModelName("other")
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), min_size=1), st.integers(1, 2**21 - 1))
@@ -90,3 +94,47 @@ def test_a_slot_is_used_again_after_its_replica_left() -> None:
     some = replicas(count=2)
     some.assign([replica_spec("r1"), replica_spec("r7")], 5)
     assert sorted(state.slot for state in some) == [0, 1]
+
+
+def test_a_replica_whose_models_alone_changed_stays_what_it_is() -> None:
+    some = replicas(count=2)
+    state = some.at(0)
+    some.started(state, (RequestId("q"), 1), 0)
+    joined, left = some.assign([replica_spec("r0", models=(MODEL, OTHER)), replica_spec("r1", EU)], 5)
+    assert [each.spec.replica_id for each in (*joined, *left)] == ["r1", "r1"]
+    assert (some.at(0) is state, state.in_flight, state.ramp.limit) == (True, 1, None)
+    assert list(slots_of(some.eligible(OTHER, ANYWHERE) & some.available)) == [0]
+    some.assign([replica_spec("r0"), replica_spec("r1", EU)], 6)
+    assert some.eligible(OTHER, ANYWHERE) == 0
+
+
+def test_an_engine_that_tells_no_load_takes_as_many_as_may_be_outstanding() -> None:
+    config = CoreConfig(pushing=PushingConfig(PushingMode.PENDING, in_band_credit=0, outstanding_max=3))
+    some = Replicas(config, Timers())
+    some.assign([replace(replica_spec("r0"), sign_of_life_ns=2 * SECOND)], 0)
+    some.observe(ReplicaObservation(ReplicaId("r0"), 0, healthy=True), 0)
+    for number in range(3):
+        assert some.available
+        some.started(some.at(0), (RequestId("q"), number), 0)
+    assert some.at(0).standing is Standing.OUTSTANDING
+
+
+def test_blind_mode_stays_blind_to_it() -> None:
+    some = Replicas(CoreConfig(pushing=PushingConfig(PushingMode.BLIND, outstanding_max=1)), Timers())
+    some.assign([replace(replica_spec("r0"), sign_of_life_ns=2 * SECOND)], 0)
+    some.observe(ReplicaObservation(ReplicaId("r0"), 0, healthy=True), 0)
+    some.started(some.at(0), (RequestId("q"), 1), 0)
+    assert some.available
+
+
+def test_it_is_stale_only_when_three_signs_of_life_are_missing() -> None:
+    some = Replicas(CoreConfig(), Timers())
+    some.assign([replace(replica_spec("r0"), sign_of_life_ns=2 * SECOND), replica_spec("r1")], 0)
+    for state in some:
+        some.observe(ReplicaObservation(state.spec.replica_id, 0, healthy=True), 0)
+    standing = []
+    for now_ns in (6 * SECOND - 1, 6 * SECOND):
+        for name in ("r0", "r1"):
+            some.wake(ReplicaId(name), now_ns)
+        standing.append([state.standing for state in some])
+    assert standing == [[Standing.AVAILABLE, Standing.STALE], [Standing.STALE, Standing.STALE]]

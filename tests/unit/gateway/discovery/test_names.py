@@ -94,6 +94,19 @@ async def test_a_silent_server_is_no_answer(server: FakeDns, record: DnsRecord) 
 
 
 async def test_half_an_answer_is_none(server: FakeDns) -> None:
-    server.set(NAME, "SRV", "0 5 8001 a.engines.test.", *(f"0 5 {port} x{port}.test." for port in range(1, 300)))
+    server.set(NAME, "A", "10.0.0.1")
+    server.failing = {(NAME, "AAAA")}
+    with pytest.raises(LookupFailed, match="AAAA"):
+        await ask(server)
+    server.set(NAME, "SRV", "0 5 8001 a.engines.test.", "0 5 8001 b.engines.test.")
+    server.set("a.engines.test", "A", "10.0.0.1")
+    server.set("b.engines.test", "A", "10.0.0.2")
+    server.failing = {("b.engines.test", "A")}
+    with pytest.raises(LookupFailed, match=r"b\.engines\.test"):
+        await ask(server, DnsRecord.SRV)
+
+
+async def test_an_answer_may_lead_to_only_so_many_names(server: FakeDns) -> None:
+    server.set(NAME, "SRV", *(f"0 5 {port} x{port}.test." for port in range(1, 301)))
     with pytest.raises(LookupFailed, match="names 300 servers"):
         await ask(server, DnsRecord.SRV)

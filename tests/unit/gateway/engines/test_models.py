@@ -99,7 +99,7 @@ async def test_the_first_round_is_over_when_everybody_was_asked(engine: PagesEng
     engine.pages = {"/v1/models": model_list("qwen")}
     async with watching([endpoint("a", engine.url), endpoint("b", "http://127.0.0.1:1")]) as (heard, _, watcher):
         await watcher.first_round()
-        assert [replicas for replicas, _ in heard.lists][0] == ("a",)
+        assert next(replicas for replicas, _ in heard.lists) == ("a",)
 
 
 def test_only_lists_that_can_be_routed_by_are_believed() -> None:

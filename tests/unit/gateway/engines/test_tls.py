@@ -13,7 +13,6 @@ from tests.fakes.engine_pages import PagesEngine, server_context, vllm_page
 from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import US
 
-
 CA = new_ca()
 
 

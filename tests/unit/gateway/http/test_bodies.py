@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,11 @@ from gateway.http.bodies import RESERVED_FIELDS, Body, read_body
 from gateway.http.errors import ClientFault
 
 
-def read(path: str, *, passes_priority: bool = False, **fields: object) -> Body:
+def read(path: str, *, passes_priority: bool = False, **fields: Any) -> Body:
     return read_body(path, json.dumps({"model": "m", **fields}).encode(), passes_priority=passes_priority)
 
 
-def fault(path: str, **fields: object) -> ClientFault:
+def fault(path: str, **fields: Any) -> ClientFault:
     with pytest.raises(ClientFault) as caught:
         read(path, **fields)
     return caught.value
@@ -39,7 +40,8 @@ class TestWhatClientsMayNotSay:
     def test_no_call_takes_what_only_gateways_tell_engines(self, name: str, path: str) -> None:
         refused = fault(path, **{name: {"do_remote_prefill": True}})
         assert (refused.kind, refused.param) == (errors.UNSUPPORTED_FIELD, name)
-        assert read(path, **{name: None}).model == "m"
+        nothing: dict[str, Any] = {name: None}
+        assert read(path, **nothing).model == "m"
 
     @pytest.mark.parametrize(
         "name",
@@ -72,18 +74,18 @@ class TestWhatClientsMayNotSay:
 
     def test_extra_arguments_are_no_way_around(self) -> None:
         assert fault(CHAT_PATH, vllm_xargs={"kv_transfer_params": "x"}).param == "vllm_xargs"
-        assert read(CHAT_PATH, vllm_xargs={"mine": 1})
-        assert read(CHAT_PATH, vllm_xargs=[1])
+        read(CHAT_PATH, vllm_xargs={"mine": 1})
+        read(CHAT_PATH, vllm_xargs=[1])
 
     def test_priority_needs_to_be_allowed(self) -> None:
         assert fault(CHAT_PATH, priority=1).param == "priority"
-        assert read(CHAT_PATH, priority=1, passes_priority=True)
+        read(CHAT_PATH, priority=1, passes_priority=True)
 
     @pytest.mark.parametrize(("name", "value"), [("background", True), ("conversation", "conv_1")])
     def test_promises_that_cannot_be_kept_are_not_made(self, name: str, value: object) -> None:
         refused = fault(RESPONSES_PATH, **{name: value})
         assert (refused.kind, refused.param) == (errors.UNSUPPORTED_FIELD, name)
-        assert read(RESPONSES_PATH, background=False, conversation=None)
+        read(RESPONSES_PATH, background=False, conversation=None)
 
 
 class TestResponses:
@@ -142,7 +144,8 @@ class TestOtherCalls:
         ("first", "second"), [("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents")]
     )
     def test_pairs_begin_with_what_is_compared(self, path: str, first: str, second: str) -> None:
-        assert prompt(read(path, **{second: "b", first: "a"})) == b'"a""b"'
+        said: dict[str, Any] = {second: "b", first: "a"}
+        assert prompt(read(path, **said)) == b'"a""b"'
 
     def test_embeddings_are_of_their_input_and_never_stream(self) -> None:
         body = read(EMBEDDINGS_PATH, input=[1, 2], stream=True)
@@ -156,8 +159,11 @@ class TestHints:
         assert read(CHAT_PATH, session_id="s", prompt_cache_key="k").session_hint == "s"
 
     def test_either_engine_s_word_for_a_salt_sets_caches_apart(self) -> None:
-        salts = [
-            read(CHAT_PATH, **fields).salt
-            for fields in ({}, {"cache_salt": "a"}, {"extra_key": "a"}, {"cache_salt": "a", "extra_key": "a"})
+        salted: list[dict[str, Any]] = [
+            {},
+            {"cache_salt": "a"},
+            {"extra_key": "a"},
+            {"cache_salt": "a", "extra_key": "a"},
         ]
+        salts = [read(CHAT_PATH, **fields).salt for fields in salted]
         assert len(set(salts)) == 4

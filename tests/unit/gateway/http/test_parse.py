@@ -1,16 +1,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TenantName
-from gateway.engine_api import CHAT_PATH, COMPLETIONS_PATH
+from gateway.engine_api import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    COUNT_TOKENS_PATH,
+    MESSAGES_PATH,
+    RESPONSES_PATH,
+)
 from gateway.http import errors
 from gateway.http.errors import ClientFault
 from gateway.http.parse import (
     choose_request_id,
+    control_profile,
     engine_headers,
     read_caller,
     read_request,
@@ -135,6 +144,40 @@ class TestFaults:
     )
     def test_fields_of_the_wrong_kind(self, body: object) -> None:
         assert fault(body).kind is errors.INVALID_FIELD
+
+
+class TestReferences:
+    def test_a_request_follows_the_response_that_it_names(self) -> None:
+        body = {"model": "llama", "input": "hi", "previous_response_id": "resp_1"}
+        profile = read(body, path=RESPONSES_PATH)
+        assert profile.follows == stored_response_key(TenantName("default"), "resp_1")
+        assert not profile.is_control
+        assert read(body | {"previous_response_id": None}, path=RESPONSES_PATH).follows == ""
+
+    def test_looking_at_one_needs_no_model(self) -> None:
+        profile = control_profile("resp_1", read_caller({}, R1, SETTINGS), SETTINGS, stream=True)
+        assert (profile.model, profile.prefix, profile.stream, profile.is_control) == ("", b"", True, True)
+        assert profile.follows == profile.session_key == stored_response_key(TenantName("default"), "resp_1")
+
+    def test_a_tenant_s_reference_is_its_own(self) -> None:
+        trusting = replace(SETTINGS, trust_tenant_header=True)
+        keys = {
+            control_profile("resp_1", read_caller(headers, R1, trusting), trusting, stream=False).follows
+            for headers in ({}, {"x-nightside-tenant": "acme"}, {"x-nightside-tenant": "other"})
+        }
+        assert len(keys) == 3
+
+
+class TestOtherCalls:
+    def test_what_fills_no_cache_has_no_prefix_but_a_size(self) -> None:
+        counting, asking = (read(chat(), path=path) for path in (COUNT_TOKENS_PATH, MESSAGES_PATH))
+        assert (counting.prefix_blocks, counting.prompt_bytes) == (0, asking.prompt_bytes)
+        assert asking.prefix_blocks > 0
+        assert counting.session_key
+
+    @pytest.mark.parametrize("limit", [-1, 2**40, 10**30])
+    def test_a_limit_that_is_none_is_for_the_engine_to_refuse(self, limit: int) -> None:
+        assert read(chat(max_tokens=limit)).output_tokens_max is None
 
 
 class TestHeaders:

@@ -50,3 +50,15 @@ async def test_closing_ends_every_wait() -> None:
         await asyncio.sleep(0)
         board.close()
     assert waiting.result() is None
+
+
+async def test_what_was_posted_last_is_still_taken_after_closing() -> None:
+    board = LoadBoard()
+    board.post(report(1), now_ns=1)
+    first = await board.newer_than(None, wait_max_s=60)
+    board.post(report(2), now_ns=2)
+    board.close()
+    farewell = await board.newer_than(first, wait_max_s=60)
+    assert farewell is not None
+    assert farewell.report.sequence == 2
+    assert await board.newer_than(farewell, wait_max_s=60) is None

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Decision,
@@ -85,6 +87,38 @@ def test_a_forward_arrives_as_it_was_sent_with_its_deadline_on_the_receivers_clo
     assert arrived.event.stamp == STAMP
 
 
+def control_forward(tenant: TenantName = PROFILE.tenant) -> pb.ForwardRequest:
+    key = stored_response_key(tenant, "resp_1")
+    profile = RequestProfile(
+        PROFILE.request_id, ModelName(""), PROFILE.tenant, 0, b"", 16, key, stream=False, follows=key, is_control=True
+    )
+    request = OutboundRequest(profile, "/v1/responses/resp_1?stream=false", (), b"", "GET")
+    return codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0)
+
+
+def test_a_call_about_a_stored_response_arrives_as_it_was_sent() -> None:
+    arrived = codec.read_forward(over_the_wire(control_forward()), now_ns=0)
+    assert (arrived.request.method, arrived.request.path) == ("GET", "/v1/responses/resp_1?stream=false")
+    assert arrived.event.profile.is_control
+
+
+def test_it_must_be_routed_by_the_response_that_it_names() -> None:
+    with pytest.raises(codec.WireError, match="follows"):
+        codec.read_forward(control_forward(TenantName("other")), now_ns=0)
+
+
+def test_whether_a_response_is_kept_is_told() -> None:
+    request = replace(REQUEST, path="/v1/responses", stores_response=True)
+    message = codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).request.stores_response
+
+
+def test_a_forward_without_a_method_is_a_post() -> None:
+    message = forward()
+    message.ClearField("method")
+    assert codec.read_forward(message, now_ns=0).request.method == "POST"
+
+
 def test_a_deadline_that_has_just_passed_still_travels_as_one() -> None:
     message = codec.forward_to_pb(ORDER, REQUEST, GatewayId("us-1"), now_ns=8 * SECOND)
     assert codec.read_forward(message, now_ns=0).event.deadline_ns == MS
@@ -153,6 +187,8 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("deadline_ms", 2**63), "deadline_ms"),
     (put("path", "/v1/load_lora_adapter"), "path"),
     (put("path", "/v1/chat/completions/../../sleep"), "path"),
+    (put("path", "/v1/responses/resp_1"), "path"),
+    (put("method", "DELETE"), "path"),
     (put("stamp.origin.region", ""), "stamp origin"),
     (put("stamp.origin.jurisdiction", "U S"), "stamp origin"),
     (put("stamp.tenant", "somebody else"), "different tenants"),

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import grpc
+import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
@@ -26,10 +27,12 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
+    RequestId,
     ResidencyStamp,
     TargetKind,
     peer_target,
 )
+from gateway.decisions import ExplainedRequest
 from gateway.driver import Driver
 from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from gateway.logs import make_logger
@@ -95,6 +98,8 @@ class Callee:
     board: LoadBoard
     server: PeerServer
     accepted: asyncio.Event = field(default_factory=asyncio.Event)
+    closed_because: list[str] = field(default_factory=list)
+    """Set to one reason, it takes no forward."""
 
     @asynccontextmanager
     async def forward(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> AsyncIterator[Leg]:
@@ -133,12 +138,20 @@ def start_core(driver: Driver) -> None:
     driver.submit(ReplicasObserved((ReplicaObservation(ReplicaId("eu-a"), Clock().now_ns(), healthy=True),)))
 
 
+def explain(caller: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
+    """Knows one request, of one origin."""
+    if (caller, request_id) != (CALLER, RequestId("r-1")):
+        return None
+    return ExplainedRequest("eu-1", EU.region, EU.jurisdiction, request_id, "llama", caller, age_ms=1.0)
+
+
 @asynccontextmanager
 async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
     clock, engine, board = Clock(), Engine(), LoadBoard()
     driver = Driver(GatewayCore(GatewayId("eu-1"), EU, seed=1), clock)
     driver.on_publish(lambda report: board.post(report, clock.now_ns()))
     start_core(driver)
+    closed_because: list[str] = []
     service = PeerService(
         OwnerContext(driver, clock, {TargetKind.REPLICA: engine}),
         board,
@@ -146,6 +159,8 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
         peering=peering,
         keep_alive_ns=SECOND,
         transport=Plaintext(),
+        explain=explain,
+        why_closed=lambda: "".join(closed_because),
         on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("eu-1")),
     )
@@ -153,7 +168,7 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
     address = await server.start(parse_address("127.0.0.1:0"))
     link = PeerLink(PeerConfig(peer_spec("eu-1", EU), address), peering, Plaintext())
     try:
-        yield Callee(link, driver, engine, board, server)
+        yield Callee(link, driver, engine, board, server, closed_because=closed_because)
     finally:
         await link.close()
         await server.stop(0)
@@ -343,3 +358,25 @@ async def test_a_taken_port_is_an_error_not_a_shared_port(callee: Callee) -> Non
     async with serve(PeeringConfig()) as other:
         with pytest.raises(OSError, match="cannot listen on"):
             await other.server.start(callee.link.peer.address)
+
+
+async def test_a_decision_is_explained_and_any_other_is_not_found(callee: Callee) -> None:
+    answer = await callee.link.stub.Explain(codec.explain_request(CALLER, RequestId("r-1")))
+    assert codec.read_explained(answer).origin == CALLER
+    for question in (
+        codec.explain_request(CALLER, RequestId("r-2")),
+        codec.explain_request(GatewayId("ap-1"), RequestId("r-1")),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await callee.link.stub.Explain(question)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await callee.link.stub.Explain(pb.ExplainRequest(gateway_id="not an id", request_id="r-1"))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_gateway_that_must_take_nothing_says_why(callee: Callee) -> None:
+    callee.closed_because.append("the audit record cannot be written")
+    failure = await callee.failure()
+    assert (failure.refusal, failure.detail) == (RefusalReason.BUSY, "the audit record cannot be written")
+    assert callee.engine.asked == []

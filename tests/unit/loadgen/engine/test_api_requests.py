@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.engine.api_requests import ApiError, Endpoint, GenerationRequest, check_length, parse_generation
+from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_length, parse_generation
+from loadgen.engine.fields import ApiError
 from loadgen.engine.tokens import Message, chat_prompt, text_of
 
 SERVED = ("base", "adapter")

@@ -1,0 +1,230 @@
+"""Worlds in which much goes wrong, drawn from a seed: small meshes under random policies, loads and faults.
+
+Every checker watches each of them. A seed that finds something tells the same story again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from loadgen.simulator.checkers import Broken
+from loadgen.simulator.faults import Fault, FaultPlaces, random_faults
+from loadgen.simulator.scenario import Scenario, parse_scenario
+from loadgen.simulator.world import World
+
+_JURISDICTIONS = {"us-east-1": "US", "us-west-2": "US", "eu-west-1": "EU", "eu-north-1": "EU", "ap-northeast-1": "JP"}
+_LOAD_S = 8
+_MILLISECOND_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one seed brought to light."""
+
+    seed: int
+    what: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ordeal:
+    """One seed that found nothing, and what the mesh went through."""
+
+    seed: int
+    requests: int
+    outcomes: dict[str, int]
+    refusals: dict[str, int]
+    forwards: int
+    events: int
+    digest: str
+
+
+def endure(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+    """Live through one seed's world. Whatever a core raises is a finding too."""
+    scenario = chaos_scenario(seed)
+    world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
+    try:
+        story = world.play()
+        world.check_the_end()
+    except Broken as broken:
+        return Finding(seed, broken.what, str(broken))
+    except Exception as error:  # noqa: BLE001 - a core that raises is what we are looking for
+        return Finding(seed, f"{type(error).__name__} was raised", f"at {world.now_ns / 1e9:.6f} s: {error}")
+    return Ordeal(
+        seed,
+        len(story.records),
+        story.outcomes,
+        dict(story.counts.refusals),
+        story.counts.attempts["peer"],
+        story.events,
+        story.digest,
+    )
+
+
+def chaos_scenario(seed: int) -> Scenario:
+    return parse_scenario(chaos_document(seed), Path(f"chaos-{seed}.yaml"))
+
+
+def chaos_document(seed: int) -> dict[str, Any]:
+    """The scenario as it would be written in a file."""
+    rng = random.Random(f"chaos/{seed}")
+    names = rng.sample(list(_JURISDICTIONS), rng.choice((2, 3, 3, 4)))
+    regions = {name: _region(rng, name, names) for name in names}
+    document: dict[str, Any] = {
+        "name": f"chaos-{seed}",
+        "seed": seed,
+        "duration": f"{_LOAD_S}s",
+        "drain": "120s",
+        "preset": "tiny",
+        "slots": rng.choice((1, 2, 4, 8)),
+        "prefix_block": "64B",
+        "request_deadline": f"{rng.choice((3, 10, 30))}s",
+        "pause_after_failure": "200ms",
+        "round_trips": [[one, other, f"{rng.randrange(4, 220)}ms"] for one, other in combinations(sorted(names), 2)],
+        "network": {
+            "jitter_share": rng.choice((0.0, 0.1, 0.5)),
+            "loss_share": rng.choice((0.0, 0.0, 0.01, 0.05)),
+            "connection_timeout": f"{rng.choice((2, 6, 20))}s",
+        },
+        "regions": regions,
+        "workloads": _workloads(rng),
+        "clients": [_clients(rng, name) for name in names for _ in range(rng.choice((1, 1, 2)))],
+        "runs": [_run(rng)],
+    }
+    if rng.random() < 0.3:
+        document["queued_requests_max"] = rng.choice((1, 2, 4))
+    return document | {"faults": _faults(rng, document)}
+
+
+def _region(rng: random.Random, name: str, names: list[str]) -> dict[str, Any]:
+    others = [other for other in names if other != name]
+    region: dict[str, Any] = {
+        "jurisdiction": _JURISDICTIONS[name],
+        "gateways": rng.choice((1, 1, 1, 2)),
+        "replicas": rng.choice((2, 2, 3)),
+        "process": _rule(rng, [name], others),
+        "accept": _rule(rng, [], others),
+    }
+    if rng.random() < 0.3:
+        region["adopted"] = [{"region": rng.choice(others), "replicas": 1}]
+    if rng.random() < 0.4:
+        region["tenants"] = {"acme": {"process": _rule(rng, [name] if rng.random() < 0.7 else [others[0]], others)}}
+    return region
+
+
+def _rule(rng: random.Random, always: list[str], others: list[str]) -> dict[str, list[str]]:
+    """Open to all more often than not, or else to some."""
+    if rng.random() < 0.5:
+        return {"jurisdictions": ["EU", "JP", "US"]}
+    some = [other for other in others if other not in always and rng.random() < 0.5]
+    return {"regions": [*always, *some]} if always or some else {}
+
+
+def _workloads(rng: random.Random) -> dict[str, Any]:
+    """Short things, so that much happens in little time; some prompts are longer than any engine takes."""
+    brief = {"median": 12, "sigma": 0.6, "minimum": 2, "maximum": 60}
+    answers = {"median": 24, "sigma": 0.7, "minimum": 1, "maximum": 200}
+    thinking = {"median": 0.2, "sigma": 0.8, "minimum": 0.01, "maximum": 1}
+    chat = {
+        "applications": 2,
+        "system_prompt_words": 60,
+        "profile_words": 10,
+        "question_words": brief,
+        "output_tokens": answers,
+        "think_s": thinking,
+    }
+    burst = {
+        "requests": rng.choice((4, 12)),
+        "document_words": rng.choice((40, 40, 3_400)),
+        "question_words": brief,
+        "output_tokens": answers,
+        "pause_s": {"median": 1, "sigma": 0.5, "minimum": 0.3, "maximum": 4},
+    }
+    tree = {"instruction_words": 60, "question_words": brief, "output_tokens": answers, "pause_s": thinking}
+    parts = [{"workload": name, "weight": rng.choice((1, 3))} for name in ("chat", "tree", "burst")]
+    return {
+        "chat": {"conversations": chat},
+        "burst": {"bursts": burst},
+        "tree": {"tree": tree},
+        "all": {"mixture": parts},
+    }
+
+
+def _clients(rng: random.Random, region: str) -> dict[str, Any]:
+    clients: dict[str, Any] = {
+        "region": region,
+        "workload": rng.choice(("chat", "tree", "burst", "all")),
+        "tenant": rng.choice(("default", "acme")),
+    }
+    if rng.random() < 0.3:
+        clients["arrivals"] = {"rate": rng.choice((0.5, 2.0)), "variation": rng.choice((0.0, 1.0, 3.0))}
+    else:
+        clients["clients"] = rng.choice((1, 2, 4))
+    if rng.random() < 0.5:
+        clients |= {"patience": f"{rng.choice((50, 400, 2000))}ms", "impatient_share": rng.choice((0.05, 0.3))}
+    return clients
+
+
+def _run(rng: random.Random) -> dict[str, Any]:
+    policies = ("prefix", "prefix", "prefix", "consistent_hash", "round_robin", "least_load", "random", "power_of_two")
+    breaker_open_ms = rng.choice((300, 1000))
+    return {
+        "system": "skywalker",
+        "placement": {
+            "policy": rng.choice(policies),
+            "overflow": rng.choice(("on", "on", "on", "on", "shadow", "off")),
+            "peer_queue_length_max": rng.choice((0, 1, 3, 10)),
+            "prefix_index_max": rng.choice(("4KiB", "64KiB", "1MiB")),
+            "prefix_ttl": rng.choice(("2s", "1h")),
+        },
+        "pushing": {
+            "mode": rng.choice(("pending", "pending", "pending", "outstanding", "blind")),
+            "in_band_credit": rng.choice((1, 2, 4, None)),
+            "outstanding_max": rng.choice((1, 4)),
+        },
+        "queue": {
+            "wait_max": f"{rng.choice((1, 5, 30))}s",
+            "length_max": rng.choice((2, 1000)),
+            "tenant_length_max": rng.choice((2, 1000)),
+        },
+        "attempt": {
+            "attempts_max": rng.choice((1, 2, 3)),
+            "refusals_max": rng.choice((1, 2, 8)),
+            "retry_budget_min": rng.choice((0, 10)),
+            "first_token_deadline": f"{rng.choice((2, 8))}s",
+            "breaker_failures_in_row": rng.choice((2, 5)),
+            "breaker_open": f"{breaker_open_ms}ms",
+            "breaker_open_max": f"{2 * breaker_open_ms}ms",
+            "ramp_step": "200ms",
+        },
+        "observation": {"replica_stale": rng.choice(("500ms", "2s"))},
+    }
+
+
+def _faults(rng: random.Random, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Named as the scenario names its parts."""
+    bare = parse_scenario(document, Path("chaos.yaml"))
+    fleet = bare.fleet()
+    places = FaultPlaces(
+        [str(spec.replica_id) for owned in fleet.values() for spec, _ in owned], list(fleet), list(bare.regions)
+    )
+    faults = random_faults(rng, places, count=rng.randrange(7), until_ns=_LOAD_S * 1000 * _MILLISECOND_NS)
+    return [_in_writing(fault) for fault in faults]
+
+
+def _in_writing(fault: Fault) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        "kind": str(fault.kind),
+        "target": fault.target,
+        "amount": fault.amount,
+        "at": f"{fault.at_ns}ns",
+        "lasts": f"{fault.lasts_ns}ns",
+        "times": fault.times,
+        "every": f"{fault.every_ns}ns",
+    }
+    return written | ({"other": fault.other} if fault.other else {})

@@ -1,0 +1,322 @@
+"""`nightside sim`: plays a scenario in virtual time with the very cores that run in production, and reports.
+
+It only reads, plays and writes; every figure comes from `results`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import click
+import yaml
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from gateway.config import ConfigError
+from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, endure
+from loadgen.simulator.checkers import Broken
+from loadgen.simulator.page import page_of, sweep_page
+from loadgen.simulator.results import Figures, document_of
+from loadgen.simulator.scenario import load_scenario
+from loadgen.simulator.sweep import Cell, all_done, grid, play
+from loadgen.simulator.world import World
+
+EXIT_FOUND = 1
+_CELLS_MAX = 4096
+
+
+@click.command()
+@click.argument("scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results and report.")
+@click.option("--run", "run_names", multiple=True, metavar="NAME", help="Only this run of the scenario; repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
+@click.option("--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="Every combination of these values.")
+@click.option("--seed", type=int, help="Instead of the scenario's; with --chaos, the first of the seeds.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
+@click.option("--check", is_flag=True, help="Check every invariant after every event, and that all ends well.")
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole story of one run here.")
+@click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
+@click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="How many, with --chaos.")
+@click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
+@click.pass_context
+def sim(
+    context: click.Context,
+    *,
+    scenario: Path | None,
+    out: Path | None,
+    run_names: tuple[str, ...],
+    settings: tuple[str, ...],
+    sweeps: tuple[str, ...],
+    seed: int | None,
+    jobs: int | None,
+    check: bool,
+    trace: Path | None,
+    chaos: bool,
+    runs: int,
+    first: bool,
+    as_json: bool,
+) -> None:
+    """Play SCENARIO in virtual time and report what its gateways would do.
+
+    One seed always tells the same story, down to the digest of its trace.
+    """
+    if chaos == (scenario is not None):
+        raise click.UsageError("give either a SCENARIO or --chaos")
+    processes = jobs or os.cpu_count() or 1
+    try:
+        if scenario is None:
+            seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + runs)
+            context.exit(_endure_all(seeds, processes, out, trace, first=first, as_json=as_json))
+        changes = dict(map(_setting, settings)) | ({} if seed is None else {"seed": seed})
+        if trace is not None:
+            _write_trace(scenario, changes, run_names, trace, check=check)
+            return
+        axes = {key: tuple(map(_scalar, str(values).split(","))) for key, values in map(_pair, sweeps)}
+        _play_all(
+            scenario,
+            changes,
+            axes=axes,
+            run_names=run_names,
+            processes=processes,
+            out=out,
+            check=check,
+            as_json=as_json,
+        )
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    except Broken as broken:
+        raise click.ClickException(str(broken)) from broken
+
+
+# Scenarios
+
+
+def _play_all(
+    scenario: Path,
+    changes: Mapping[str, object],
+    *,
+    axes: Mapping[str, Sequence[object]],
+    run_names: tuple[str, ...],
+    processes: int,
+    out: Path | None,
+    check: bool,
+    as_json: bool,
+) -> None:
+    variants = [dict(changes) | variant for variant in grid(axes)]
+    cells = [
+        Cell(scenario, variant, name, check) for variant in variants for name in _chosen(scenario, variant, run_names)
+    ]
+    if len(cells) > _CELLS_MAX:
+        raise click.UsageError(f"{len(cells)} runs are more than the {_CELLS_MAX} that one sweep may have")
+    done = _with_progress(cells, processes)
+    documents = [
+        document_of(load_scenario(scenario, variant), [done[_key(cell)] for cell in cells if cell.changes == variant])
+        for variant in variants
+    ]
+    names = [", ".join(f"{key}={variant[key]}" for key in axes) for variant in variants]
+    if out is not None:
+        _write(out, names, documents)
+    if as_json:
+        click.echo(json.dumps(documents[0] if not axes else _sweep_document(names, documents), indent=2))
+    else:
+        _print(names, documents, out)
+
+
+def _chosen(scenario: Path, changes: Mapping[str, object], run_names: tuple[str, ...]) -> list[str]:
+    known = [run.name for run in load_scenario(scenario, changes).runs]
+    if unknown := [name for name in run_names if name not in known]:
+        raise click.UsageError(f"no run named {', '.join(unknown)}; there are: {', '.join(known)}")
+    return [name for name in known if not run_names or name in run_names]
+
+
+def _with_progress(cells: Sequence[Cell], processes: int) -> dict[str, Figures]:
+    with _progress() as progress:
+        task = progress.add_task("runs", total=len(cells))
+        done: dict[str, Figures] = {}
+        for cell, figures in all_done(play, cells, processes=processes):
+            done[_key(cell)] = figures
+            progress.advance(task)
+        return done
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _key(cell: Cell) -> str:
+    return json.dumps([sorted(cell.changes.items(), key=lambda item: item[0]), cell.run_name], default=str)
+
+
+def _write(out: Path, names: Sequence[str], documents: Sequence[Figures]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    if len(documents) == 1:
+        _write_one(out, documents[0])
+        return
+    for number, document in enumerate(documents):
+        _write_one(out / f"{number:03}", document)
+    (out / "sweep.json").write_text(json.dumps(_sweep_document(names, documents), indent=2) + "\n")
+    title = f"{documents[0]['scenario']}: {len(documents)} variants"
+    cells = [
+        (f"{number:03} {name}", document) for number, (name, document) in enumerate(zip(names, documents, strict=True))
+    ]
+    (out / "report.html").write_text(sweep_page(title, cells), encoding="utf-8")
+
+
+def _write_one(folder: Path, document: Figures) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(document, indent=2) + "\n")
+    (folder / "report.html").write_text(page_of(document), encoding="utf-8")
+
+
+def _sweep_document(names: Sequence[str], documents: Sequence[Figures]) -> Figures:
+    return {"cells": [{"variant": name, **document} for name, document in zip(names, documents, strict=True)]}
+
+
+def _print(names: Sequence[str], documents: Sequence[Figures], out: Path | None) -> None:
+    table = Table(title=documents[0]["scenario"], title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    columns = ("run", "req/s", "tok/s", "TTFT p50", "p90", "end p50", "hits", "away", "failed", "open")
+    for number, title in enumerate(columns):
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    for name, document in zip(names, documents, strict=True):
+        for run in document["runs"]:
+            table.add_row(*_cells(f"{name} {run['name']}".strip(), run["total"]))
+    console = Console()
+    console.print(table)
+    console.print(f"digest {documents[0]['digest']}" if len(documents) == 1 else f"{len(documents)} variants")
+    if out is not None:
+        console.print(f"Results and report: {out}", soft_wrap=True)
+
+
+def _cells(name: str, total: Figures) -> tuple[str, ...]:
+    ttft, duration = total["ttft_ms"] or {}, total["duration_ms"] or {}
+    seconds = [f"{value / 1000:.2f}" if value is not None else "–" for value in
+               (ttft.get("p50"), ttft.get("p90"), duration.get("p50"))]  # fmt: skip
+    shares = [f"{value:.1%}" if value is not None else "–" for value in
+              (total["prefix_hit_rate"], total["forwarded_share"])]  # fmt: skip
+    rates = f"{total['requests_per_s']:.1f}", f"{total['tokens_per_s']:.0f}"
+    return name, *rates, *seconds, *shares, str(total["failed"]), str(total["unfinished"])
+
+
+def _write_trace(
+    scenario: Path, changes: Mapping[str, object], run_names: tuple[str, ...], trace: Path, *, check: bool
+) -> None:
+    """Play one run and write down every line of it, also of one that breaks."""
+    name = _chosen(scenario, changes, run_names)[0]
+    loaded = load_scenario(scenario, changes)
+    run = next(run for run in loaded.runs if run.name == name)
+    with trace.open("w", encoding="utf-8") as file:
+        world = World(loaded, run, every_invariant=check, on_line=file.write)
+        world.play()
+        if check:
+            world.check_the_end()
+    click.echo(f"digest {world.chronicle.digest()}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise click.UsageError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def _setting(text: str) -> tuple[str, object]:
+    key, value = _pair(text)
+    return key, _scalar(value)
+
+
+def _scalar(text: str) -> object:
+    """A number is a number, as in the file; `on` and `off` are words."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None if text == "null" else text
+
+
+# Chaos
+
+
+def _endure_all(
+    seeds: range, processes: int, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
+) -> int:
+    """Returns the exit code: 1 if any seed found anything."""
+    if trace is not None:
+        return _endure_one(seeds[0], trace)
+    findings: list[Finding] = []
+    ordeals: list[Ordeal] = []
+    with _progress() as progress:
+        task = progress.add_task("seeds", total=len(seeds))
+        for _, outcome in all_done(endure, seeds, processes=processes):
+            progress.advance(task)
+            if isinstance(outcome, Ordeal):
+                ordeals.append(outcome)
+                continue
+            findings.append(outcome)
+            progress.console.print(_in_words(outcome), soft_wrap=True, markup=False, highlight=False)
+            if first:
+                break
+    if out is not None:
+        _write_findings(out, findings)
+    _sum_up(findings, ordeals, as_json=as_json)
+    return EXIT_FOUND if findings else 0
+
+
+def _endure_one(seed: int, trace: Path) -> int:
+    with trace.open("w", encoding="utf-8") as file:
+        outcome = endure(seed, file.write)
+    if isinstance(outcome, Finding):
+        click.echo(_in_words(outcome))
+        return EXIT_FOUND
+    click.echo(f"seed {seed}: nothing found, digest {outcome.digest}")
+    return 0
+
+
+def _in_words(finding: Finding) -> str:
+    replay = f"nightside sim --chaos --runs 1 --seed {finding.seed} --trace story.txt"
+    return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
+
+
+def _write_findings(out: Path, findings: Sequence[Finding]) -> None:
+    """Each as a scenario that can be played and cut down by hand."""
+    out.mkdir(parents=True, exist_ok=True)
+    for finding in findings:
+        document = yaml.safe_dump(chaos_document(finding.seed), sort_keys=False)
+        (out / f"chaos-{finding.seed}.yaml").write_text(f"# {finding.what}\n{document}")
+
+
+def _sum_up(findings: Sequence[Finding], ordeals: Sequence[Ordeal], *, as_json: bool) -> None:
+    figures = {
+        "seeds": len(findings) + len(ordeals),
+        "findings": [{"seed": each.seed, "what": each.what, "detail": each.detail} for each in findings],
+        "requests": sum(each.requests for each in ordeals),
+        "forwards": sum(each.forwards for each in ordeals),
+        "core_events": sum(each.events for each in ordeals),
+        "ends": _added(each.outcomes for each in ordeals),
+        "refusals": _added(each.refusals for each in ordeals),
+    }
+    if as_json:
+        click.echo(json.dumps(figures, indent=2))
+        return
+    ends = ", ".join(f"{count} {how}" for how, count in _added(each.outcomes for each in ordeals).items())
+    click.echo(
+        f"{figures['seeds']} seeds, {len(findings)} findings; "
+        f"{figures['requests']} requests ({ends}), {figures['forwards']} forwards, {figures['core_events']} events"
+    )
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for key, count in each.items():
+            total[str(key)] = total.get(str(key), 0) + count
+    return dict(sorted(total.items(), key=lambda item: -item[1]))

@@ -1,0 +1,156 @@
+"""Replicas that are found by name: a real DNS server, real lookups, whole gateways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import dns.rcode
+import pytest
+import yaml
+
+from gateway.config import read_region_file
+from gateway.main import GatewayHandle, serve_gateway
+from tests.fakes.dns import FakeDns
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
+from tests.support.core import MODEL, US
+from tests.support.gateways import ask, free_replicas, until, write_policy
+
+NAME = "llama.engines.test"
+WHOLE = b"".join(GOOD_STREAM)
+
+
+@dataclass
+class World:
+    folder: Path
+    dns: FakeDns
+    one: FakeEngine
+    two: FakeEngine
+    session: aiohttp.ClientSession
+
+    def announce(self, *engines: FakeEngine) -> None:
+        ports = [urlsplit(each.url).port for each in engines]
+        self.dns.set(NAME, "SRV", *(f"0 0 {port} host.engines.test." for port in ports))
+        self.dns.set("host.engines.test", "A", "127.0.0.1")
+
+    def write(self, **changes: object) -> Path:
+        template = {
+            "id": "llama",
+            "name": NAME,
+            "record": "srv",
+            "nameservers": [str(self.dns.address)],
+            "models": [MODEL],
+        }
+        path = self.folder / "us.yaml"
+        document = {
+            "gateway": "us-1",
+            "region": US.region,
+            "jurisdiction": US.jurisdiction,
+            "policy": str(write_policy(self.folder, US)),
+            "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
+            "probes": {"interval": "5ms"},
+            "discovery": {"interval_min": "10ms", "interval_max": "20ms", "misses_max": 2},
+            "dns_replicas": [{**template, **changes}],
+        }
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    @asynccontextmanager
+    async def serving(self, **changes: object) -> AsyncIterator[GatewayHandle]:
+        region = read_region_file(self.write(**changes))
+        async with serve_gateway(region.as_config(), region=region) as gateway:
+            yield gateway
+
+    async def completed(self, gateway: GatewayHandle) -> bytes:
+        async with ask(self.session, gateway.http_url) as response:
+            return await response.read()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(FakeDns().serving())
+        one, two = [await stack.enter_async_context(FakeEngine().serving()) for _ in range(2)]
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        yield World(tmp_path, server, one, two, session)
+
+
+def replicas(gateway: GatewayHandle) -> list[str]:
+    return sorted(state.spec.replica_id for state in gateway.core.replicas)
+
+
+def name_of(engine: FakeEngine) -> str:
+    return f"llama-127.0.0.1-{urlsplit(engine.url).port}"
+
+
+async def test_a_gateway_starts_with_what_the_name_leads_to(world: World) -> None:
+    world.announce(world.one)
+    async with world.serving() as gateway:
+        assert gateway.core.assignment_version == 1
+        assert replicas(gateway) == [name_of(world.one)]
+        assert await world.completed(gateway) == WHOLE
+
+
+async def test_replicas_come_and_go_with_the_name_and_streams_go_on(world: World) -> None:
+    go_on = asyncio.Event()
+    world.one.plays(stream_until(go_on, (ROLE, token("Hel")), (token("lo"), STOP, DONE)))
+    world.announce(world.one)
+    async with world.serving() as gateway, ask(world.session, gateway.http_url) as response:
+        assert await response.content.readany() == ROLE + token("Hel")
+        world.announce(world.two)
+        await until(lambda: replicas(gateway) == sorted([name_of(world.one), name_of(world.two)]))
+        await until(lambda: replicas(gateway) == [name_of(world.two)])
+        assert gateway.core.assignment_version == 3
+        assert await world.completed(gateway) == WHOLE
+        go_on.set()
+        assert await response.content.read() == token("lo") + STOP + DONE
+
+
+async def test_dns_may_fail_and_nobody_notices(world: World) -> None:
+    world.announce(world.one)
+    async with world.serving() as gateway:
+        await until(lambda: free_replicas(gateway) == 1)
+        world.dns.rcode = dns.rcode.SERVFAIL
+        await world.dns.asked.reaches(world.dns.asked.count + 10)
+        world.dns.rcode = dns.rcode.NOERROR
+        world.dns.records.clear()
+        await world.dns.asked.reaches(world.dns.asked.count + 10)
+        assert await world.completed(gateway) == WHOLE
+        assert gateway.core.assignment_version == 1
+
+
+async def test_a_gateway_starts_without_dns_and_finds_its_replicas_later(world: World) -> None:
+    world.dns.rcode = dns.rcode.SERVFAIL
+    async with world.serving() as gateway:
+        assert replicas(gateway) == []
+        world.announce(world.one)
+        world.dns.rcode = dns.rcode.NOERROR
+        await until(lambda: free_replicas(gateway) == 1)
+        assert await world.completed(gateway) == WHOLE
+
+
+async def test_what_is_found_may_tell_its_own_models(world: World) -> None:
+    world.one.models = ["other", "llama"]
+    world.announce(world.one)
+    async with world.serving(models="auto") as gateway:
+        assert sorted(gateway.core.replicas.models()) == ["llama", "other"]
+        assert await world.completed(gateway) == WHOLE
+
+
+async def test_a_reload_changes_the_template(world: World) -> None:
+    world.announce(world.one)
+    async with world.serving() as gateway:
+        await until(lambda: free_replicas(gateway) == 1)
+        state = next(iter(gateway.core.replicas))
+        world.write(models=["llama", "support-de"])
+        assert await gateway.reloader.reload() == []
+        await until(lambda: "support-de" in gateway.core.replicas.models())
+        assert next(iter(gateway.core.replicas)) is state, "it keeps all that is known of it"
+        world.write(name="other.engines.test", id="other")
+        assert await gateway.reloader.reload() == []
+        await until(lambda: replicas(gateway) == [])

@@ -1,0 +1,232 @@
+"""Files that change while a gateway runs: what it takes in, what it refuses, and that no stream notices."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from gateway.config import read_region_file
+from gateway.core.vocabulary import GatewayId
+from gateway.main import GatewayHandle, serve_gateway
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream, stream_until, token
+from tests.integration.test_gateway_process import gateway_process, region_file
+from tests.support.core import EU, MODEL, US
+from tests.support.gateways import ask, counted, free_replicas, until, usable_peers, write_policy
+
+WHOLE = b"".join(GOOD_STREAM)
+
+
+class Region:
+    """A region file that a test edits, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "us.yaml"
+        self.policy = write_policy(folder, US)
+        self.document: dict[str, object] = {
+            "gateway": "us-1",
+            "region": US.region,
+            "jurisdiction": US.jurisdiction,
+            "policy": str(self.policy),
+            "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
+            "seed": 1,
+            "probes": {"interval": "5ms"},
+        }
+
+    def write(self, *engines: FakeEngine, **changes: object) -> None:
+        replicas = [{"id": f"r{number}", "url": each.url, "models": [MODEL]} for number, each in enumerate(engines)]
+        self.document |= {"replicas": replicas, **changes}
+        self.path.write_text(yaml.safe_dump(self.document))
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[GatewayHandle]:
+        region = read_region_file(self.path)
+        async with serve_gateway(region.as_config(), region=region) as gateway:
+            yield gateway
+
+
+@dataclass
+class World:
+    region: Region
+    one: FakeEngine
+    two: FakeEngine
+    session: aiohttp.ClientSession
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(FakeEngine().serving()) for _ in range(2)]
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        yield World(Region(tmp_path), one, two, session)
+
+
+async def completed(world: World, gateway: GatewayHandle) -> bytes:
+    async with ask(world.session, gateway.http_url) as response:
+        return await response.read()
+
+
+async def test_a_replica_is_added_and_serves(world: World) -> None:
+    world.region.write(world.one)
+    async with world.region.serving() as gateway:
+        assert await completed(world, gateway) == WHOLE
+        world.region.write(world.one, world.two)
+        assert await gateway.reloader.reload() == []
+        assert gateway.core.assignment_version == 2
+        await until(lambda: free_replicas(gateway) == 2)
+        await until(lambda: world.two.probed.count > 3)
+
+
+async def test_a_stream_survives_the_removal_of_its_replica(world: World) -> None:
+    go_on = asyncio.Event()
+    world.one.plays(stream_until(go_on, (ROLE, token("Hel")), (token("lo"), STOP, DONE)))
+    world.region.write(world.one)
+    async with world.region.serving() as gateway, ask(world.session, gateway.http_url) as response:
+        assert await response.content.readany() == ROLE + token("Hel")
+        world.region.write(world.two, queue={"wait_max": "5s"})
+        assert await gateway.reloader.reload() == []
+        assert gateway.core.config.queue.wait_max_ns == 5_000_000_000
+        assert await completed(world, gateway) == WHOLE
+        assert len(world.two.received) == 1, "what comes now goes to the new replica"
+        go_on.set()
+        assert await response.content.read() == token("lo") + STOP + DONE
+    assert world.one.aborted.count == 0
+
+
+async def test_requests_that_wait_are_served_by_a_replica_that_joins(world: World) -> None:
+    world.one.waiting = 1
+    world.region.write(world.one)
+    async with world.region.serving() as gateway, asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(completed(world, gateway))
+        await until(lambda: gateway.driver.open_requests == 1)
+        world.region.write(world.one, world.two)
+        await gateway.reloader.reload()
+    assert waiting.result() == WHOLE
+    assert len(world.two.received) == 1
+
+
+async def test_a_bad_file_is_refused_and_what_was_in_force_stays(world: World) -> None:
+    world.region.write(world.one)
+    async with world.region.serving() as gateway:
+        await until(lambda: free_replicas(gateway) == 1)
+        right = dict(world.region.document)
+        for change in ({"colour": "blue"}, {"gateway": "us-2"}, {"limits": {"drain": "1s"}}):
+            world.region.document = dict(right)
+            world.region.write(world.two, **change)
+            assert await gateway.reloader.reload() == ["region"]
+        assert counted(gateway, "reloads_total", part="region", result="refused") == 3
+        assert gateway.core.assignment_version == 1
+        assert await completed(world, gateway) == WHOLE
+        assert len(world.one.received) == 1
+        world.region.document = right
+        world.region.write(world.two)
+        assert await gateway.reloader.reload() == []
+        assert await completed(world, gateway) == WHOLE
+        assert len(world.two.received) == 1
+
+
+async def test_an_engine_s_new_key_is_used_from_the_next_request_on(world: World) -> None:
+    key = world.region.folder / "key"
+    key.write_text("first")
+    world.region.write(world.one, reload={"watch": "10ms"})
+    world.region.document["replicas"][0]["api_key_file"] = "key"  # type: ignore[index]
+    world.region.path.write_text(yaml.safe_dump(world.region.document))
+    async with world.region.serving() as gateway:
+        await completed(world, gateway)
+        key.write_text("second-key")
+        await until(lambda: counted(gateway, "reloads_total", part="engine_credentials", result="applied") == 1)
+        await completed(world, gateway)
+    sent = [each.headers["authorization"] for each in world.one.received]
+    assert sent == ["Bearer first", "Bearer second-key"]
+
+
+async def test_a_policy_that_closes_takes_effect_at_once_on_what_waits(tmp_path: Path, world: World) -> None:
+    """The request has an idle replica abroad, and may not go there any more."""
+    (tmp_path / "eu").mkdir()
+    abroad = Region(tmp_path / "eu")
+    abroad.policy = write_policy(abroad.folder, EU)
+    own = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction, "policy": str(abroad.policy)}
+    world.one.waiting = world.two.waiting = 1
+    world.region.write(world.one, reload={"watch": "5ms"})
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(world.region.serving())
+        home = {"gateway": "us-1", "region": US.region, "jurisdiction": US.jurisdiction}
+        abroad.write(world.two, **own, peers=[{**home, "address": str(gateway.peers_address)}])
+        other = await stack.enter_async_context(abroad.serving())
+        peer = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction}
+        world.region.write(world.one, peers=[{**peer, "address": str(other.peers_address)}])
+        assert await gateway.reloader.reload() == [], "a peer joins while the gateway runs"
+        await until(lambda: usable_peers(gateway) == 1)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        waiting = tasks.create_task(completed(world, gateway))
+        await until(lambda: len(gateway.core.waiting) == 1)
+
+        world.region.policy.unlink()
+        await until(lambda: bool(gateway.core.policy.closed_reason))
+        world.two.waiting = 0
+        await until(lambda: free_replicas(other) == 1)
+        await until(lambda: counted(gateway, "policy_closed") == 1)
+        assert len(gateway.core.waiting) == 1
+
+        write_policy(world.region.folder, US)
+        assert await waiting == WHOLE
+        assert len(world.two.received) == 1
+        assert world.one.received == []
+
+
+async def test_a_stream_from_a_peer_survives_the_peer_s_removal(tmp_path: Path, world: World) -> None:
+    (tmp_path / "eu").mkdir()
+    abroad = Region(tmp_path / "eu")
+    abroad.policy = write_policy(abroad.folder, EU)
+    own = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction, "policy": str(abroad.policy)}
+    go_on = asyncio.Event()
+    world.two.plays(stream_until(go_on, (ROLE, token("Hel")), (token("lo"), STOP, DONE)), stream(*GOOD_STREAM))
+    world.one.waiting = 1
+    world.region.write(world.one)
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(world.region.serving())
+        home = {"gateway": "us-1", "region": US.region, "jurisdiction": US.jurisdiction}
+        abroad.write(world.two, **own, peers=[{**home, "address": str(gateway.peers_address)}])
+        other = await stack.enter_async_context(abroad.serving())
+        peer = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction}
+        world.region.write(world.one, peers=[{**peer, "address": str(other.peers_address)}])
+        await gateway.reloader.reload()
+        await until(lambda: usable_peers(gateway) == 1)
+        async with ask(world.session, gateway.http_url) as response:
+            assert await response.content.readany() == ROLE + token("Hel")
+            world.region.write(world.one, peers=[])
+            assert await gateway.reloader.reload() == []
+            assert gateway.core.peers.get(GatewayId("eu-1")) is None
+            go_on.set()
+            assert await response.content.read() == token("lo") + STOP + DONE
+    assert world.two.aborted.count == 0
+
+
+async def test_sighup_reads_the_files_of_a_process_again(tmp_path: Path, world: World) -> None:
+    file = region_file(tmp_path, "us-1", US, world.one)
+    async with gateway_process(file) as gateway:
+        async with ask(world.session, gateway.http_url) as response:
+            assert await response.read() == WHOLE
+        document = yaml.safe_load(file.read_text())
+        document["replicas"][0]["url"] = world.two.url
+        file.write_text(yaml.safe_dump(document))
+        gateway.signal(signal.SIGHUP)
+        await gateway.until_logged("reloaded", part="region")
+        async with ask(world.session, gateway.http_url) as response:
+            assert await response.read() == WHOLE
+        assert (len(world.one.received), len(world.two.received)) == (1, 1)
+        file.write_text(yaml.safe_dump({**document, "region": "elsewhere"}))
+        gateway.signal(signal.SIGHUP)
+        await gateway.until_logged("RELOAD REFUSED: what was in force stays in force", part="region")
+        async with ask(world.session, gateway.http_url) as response:
+            assert await response.read() == WHOLE
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.process.wait() == 0
