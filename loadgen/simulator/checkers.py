@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway.core.attempts import BreakerState
 from gateway.core.config import OverflowMode, PushingMode
-from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
+from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import (
     AttemptEnded,
     Event,
@@ -38,6 +38,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaObservation,
     RequestId,
+    Target,
     TargetKind,
     TenantName,
 )
@@ -103,8 +104,10 @@ class _View:
     """By queue, who waits there under which arrival number."""
     probes: dict[ReplicaId, ReplicaObservation] = field(default_factory=dict)
     heard: dict[GatewayId, PeerObservation] = field(default_factory=dict)
-    alive: dict[tuple[RequestId, int], ReplicaId] = field(default_factory=dict)
-    """Attempts at replicas that have not ended."""
+    alive: dict[tuple[RequestId, int], Target] = field(default_factory=dict)
+    """Attempts that have not ended, and where."""
+    stopped: set[tuple[RequestId, int]] = field(default_factory=set)
+    """Those of them that were ordered to end."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
     failures: Counter[ReplicaId] = field(default_factory=Counter)
     arrivals: int = 0
@@ -279,8 +282,11 @@ class Watch:
             view.heard[heard.report.gateway_id] = heard
 
     def _attempt_ended(self, view: _View, event: AttemptEnded) -> None:
-        replica_id = view.alive.pop((event.request_id, event.attempt), None)
-        if replica_id is not None:
+        key = event.request_id, event.attempt
+        view.stopped.discard(key)
+        target = view.alive.pop(key, None)
+        if target is not None and target.kind is TargetKind.REPLICA:
+            replica_id = ReplicaId(target.id)
             view.in_flight[replica_id] -= 1
             may_be_a_failure = event.result in (AttemptResult.FAILED, AttemptResult.CANCELLED)
             view.failures[replica_id] += may_be_a_failure
@@ -307,13 +313,23 @@ class Watch:
     def _follow(self, view: _View, effect: Effect) -> None:
         if isinstance(effect, StartLeg):
             self._follow_start(view, effect)
+        elif isinstance(effect, StopLeg):
+            view.stopped.add((effect.request_id, effect.attempt))
         elif isinstance(effect, EndRequest):
-            visit = view.visits.pop(effect.request_id, None)
-            if visit is not None:
-                view.waiting.get(visit.queue, {}).pop(effect.request_id, None)
+            self._follow_end(view, effect)
         elif isinstance(effect, RefuseForward):
             detail = f"{view.spec.gateway_id} refused {effect.request_id}: {effect.reason}"
             self._expect("no honest forward is called dishonest", effect.reason not in _DISHONEST, detail)
+
+    def _follow_end(self, view: _View, end: EndRequest) -> None:
+        visit = view.visits.pop(end.request_id, None)
+        if visit is None:
+            return
+        view.waiting.get(visit.queue, {}).pop(end.request_id, None)
+        key = end.request_id, visit.attempt
+        is_closed = key not in view.alive or key in view.stopped
+        detail = f"{end.request_id} ended as {end.outcome} at {view.spec.gateway_id} while attempt {visit.attempt} ran"
+        self._expect("who ends a request ends its attempt", is_closed, detail)
 
     def _follow_start(self, view: _View, leg: StartLeg) -> None:
         visit = view.visits[leg.request_id]
@@ -326,6 +342,7 @@ class Watch:
         self._expect("nothing leaves the regions its policy allows", allowed, where)
         visit.waits = False
         visit.attempt = leg.attempt
+        view.alive[leg.request_id, leg.attempt] = leg.target
         view.waiting[visit.queue].pop(leg.request_id, None)
         if leg.target.kind is TargetKind.REPLICA:
             self._check_push(view, leg, where)
@@ -341,7 +358,6 @@ class Watch:
 
     def _check_push(self, view: _View, leg: StartLeg, where: str) -> None:
         replica_id = ReplicaId(leg.target.id)
-        view.alive[leg.request_id, leg.attempt] = replica_id
         view.in_flight[replica_id] += 1
         probe = view.probes.get(replica_id)
         pushing = view.core.config.pushing

@@ -67,7 +67,7 @@ from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.engines import EngineRun, SimEngine
 from loadgen.simulator.network import Line, Network
 
-_LATE_NS_MAX = 2_000_000_000
+_LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
 """A forward that is neither accepted nor refused within this has failed (`peering.accept_timeout`)."""
 _REFUSALS = {
@@ -382,7 +382,7 @@ class SimGateway:
             return
         result = self._around.rng.choice((AttemptResult.COMPLETED, AttemptResult.FAILED))
         late = AttemptEnded(ended.request_id, ended.attempt, result, detail="a late answer")
-        delay_ns = self._around.rng.randrange(1, _LATE_NS_MAX)
+        delay_ns = self._around.rng.choice(_LATE_NS)
         self._agenda.after(delay_ns, self._tell_late, self._life, owner, late)
 
     def _tell_late(self, life: int, owner: _Owner, late: AttemptEnded) -> None:

@@ -180,10 +180,10 @@ def _sweep_document(names: Sequence[str], documents: Sequence[Figures]) -> Figur
 
 
 def _print(names: Sequence[str], documents: Sequence[Figures], out: Path | None) -> None:
-    table = Table(title=documents[0]["scenario"], title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=documents[0]["scenario"], title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     columns = ("run", "req/s", "tok/s", "TTFT p50", "p90", "end p50", "hits", "away", "failed", "open")
     for number, title in enumerate(columns):
-        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+        table.add_column(title, justify="right" if number else "left", no_wrap=True, min_width=len(title))
     for name, document in zip(names, documents, strict=True):
         for run in document["runs"]:
             table.add_row(*_cells(f"{name} {run['name']}".strip(), run["total"]))

@@ -204,9 +204,11 @@ class FakeEngine:
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[FakeEngine]:
         app = web.Application(client_max_size=64 << 20)
+        app.router.add_get("/health", self._probe)
         app.router.add_get("/metrics", self._probe)
         app.router.add_get("/v1/models", self._probe)
-        app.router.add_route("*", "/{path:.*}", self._generate)
+        app.router.add_route("*", "/v1/responses/{path:.*}", self._generate)
+        app.router.add_post("/{path:.*}", self._generate)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -231,6 +233,8 @@ class FakeEngine:
         return await self._play(script, Exchange(request, received))
 
     async def _probe(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/health":
+            return web.Response()
         self.probed.add()
         if self.probe_script is not None:
             headers = {k.lower(): v for k, v in request.headers.items()}

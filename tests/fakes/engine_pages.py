@@ -1,4 +1,4 @@
-"""A small real server with the pages that engines show of themselves, in the shapes that real ones were seen to have."""
+"""A small real server with the pages that engines show of themselves, shaped as real ones were seen to be."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LOADING = Page(b'{"error":{"code":503,"message":"Loading model","type":"unavaila
 
 @dataclass
 class PagesEngine:
-    """Answers GETs from `pages`; whatever is not there is 404. Answers POSTs with `answers` in order, the last one again
-    and again."""
+    """Answers GETs from `pages`; whatever is not there is 404. Answers POSTs with `answers`, in order, the last one
+    again and again."""
 
     pages: dict[str, Page] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)

@@ -514,11 +514,15 @@ async def serial_at(url: str, context: ssl.SSLContext) -> int:
 
 
 async def test_a_certificate_of_another_gateway_is_told_before_anything_starts(region_file: Path) -> None:
-    region_file.write_text(region_file.read_text().replace("gateway: us-1", "gateway: us-2"))
+    rename_gateway(region_file, "us-2")
     for subcommand in ("check", "run"):
         status, out, err = await nightside("gateway", subcommand, region_file)
         assert (status, out) == (1, "")
         assert "is of spiffe://mesh.test/gateway/us-east-1/us-1, not of us-2 in us-east-1" in err
+
+
+def rename_gateway(region_file: Path, gateway_id: str) -> None:
+    region_file.write_text(region_file.read_text().replace("gateway: us-1", f"gateway: {gateway_id}"))
 
 
 def client_session(ca: DevelopmentCa) -> aiohttp.ClientSession:

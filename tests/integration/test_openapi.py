@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -64,6 +65,12 @@ class Asked:
     statuses: list[int]
 
 
+def good_body(body: dict[str, Any]) -> dict[str, Any]:
+    """The same with nothing in it that an engine is likely to refuse."""
+    needed = {name: value for name, value in body.items() if name in NEEDED}
+    return {**needed, "model": MODEL, **({"max_tokens": 5} if "max_tokens" in needed else {})}
+
+
 def try_out(method: str, path: str, url: str, asked: Asked) -> None:
     operation = SCHEMA[path][method]
 
@@ -72,7 +79,7 @@ def try_out(method: str, path: str, url: str, asked: Asked) -> None:
     def attempt(data: st.DataObject) -> None:
         case = data.draw(operation.as_strategy())
         if isinstance(case.body, dict) and data.draw(st.booleans()):
-            case.body = {**{name: value for name, value in case.body.items() if name in NEEDED}, "model": MODEL}
+            case.body = good_body(case.body)
         response = case.call(base_url=url)
         case.validate_response(response, checks=CHECKS)
         asked.statuses.append(response.status_code)

@@ -43,7 +43,13 @@ def test_what_is_no_gateways_identity(uri: str) -> None:
 
 def test_a_caller_is_who_its_one_spiffe_id_says() -> None:
     assert caller_identity({"peer_spiffe_id": [URI.encode()]}) == mesh_identity("us-1", US)
-    for auth in ({}, {"peer_spiffe_id": []}, {"peer_spiffe_id": [URI.encode()] * 2}, {"x509_common_name": [b"us-1"]}):
+    wrong: list[dict[str, list[bytes]]] = [
+        {},
+        {"peer_spiffe_id": []},
+        {"peer_spiffe_id": [URI.encode()] * 2},
+        {"x509_common_name": [b"us-1"]},
+    ]
+    for auth in wrong:
         with pytest.raises(ValueError, match="no SPIFFE id, or several"):
             caller_identity(auth)
 

@@ -180,7 +180,7 @@ async def serving(tls: MeshTls) -> AsyncIterator[str]:
         return (tls.caller_fault(context.auth_context(), (GatewayId("us-1"), US.region)) or "").encode()
 
     server = grpc.aio.server()
-    handlers = {"Who": grpc.unary_unary_rpc_method_handler(who)}
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {"Who": grpc.unary_unary_rpc_method_handler(who)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
     port = tls.add_port(server, "127.0.0.1:0")
     await server.start()
