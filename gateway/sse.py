@@ -126,7 +126,7 @@ class EventScanner:
 
     def feed(self, data: bytes) -> bytes:
         """Take in what arrived; returns the bytes that complete whole events."""
-        if self.saw_token and not self._pending and data.endswith(b"\n\n") and not _is_marked(data):
+        if self.saw_token and not self._pending and data.endswith(b"\n\n") and not self._is_marked(data):
             self._pass_over(data)
             return data
         self._pending += data
@@ -163,7 +163,7 @@ class EventScanner:
         return None
 
     def _examine(self, block: bytes, *, is_last: bool = False) -> bytes:
-        if self.saw_token and not is_last and b"\r" not in block and not _is_marked(block):
+        if self.saw_token and not is_last and b"\r" not in block and not self._is_marked(block):
             self._pass_over(block)
             return block
         offset = 0
@@ -176,6 +176,9 @@ class EventScanner:
             offset += len(event)
         self._recent.append(block)
         return block
+
+    def _is_marked(self, data: bytes) -> bool:
+        return _is_marked(data) or (self._ends_by_type and _is_typed_mark(data))
 
     def _pass_over(self, block: bytes) -> None:
         self.data_events += block.count(b"\ndata:") + block.startswith(b"data:")
@@ -190,7 +193,7 @@ class EventScanner:
             self.done = True
             return
         self.data_events += 1
-        if self.saw_token and not is_last and name != b"error" and not _is_marked(payload):
+        if self.saw_token and not is_last and name != b"error" and not self._is_marked(payload):
             return
         document = _decode(payload)
         if document is None and name != b"error":
@@ -314,14 +317,16 @@ def _with_opening(usage: TokenUsage, opening: TokenUsage) -> TokenUsage:
 
 def _is_marked(data: bytes) -> bool:
     """Might an event in here be more than a token? Content may say these words too; then the JSON decides."""
+    return b"error" in data or b'"abort"' in data or data.endswith(b"[DONE]\n\n")
+
+
+def _is_typed_mark(data: bytes) -> bool:
+    """The same where the end is an event of its own."""
     return (
-        b"error" in data
-        or b'"abort"' in data
-        or b'"message_' in data
+        b'"message_' in data
         or b'"response.completed"' in data
         or b'"response.incomplete"' in data
         or b'"response.failed"' in data
-        or data.endswith(b"[DONE]\n\n")
     )
 
 

@@ -135,7 +135,11 @@ def _client_options(peering: PeeringConfig) -> ChannelOptions:
     return [
         *shared_options(peering),
         ("grpc.enable_http_proxy", 0),  # a proxy named in the environment is for other traffic
-        ("grpc.enable_retries", 0),  # whether a request is tried again is the core's decision
+        # Whether a request is tried again is the core's decision, so there is no policy for it here. What is left on are
+        # calls that met a connection just as it took no more, and that the peer has not seen.
+        ("grpc.enable_retries", 1),
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.per_rpc_retry_buffer_size", peering.message_max_bytes),
         ("grpc.use_local_subchannel_pool", 1),  # gateways of one process keep connections of their own
         ("grpc.initial_reconnect_backoff_ms", peering.reconnect_min_ns // _MILLISECOND_NS),
         ("grpc.min_reconnect_backoff_ms", peering.connect_timeout_ns // _MILLISECOND_NS),  # of one attempt

@@ -18,7 +18,7 @@ from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
 
 _JURISDICTIONS = {"us-east-1": "US", "us-west-2": "US", "eu-west-1": "EU", "eu-north-1": "EU", "ap-northeast-1": "JP"}
-_LOAD_S = 8
+_LOAD_S = 6
 _MILLISECOND_NS = 1_000_000
 
 

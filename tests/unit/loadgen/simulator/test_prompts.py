@@ -1,0 +1,48 @@
+"""Chains grow as if hashed at once, and two prompts share exactly what they share."""
+
+from __future__ import annotations
+
+import struct
+
+from loadgen.simulator.prompts import Prompt, empty_prompt, reply_text
+
+BLOCK = 64
+
+
+def prompt(*pieces: bytes, tenant: str = "default") -> Prompt:
+    said = empty_prompt("llama", tenant, BLOCK)
+    for piece in pieces:
+        said = said.followed_by(piece)
+    return said
+
+
+def test_growing_in_pieces_gives_the_chain_of_the_whole() -> None:
+    text = bytes(range(256)) * 3
+    assert prompt(text[:40], text[40:300], text[300:]) == prompt(text)
+    assert len(prompt(text).names) == len(text) // BLOCK
+
+
+def test_prompts_share_names_up_to_where_they_differ() -> None:
+    one, other = prompt(b"a" * 200, b"x" * 200), prompt(b"a" * 200, b"y" * 200)
+    shared = [first == second for first, second in zip(one.names, other.names, strict=True)]
+    assert shared == [True] * 3 + [False] * 3
+
+
+def test_tenants_share_nothing() -> None:
+    assert not set(prompt(b"a" * 200).names) & set(prompt(b"a" * 200, tenant="acme").names)
+
+
+def test_texts_fill_whole_tokens() -> None:
+    assert prompt(b"abcde").size_bytes == 8
+    assert prompt(b"abcde").tokens == 2
+
+
+def test_a_gateway_sees_every_fourth_name() -> None:
+    long = prompt(b"b" * BLOCK * 11)
+    assert long.chain(4, 100) == struct.pack(">2Q", long.names[3], long.names[7])
+    assert long.chain(4, 1) == struct.pack(">Q", long.names[3])
+
+
+def test_answers_have_their_length_and_differ() -> None:
+    assert len(reply_text("q1", 7)) == 28
+    assert reply_text("q1", 7) != reply_text("q2", 7)

@@ -1,0 +1,137 @@
+"""Scenario files: what they mean, and that what is wrong is named by its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import ConfigError
+from gateway.core.config import OverflowMode, PlacementPolicy, PushingMode
+from gateway.core.vocabulary import GatewayId, RegionName, TenantName
+from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key
+
+SCENARIOS = sorted((Path(__file__).parents[4] / "loadgen/scenarios").glob("*.yaml"))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "small",
+        "duration": "10s",
+        "round_trips": [["eu", "us", "80ms"]],
+        "regions": {"us": {"jurisdiction": "US", "replicas": 3}, "eu": {"jurisdiction": "EU", "replicas": 1}},
+        "workloads": {"chat": {"conversations": {}}},
+        "clients": [{"region": "us", "workload": "chat", "clients": 2}],
+    } | changes
+
+
+def complaint(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_scenario(document(**changes), Path("small.yaml"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_scenarios_that_ship_can_be_read(path: Path) -> None:
+    assert load_scenario(path).name.replace("-", "_") == path.stem
+
+
+def test_a_systems_settings_can_be_overridden_one_by_one() -> None:
+    runs = [
+        {"system": "global_least_load"},
+        {"name": "mine", "system": "global_least_load", "placement": {"ring_virtual_nodes": 7}},
+    ]
+    plain, mine = parse_scenario(document(runs=runs), Path("small.yaml")).runs
+    assert (plain.name, mine.name) == ("global_least_load", "mine")
+    for run in (plain, mine):
+        assert run.as_config().placement.policy is PlacementPolicy.LEAST_LOAD
+        assert run.as_config().placement.overflow is OverflowMode.OFF
+        assert run.as_config().pushing.mode is PushingMode.BLIND
+    assert mine.as_config().placement.ring_virtual_nodes == 7
+
+
+def test_every_system_is_described() -> None:
+    assert set(SYSTEMS) == set(System)
+
+
+def test_gateways_of_a_region_share_its_replicas() -> None:
+    scenario = parse_scenario(document(), Path("small.yaml"))
+    set_key(changed := document(), "regions.us.gateways", 2)
+    two = parse_scenario(changed, Path("small.yaml"))
+    assert {gateway: len(owned) for gateway, owned in scenario.fleet().items()} == {"us/gw": 3, "eu/gw": 1}
+    assert {gateway: len(owned) for gateway, owned in two.fleet().items()} == {"us/gw0": 2, "us/gw1": 1, "eu/gw": 1}
+
+
+def test_an_adopted_replica_stands_where_it_stands() -> None:
+    set_key(changed := document(), "regions.us.adopted", [{"region": "eu", "replicas": 1}])
+    owned = parse_scenario(changed, Path("small.yaml")).fleet()[GatewayId("us/gw")]
+    assert [spec.place.region for spec, _ in owned] == ["us", "us", "us", "eu"]
+
+
+def test_without_rules_all_jurisdictions_are_open_and_with_them_only_those() -> None:
+    closed = document()
+    closed["regions"]["eu"] |= {"process": {"regions": ["eu"]}, "tenants": {"acme": {"process": {"regions": ["us"]}}}}
+    scenario = parse_scenario(closed, Path("small.yaml"))
+    assert scenario.policy_of("us").process.allows(scenario.place("eu"))
+    assert not scenario.policy_of("eu").process.allows(scenario.place("us"))
+    assert scenario.policy_of("eu").tenants[TenantName("acme")].process.allows(scenario.place("us"))
+
+
+def test_round_trips_are_read_from_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "ways.csv").write_text("us,eu,70.5\n")
+    scenario = parse_scenario(document(round_trips="ways.csv"), tmp_path / "small.yaml")
+    assert scenario.round_trips_ns()[RegionName("eu"), RegionName("us")] == 70_500_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"nope": 1}, "small.yaml: nope: is not a known key"),
+        ({"duration": "10"}, "duration: '10' is not a duration"),
+        ({"warm_up": "10s"}, "warm_up: should be shorter than duration"),
+        ({"preset": "h100"}, "preset: 'h100' is no preset"),
+        ({"prefix_block": "100B"}, "prefix_block: should be a multiple of 64 B"),
+        ({"round_trips": []}, "round_trips: eu to us is missing"),
+        ({"round_trips": "nowhere.csv"}, "nowhere.csv cannot be read"),
+        ({"balancer_region": "mars"}, "balancer_region: there is no region 'mars'"),
+        ({"clients": []}, "clients: should not be empty"),
+        ({"clients": [{"region": "mars", "workload": "chat", "clients": 1}]}, "clients[0].region: there is no region"),
+        ({"clients": [{"region": "us", "workload": "chess", "clients": 1}]}, "clients[0].workload: there is no work"),
+        ({"clients": [{"region": "us", "workload": "chat"}]}, "clients[0]: should hold one of clients, arrivals"),
+        ({"workloads": {"chat": {}}}, "workloads.chat: should hold one of conversations"),
+        ({"workloads": {"chat": {"tree": {"branchs": 2}}}}, "workloads.chat.tree.branchs"),
+        ({"runs": [{"system": "magic"}]}, "runs[0].system"),
+        ({"runs": [{}, {}]}, "runs: two are called 'skywalker'"),
+        ({"runs": [{"placement": {"policy": "magic"}}]}, "runs[0].placement.policy"),
+        (
+            {"faults": [{"kind": "replica_crash", "target": "us/9", "at": "1s", "lasts": "1s"}]},
+            "faults[0]: there is no 'us/9' for replica_crash",
+        ),
+        (
+            {"faults": [{"kind": "partition", "target": "us", "at": "1s", "lasts": "1s"}]},
+            "faults[0]: partition takes two regions",
+        ),
+        (
+            {"faults": [{"kind": "replica_slow", "target": "us/0", "at": "1s", "lasts": "1s"}]},
+            "faults[0]: replica_slow needs an amount",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
+    assert named in complaint(**changes)
+
+
+def test_keys_are_set_by_their_path() -> None:
+    changed = {"a": [{"b": 1}], "c": {}}
+    set_key(changed, "a.0.b", 2)
+    set_key(changed, "c.d.e", 3)
+    assert changed == {"a": [{"b": 2}], "c": {"d": {"e": 3}}}
+    with pytest.raises(ConfigError, match=r"a\.5\.b: there is no '5'"):
+        set_key(changed, "a.5.b", 1)
+
+
+def test_merging_leaves_both_sides_as_they_were() -> None:
+    base, over = {"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}
+    assert merged(base, over) == {"a": {"b": 3, "c": 2}}
+    assert base == {"a": {"b": 1, "c": 2}}
