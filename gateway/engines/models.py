@@ -6,7 +6,6 @@ A list that cannot be used changes nothing: what an engine said last stays true 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -50,7 +49,7 @@ class ModelWatcher:
         self._on_listed = on_listed
         self._log = log
         self._loops = EngineLoops(endpoints, clock, loops, on_restart)
-        self._asked: Counter[Engine] = Counter()
+        self._asked: set[Engine] = set()
         self._has_asked = asyncio.Event()
 
     def configure(self, config: ProbeConfig) -> None:
@@ -68,31 +67,36 @@ class ModelWatcher:
             await self._has_asked.wait()
 
     async def _watch(self, session: aiohttp.ClientSession, engine: Engine) -> None:
-        told = False
+        told, trouble = False, ""
         while self._is_wanted(engine):
-            models = await self._ask(session, engine)
-            if models is not None:
-                told = True
-                replicas = [endpoint for endpoint in self._endpoints.of(engine) if endpoint.lists_models]
-                self._on_listed(tuple(endpoint.replica_id for endpoint in replicas), models)
-            self._asked[engine] += 1
+            try:
+                models = await self._ask(session, engine)
+            except FAULTS as error:
+                fault = f"{type(error).__name__}: {error}"
+                if fault != trouble:  # once per trouble, not once per question
+                    self._log.warning("models not told; what was told before stays", engine=engine.url, detail=fault)
+                trouble = fault
+            else:
+                told, trouble = True, ""
+                self._on_listed(self._listing_replicas(engine), models)
+            self._asked.add(engine)
             self._has_asked.set()
             await asyncio.sleep(self._config.models_interval_ns / _SECOND_NS if told else _RETRY_S)
-        del self._asked[engine]
+        self._asked.discard(engine)
 
     def _is_wanted(self, engine: Engine) -> bool:
-        return any(endpoint.lists_models for endpoint in self._endpoints.of(engine))
+        return bool(self._listing_replicas(engine))
 
-    async def _ask(self, session: aiohttp.ClientSession, engine: Engine) -> tuple[ModelName, ...] | None:
-        try:
-            async with asyncio.timeout(self._config.timeout_ns / _SECOND_NS):
-                status, page = await get_page(session, engine, "/v1/models")
-            if status != 200:
-                raise BadProbe(f"status {status}")
-            return checked_models(page, self._config.models_max)
-        except FAULTS as error:
-            self._log.warning("models not told", engine=engine.url, detail=f"{type(error).__name__}: {error}")
-            return None
+    def _listing_replicas(self, engine: Engine) -> tuple[ReplicaId, ...]:
+        return tuple(endpoint.replica_id for endpoint in self._endpoints.of(engine) if endpoint.lists_models)
+
+    async def _ask(self, session: aiohttp.ClientSession, engine: Engine) -> tuple[ModelName, ...]:
+        """Raises what is in FAULTS."""
+        async with asyncio.timeout(self._config.timeout_ns / _SECOND_NS):
+            status, page = await get_page(session, engine, "/v1/models")
+        if status != 200:
+            raise BadProbe(f"status {status}")
+        return checked_models(page, self._config.models_max)
 
 
 def checked_models(page: bytes, models_max: int) -> tuple[ModelName, ...]:

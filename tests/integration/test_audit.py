@@ -127,15 +127,15 @@ async def test_where_the_record_is_required_a_failing_disk_closes_the_gateway_un
     async with mesh.session.get(f"{eu.gateway.admin_url}/ready") as response:
         assert (response.status, (await response.json())["reason"]) == (503, "the audit record cannot be written")
     await us.become_busy()
-    seen = eu.requests_run
+    seen = len(eu.engine.received)
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(answered(mesh, us))
         await until(lambda: counted(us.gateway, "forwards_refused_total", peer="eu-1", reason="busy") >= 1)
-        assert eu.requests_run == seen
+        assert len(eu.engine.received) == seen
         folder.mkdir()
         await until(lambda: counted(eu.gateway, "audit_failing") == 0)
     assert waiting.done()
-    assert eu.requests_run == seen + 1
+    assert len(eu.engine.received) == seen + 1
 
 
 async def test_where_it_is_not_required_requests_are_served_and_the_failure_is_told(mesh: Mesh, tmp_path: Path) -> None:

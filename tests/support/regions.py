@@ -33,11 +33,6 @@ class Region:
         await self.stack.aclose()
 
     @property
-    def requests_run(self) -> int:
-        """At its engine, probes left out."""
-        return sum(each.method == "POST" for each in self.engine.received)
-
-    @property
     def is_busy(self) -> bool:
         return free_replicas(self.gateway) == 0
 
