@@ -180,7 +180,7 @@ async def serve_gateway(
         tls = certificates.http.context if certificates.http else None
         admin_tls = tls if config.listen.admin_tls else None
         admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id))
-        handle.admin_address = await _listen(stack, desk, admin, settings, config.listen.admin, admin_tls)
+        handle.admin_address = await _listen(stack, desk, admin, settings, config.listen.admin, tls=admin_tls)
         api = Api(
             owners,
             settings,
@@ -189,7 +189,7 @@ async def serve_gateway(
             check_key=keyring.check if keyring else None,
             has_audit=desk.has_audit,
         ).make_app()
-        handle.http_address = await _listen(stack, desk, api, settings, config.listen.http, tls)
+        handle.http_address = await _listen(stack, desk, api, settings, config.listen.http, tls=tls)
         yield handle
 
 
@@ -509,6 +509,7 @@ async def _listen(
     app: web.Application,
     settings: HttpSettings,
     address: Address,
+    *,
     tls: SSLContext | None,
 ) -> Address:
     """Listen until the stack is left. Returns the real address, also where the system chose the port."""

@@ -112,7 +112,7 @@ class Placer:
         self._sibling_mask = sum(1 << state.slot for state in self._peers if state.spec.place.region == self._region)
 
     def expire_prefixes(self, now_ns: int) -> None:
-        """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged since the last call."""
+        """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged meanwhile."""
         self.replica_index.expire(now_ns)
         self.peer_index.expire(now_ns)
 
@@ -360,9 +360,17 @@ class Placer:
         targets = self._targets_of(request_class)
         if targets.peers_version != self._peers.version:
             targets.peers_version = self._peers.version
-            available = self._peers.available(request_class.model, request_class.rule)
-            targets.available_peers = available & ~request_class.failed_peers
+            targets.available_peers = self._untried_or_all(request_class)
         return targets.available_peers
+
+    def _untried_or_all(self, request_class: RequestClass) -> int:
+        """Peers that failed the request are asked again only when there is nobody else whom it could ever ask."""
+        available = self._peers.available(request_class.model, request_class.rule)
+        untried = available & ~request_class.failed_peers
+        if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
+            return untried
+        everywhere = self._replicas.eligible(request_class.model, request_class.rule)
+        return untried if everywhere & ~request_class.failed_replicas else available
 
     def _targets_of(self, request_class: RequestClass) -> _Targets:
         targets = self._targets.get(request_class)

@@ -135,8 +135,8 @@ def _client_options(peering: PeeringConfig) -> ChannelOptions:
     return [
         *shared_options(peering),
         ("grpc.enable_http_proxy", 0),  # a proxy named in the environment is for other traffic
-        # Whether a request is tried again is the core's decision, so there is no policy for it here. What is left on are
-        # calls that met a connection just as it took no more, and that the peer has not seen.
+        # Whether a request is tried again is the core's decision, so there is no policy for it here. What is left on
+        # are calls that met a connection just as it took no more, and that the peer has not seen.
         ("grpc.enable_retries", 1),
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.per_rpc_retry_buffer_size", peering.message_max_bytes),

@@ -16,7 +16,7 @@ import yaml
 from gateway.config import read_region_file
 from gateway.core.vocabulary import GatewayId
 from gateway.main import GatewayHandle, serve_gateway
-from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream, stream_until, token
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
 from tests.integration.test_gateway_process import gateway_process, region_file
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, until, usable_peers, write_policy
@@ -99,6 +99,18 @@ async def test_a_stream_survives_the_removal_of_its_replica(world: World) -> Non
         go_on.set()
         assert await response.content.read() == token("lo") + STOP + DONE
     assert world.one.aborted.count == 0
+
+
+async def test_engines_are_probed_by_the_new_numbers(world: World) -> None:
+    world.region.write(world.one)
+    async with world.region.serving() as gateway:
+        await until(lambda: free_replicas(gateway) == 1)
+        world.region.write(world.one, probes={"interval": "5ms", "timeout": "50ms", "timeouts_max": 1})
+        assert await gateway.reloader.reload() == []
+        world.one.probe_script = hang
+        (state,) = gateway.core.replicas
+        await until(lambda: not state.healthy)
+        assert state.detail == "1 probes in a row took too long"
 
 
 async def test_requests_that_wait_are_served_by_a_replica_that_joins(world: World) -> None:

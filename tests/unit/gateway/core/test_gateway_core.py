@@ -376,6 +376,22 @@ class TestOverflow:
         assert started(one.ask("q")) == []
         assert "claims" in one.core.describe(one.now_ns)["peers"][0]["detail"]  # type: ignore[index]
 
+    def test_the_only_peer_is_tried_again_when_there_is_nobody_else(self) -> None:
+        one = desk(replicas=0, peers=[EU_PEER])
+        one.hear("gw-eu", EU)
+        assert started(one.ask("q")) == ["gw-eu"]
+        one.finish("q", AttemptResult.FAILED)
+        one.wait(10 * MS)
+        assert started(one.hear("gw-eu", EU)) == ["gw-eu"]
+
+    def test_a_peer_that_failed_is_left_alone_while_there_is_a_replica(self) -> None:
+        one = busy_desk()
+        one.ask("q")
+        one.finish("q", AttemptResult.FAILED)
+        one.wait(10 * MS)
+        assert started(one.hear("gw-eu", EU)) == []
+        assert started(one.probe("r0")) == ["r0"]
+
     def test_a_refused_forward_returns_to_its_place_and_the_snapshot_forgets_it(self) -> None:
         one = busy_desk()
         one.ask("q", prompt="x" * 400)

@@ -1,0 +1,50 @@
+"""What the scenarios that ship are there to show, on shortened runs that have to end well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.simulator.results import Figures, figures_of
+from loadgen.simulator.scenario import load_scenario
+from loadgen.simulator.world import World
+
+FOLDER = Path(__file__).parents[2] / "loadgen/scenarios"
+
+
+def totals(name: str, *runs: str, every_invariant: bool = False, **changes: Any) -> dict[str, Figures]:
+    """By run, checked to the end."""
+    scenario = load_scenario(FOLDER / f"{name}.yaml", changes)
+    found = {}
+    for run in (run for run in scenario.runs if run.name in runs):
+        world = World(scenario, run, every_invariant=every_invariant)
+        found[run.name] = figures_of(scenario, world.play())["total"]
+        world.check_the_end()
+    return found
+
+
+@pytest.mark.slow
+def test_a_mesh_serves_a_skewed_day_better_than_regions_on_their_own() -> None:
+    found = totals("skewed_day", "skywalker", "region_local", duration="50s", warm_up="10s")
+    mesh, alone = found["skywalker"], found["region_local"]
+    assert mesh["tokens_per_s"] > 1.05 * alone["tokens_per_s"]
+    assert mesh["ttft_ms"]["p90"] < alone["ttft_ms"]["p90"] / 2
+    assert mesh["forwarded_share"] > 0.1
+    assert alone["forwarded_share"] == 0
+    assert mesh["failed"] == alone["failed"] == 0
+
+
+@pytest.mark.slow
+def test_pushing_blindly_costs_what_the_paper_says_it_costs() -> None:
+    found = totals("pushing", "pending", "blind", duration="50s", warm_up="10s", drain="300s")
+    assert found["pending"]["ttft_ms"]["p90"] < found["blind"]["ttft_ms"]["p90"] / 4
+    assert found["pending"]["tokens_per_s"] > 1.2 * found["blind"]["tokens_per_s"]
+
+
+@pytest.mark.slow
+def test_a_bad_day_ends_well() -> None:
+    found = totals("bad_day", "skywalker", every_invariant=True)["skywalker"]
+    assert found["completed"] > 20 * found["failed"] > 0
+    assert found["unfinished"] == 0

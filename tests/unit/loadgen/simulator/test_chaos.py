@@ -1,0 +1,39 @@
+"""Worlds drawn from seeds: the same ones each time, unlike each other, and readable as scenario files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from loadgen.simulator.chaos import Ordeal, chaos_document, chaos_scenario, endure
+from loadgen.simulator.scenario import load_scenario
+
+SEEDS = range(60)
+
+
+def test_a_seed_draws_the_same_world() -> None:
+    assert chaos_document(7) == chaos_document(7)
+    assert chaos_document(7) != chaos_document(8)
+
+
+def test_a_world_written_to_a_file_is_the_same_world(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        path = tmp_path / f"chaos-{seed}.yaml"
+        path.write_text(yaml.safe_dump(chaos_document(seed)))
+        assert load_scenario(path) == chaos_scenario(seed)
+
+
+def test_worlds_are_of_many_kinds() -> None:
+    worlds = [chaos_scenario(seed) for seed in SEEDS]
+    assert len({fault.kind for world in worlds for fault in world.faults}) == 10
+    assert {len(world.regions) for world in worlds} == {2, 3, 4}
+    assert any(region.adopted for world in worlds for region in world.regions.values())
+    assert any(region.tenants for world in worlds for region in world.regions.values())
+    assert len({world.runs[0].placement.policy for world in worlds}) == 6
+
+
+def test_a_seed_tells_the_same_story_twice() -> None:
+    one, other = endure(3), endure(3)
+    assert isinstance(one, Ordeal)
+    assert one == other

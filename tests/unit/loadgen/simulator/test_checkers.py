@@ -1,0 +1,194 @@
+"""The oracle itself: it lets an honest story pass, and stops at the first thing that does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.config import CoreConfig
+from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
+from gateway.core.events import AttemptEnded, Event, FirstToken, ForwardArrived, ReplicasObserved, RequestArrived
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.invariants import Checker
+from gateway.core.residency import TenantPolicy
+from gateway.core.vocabulary import (
+    AttemptResult,
+    Decision,
+    GatewayId,
+    Hops,
+    Outcome,
+    PeerSpec,
+    PlacementReason,
+    RefusalReason,
+    ReplicaId,
+    ReplicaObservation,
+    RequestId,
+    ResidencyStamp,
+    replica_target,
+)
+from loadgen.simulator.asks import Ask
+from loadgen.simulator.chaos import chaos_scenario
+from loadgen.simulator.checkers import Broken, Watch
+from loadgen.simulator.gateways import GatewaySpec
+from loadgen.simulator.prompts import empty_prompt
+from loadgen.simulator.world import World
+from tests.support.core import EU, SECOND, TENANT, US, policy, profile, replica_spec, rule
+
+GATEWAY = GatewayId("gw-us")
+DECISION = Decision(PlacementReason.LOCAL_PREFIX, 0, 0, 1, 0)
+
+
+class _Blind(Checker):
+    """Sees nothing, so that what is caught was caught by the oracle."""
+
+    def after(self, event: Event, effects: list[Effect], now_ns: int) -> list[object]:  # type: ignore[override]
+        return []
+
+
+class Witness:
+    """Tells the oracle of one gateway in the US, which has a replica there and one in the EU, and a peer in the EU."""
+
+    def __init__(self, process: object = None, accept: object = None) -> None:
+        self.watch = Watch(every_invariant=True)
+        tenants = {TENANT: TenantPolicy(rule(US))} if process == "home" else {}
+        own = policy(US, tenants=tenants, accept=rule(US) if accept == "nobody" else rule(US, EU))
+        spec = GatewaySpec(
+            GATEWAY,
+            US,
+            (replica_spec("r-us"), replica_spec("r-eu", EU)),
+            (PeerSpec(GatewayId("gw-eu"), EU),),
+            own,
+            CoreConfig(),
+        )
+        core = GatewayCore(GATEWAY, US, seed=1)
+        self.watch.gateway_started(spec, own, core)
+        self.watch._checkers[GATEWAY] = _Blind(core)
+        self.now_ns = SECOND
+        self.probe()
+
+    def tell(self, event: Event, *effects: Effect) -> None:
+        self.watch.after(GATEWAY, event, list(effects), self.now_ns)
+
+    def probe(self, *, waiting: int = 0, healthy: bool = True) -> None:
+        seen = [ReplicaObservation(ReplicaId(name), self.now_ns, healthy, 0, waiting) for name in ("r-us", "r-eu")]
+        self.tell(ReplicasObserved(tuple(seen)))
+
+    def arrive(self, name: str, *effects: Effect) -> None:
+        self.tell(RequestArrived(profile(name), 100 * SECOND), *effects)
+
+    def forward(self, name: str, *effects: Effect) -> None:
+        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
+        event = ForwardArrived(profile(name), 100 * SECOND, GatewayId("gw-eu"), Hops(cross_region=1), stamp)
+        self.tell(event, *effects)
+
+    def end(self, name: str, *effects: Effect, result: AttemptResult = AttemptResult.FAILED) -> None:
+        self.tell(AttemptEnded(RequestId(name), 1, result), *effects)
+
+
+def start(name: str, *, at: str = "r-us", attempt: int = 1) -> StartLeg:
+    return StartLeg(RequestId(name), attempt, replica_target(ReplicaId(at)), DECISION, 100 * SECOND)
+
+
+def finish(name: str, outcome: Outcome = Outcome.COMPLETED) -> EndRequest:
+    return EndRequest(RequestId(name), outcome, "", 1)
+
+
+def test_an_honest_story_passes() -> None:
+    told = Witness()
+    told.arrive("a", start("a"))
+    told.tell(FirstToken(RequestId("a"), 1))
+    told.end("a", finish("a"), result=AttemptResult.COMPLETED)
+    told.forward("b", AcceptForward(RequestId("b")))
+
+
+def second_attempt_after_a_token(told: Witness) -> None:
+    told.arrive("a", start("a"))
+    told.tell(FirstToken(RequestId("a"), 1))
+    told.end("a", start("a", attempt=2))
+
+
+def out_of_turn(told: Witness) -> None:
+    told.arrive("a")
+    told.arrive("b", start("b"))
+
+
+def abroad(told: Witness) -> None:
+    told.arrive("a", start("a", at="r-eu"))
+
+
+def pushed_to_pending(told: Witness) -> None:
+    told.probe(waiting=1)
+    told.arrive("a", start("a"))
+
+
+def pushed_to_the_sick(told: Witness) -> None:
+    told.probe(healthy=False)
+    told.arrive("a", start("a"))
+
+
+def pushed_on_old_news(told: Witness) -> None:
+    told.now_ns += 60 * SECOND
+    told.arrive("a", start("a"))
+
+
+def accepted_from_a_stranger(told: Witness) -> None:
+    told.forward("a", AcceptForward(RequestId("a")))
+
+
+def refused_as_dishonest(told: Witness) -> None:
+    told.forward("a", RefuseForward(RequestId("a"), RefusalReason.HOP_LIMIT, ""))
+
+
+def ended_while_it_ran(told: Witness) -> None:
+    told.arrive("a", start("a"))
+    told.end("other", finish("a"))
+
+
+@pytest.mark.parametrize(
+    ("story", "told", "what"),
+    [
+        (second_attempt_after_a_token, Witness(), "after the first token there is no other attempt"),
+        (out_of_turn, Witness(), "who came first is served first"),
+        (abroad, Witness(process="home"), "nothing leaves the regions its policy allows"),
+        (pushed_to_pending, Witness(), "nothing is pushed to a replica with pending requests"),
+        (pushed_to_the_sick, Witness(), "only healthy replicas are used"),
+        (pushed_on_old_news, Witness(), "only fresh probes count"),
+        (accepted_from_a_stranger, Witness(accept="nobody"), "only accepted origins come in"),
+        (refused_as_dishonest, Witness(), "no honest forward is called dishonest"),
+        (ended_while_it_ran, Witness(), "who ends a request ends its attempt"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_what_does_not_hold_is_named(story: Callable[[Witness], None], told: Witness, what: str) -> None:
+    with pytest.raises(Broken) as caught:
+        story(told)
+    assert caught.value.what == what
+
+
+def ask() -> Ask:
+    nothing = empty_prompt("llama", "default", 64)
+    return Ask(profile("a"), nothing, nothing, 1, US.region, GATEWAY, 0, 0)
+
+
+def test_clients_are_answered_once() -> None:
+    watch = Watch(every_invariant=False)
+    watch.client_heard(ask(), 5)
+    with pytest.raises(Broken, match="nothing is answered twice"):
+        watch.client_heard(replace(ask(), first_token_ns=4), 5)
+    with pytest.raises(Broken, match="every request ends exactly once"):
+        watch.client_ended(replace(ask(), ended_ns=4), None, 5)
+    with pytest.raises(Broken, match="what is completed was answered"):
+        watch.client_ended(ask(), Outcome.COMPLETED, 5)
+
+
+def test_an_engine_that_never_answers_is_noticed_at_the_end() -> None:
+    """A world whose engines lose the word that they are done: requests stay open, and the end says so."""
+    scenario = chaos_scenario(2)
+    world = World(scenario, scenario.runs[0], every_invariant=True)
+    for engine in world._engines.values():
+        engine._tell = lambda _: None  # type: ignore[method-assign]
+    world.play()
+    with pytest.raises(Broken):
+        world.check_the_end()

@@ -1,0 +1,99 @@
+"""The arithmetic of the figures: the warm-up is left out, failures are not, and shares are of what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.core.vocabulary import RegionName
+from loadgen.report import PrefixTokens, RequestEnd, RequestRecord
+from loadgen.simulator.checkers import Counts
+from loadgen.simulator.results import Figures, distribution, document_of, figures_of
+from loadgen.simulator.scenario import Scenario, parse_scenario
+from loadgen.simulator.world import RegionSample, Story
+
+US, EU = RegionName("us"), RegionName("eu")
+SECOND = 1_000_000_000
+SCENARIO: Scenario = parse_scenario(
+    {
+        "name": "small",
+        "duration": "10s",
+        "warm_up": "2s",
+        "round_trips": [["eu", "us", "80ms"]],
+        "regions": {"us": {"jurisdiction": "US", "replicas": 2}, "eu": {"jurisdiction": "EU", "replicas": 1}},
+        "workloads": {"chat": {"conversations": {}}},
+        "clients": [{"region": "us", "workload": "chat", "clients": 2}],
+    },
+    Path("small.yaml"),
+)
+DONE = RequestRecord(
+    US,
+    RequestEnd.COMPLETED,
+    sent_ns=3 * SECOND,
+    ended_ns=5 * SECOND,
+    first_token_ns=4 * SECOND,
+    served_by=US,
+    output_tokens=11,
+    prompt_tokens=100,
+    cached_tokens=40,
+)
+
+
+def figures(*records: RequestRecord, samples: dict[RegionName, list[RegionSample]] | None = None) -> Figures:
+    tokens = {US: PrefixTokens(100, 40), EU: PrefixTokens(100, 20)}
+    told = samples or {US: [], EU: []}
+    return figures_of(SCENARIO, Story(SCENARIO.runs[0], records, Counts(), {}, told, tokens, "digest", 7, 12 * SECOND))
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    found = distribution(number * 1_000_000 for number in range(1, 101))
+    assert found == {"p10": 10.0, "p25": 25.0, "p50": 50.0, "p75": 75.0, "p90": 90.0, "p99": 99.0, "mean": 50.5}
+    assert distribution([]) is None
+
+
+def test_what_was_asked_during_the_warm_up_is_left_out() -> None:
+    total = figures(DONE, replace(DONE, sent_ns=SECOND))["total"]
+    assert total["requests"] == 1
+    assert total["ttft_ms"]["p50"] == 1000.0
+
+
+def test_tokens_count_when_they_come() -> None:
+    """An answer from 1 s to 11 s has eight tenths of its tokens between 2 s and 10 s."""
+    slow = replace(DONE, sent_ns=0, first_token_ns=SECOND, ended_ns=11 * SECOND, output_tokens=101)
+    assert figures(slow)["total"]["tokens_per_s"] == 10.0
+
+
+def test_ends_are_told_apart() -> None:
+    failed = replace(DONE, end=RequestEnd.FAILED, output_tokens=0, detail="queue_full", first_token_ns=None)
+    unfinished = replace(DONE, end=RequestEnd.UNFINISHED, output_tokens=0)
+    total = figures(DONE, failed, failed, unfinished)["total"]
+    assert (total["requests"], total["completed"], total["failed"], total["unfinished"]) == (4, 1, 2, 1)
+    assert total["failures"] == {"queue_full": 2}
+
+
+def test_shares_and_flows() -> None:
+    found = figures(DONE, replace(DONE, served_by=EU, cached_tokens=0))
+    assert found["total"]["forwarded_share"] == 0.5
+    assert found["total"]["cached_share"] == 0.2
+    assert found["total"]["prefix_hit_rate"] == 0.3
+    assert [flow["requests"] for flow in found["flows"]] == [1, 1]
+    assert found["total"]["tpot_ms"]["p50"] == 100.0
+
+
+def test_spread_compares_the_busiest_engine_with_the_mean() -> None:
+    samples = {US: [RegionSample(3 * SECOND, 2, (6, 2))], EU: [RegionSample(3 * SECOND, 1, (1,))]}
+    total = figures(samples=samples)["total"]
+    assert (total["outstanding_mean"], total["outstanding_max_to_mean"], total["queue_max"]) == (3.0, 2.0, 3)
+
+
+def test_nothing_at_all_gives_no_figures_rather_than_zeros() -> None:
+    total = figures()["total"]
+    assert (total["ttft_ms"], total["forwarded_share"], total["outstanding_mean"]) == (None, None, None)
+
+
+def test_a_documents_digest_is_that_of_its_only_run_or_of_all() -> None:
+    run = figures(DONE)
+    assert document_of(SCENARIO, [run])["digest"] == "digest"
+    two = document_of(SCENARIO, [run, run | {"digest": "other"}])["digest"]
+    assert two not in ("digest", "other")
+    assert two != document_of(SCENARIO, [run, run])["digest"]
