@@ -44,5 +44,10 @@ class Discovery:
                     running.pop(source).cancel()
                 for source in self._sources:
                     if source not in running:
-                        running[source] = tasks.create_task(source.run(partial(self._on_found, source.name)))
+                        running[source] = tasks.create_task(source.run(partial(self._found, source)))
                 await self._changed.wait()
+
+    def _found(self, source: ReplicaSource, replicas: tuple[ReplicaConfig, ...]) -> None:
+        """The last word of a source that is one no longer may still be on its way."""
+        if source in self._sources:
+            self._on_found(source.name, replicas)

@@ -52,7 +52,22 @@ class NameLookup:
         self._resolver = _resolver(config.nameservers, timeout_ns / _SECOND_NS)
 
     async def ask(self) -> Answer:
-        """Raises LookupFailed."""
+        """Raises LookupFailed.
+
+        The resolver waits with `asyncio.wait_for`, which may swallow a cancellation: in a task of its own that ends no
+        later than its time is up, and cannot keep its caller from being cancelled.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(self._answer_or_failure())
+        return _unless_failed(asked.result())
+
+    async def _answer_or_failure(self) -> Answer | LookupFailed:
+        try:
+            return await self._answer()
+        except LookupFailed as failure:
+            return failure
+
+    async def _answer(self) -> Answer:
         match self._config.record:
             case DnsRecord.ADDRESS:
                 assert self._config.port is not None, "checked with the region file"

@@ -44,6 +44,7 @@ def _scenario(replicas: int, load_s: int) -> Scenario:
         "name": f"{replicas}-replicas",
         "duration": f"{load_s}s",
         "slots": 12,
+        "heartbeat_batch": "10ms",
         "round_trips": [[one, other, "90ms"] for one, other in combinations(names, 2)],
         "regions": {name: {"jurisdiction": "US", "replicas": replicas // regions} for name in names},
         "workloads": {"chat": {"conversations": {}}},

@@ -83,6 +83,7 @@ def chaos_document(seed: int) -> dict[str, Any]:
         "preset": "tiny",
         "slots": rng.choice((1, 2, 4, 8)),
         "prefix_block": "64B",
+        "heartbeat_batch": rng.choice(("0s", "0s", "5ms")),
         "request_deadline": f"{rng.choice((3, 10, 30))}s",
         "pause_after_failure": "200ms",
         "round_trips": [[one, other, f"{rng.randrange(4, 220)}ms"] for one, other in combinations(sorted(names), 2)],

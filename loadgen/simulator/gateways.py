@@ -105,6 +105,8 @@ class Surroundings:
     chronicle: Chronicle
     rng: random.Random
     probe_interval_ns: int
+    heartbeat_batch_ns: int
+    """Heartbeats that come in within this time reach a core together."""
     request_deadline_ns: int
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
 
@@ -212,6 +214,7 @@ class SimGateway:
         self._is_pumping = False
         self._wake_ns: int | None = None
         self._told: dict[ReplicaId, ReplicaObservation] = {}
+        self._heard: list[PeerObservation] = []
         self._engines_by_region: dict[RegionName, list[SimEngine]] = {}
         for replica in spec.replicas:
             engines = self._engines_by_region.setdefault(replica.place.region, [])
@@ -257,6 +260,7 @@ class SimGateway:
         self._wake_ns = None
         self._inbox.clear()
         self._told.clear()
+        self._heard.clear()
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
             owner.line.close_far("the gateway's connection was reset")
@@ -454,7 +458,16 @@ class SimGateway:
         sender = self._around.gateways[report.gateway_id]
         rtt_ns = self._around.network.round_trip_ns(self.region, sender.region)
         generated_ns = max(0, now_ns - rtt_ns // 2)
-        self.tell(PeersObserved((PeerObservation(report, generated_ns, now_ns, rtt_ns, rtt_ns),)))
+        self._heard.append(PeerObservation(report, generated_ns, now_ns, rtt_ns, rtt_ns))
+        if not self._around.heartbeat_batch_ns:
+            self._tell_heard(self._life)
+        elif len(self._heard) == 1:
+            self._agenda.after(self._around.heartbeat_batch_ns, self._tell_heard, self._life)
+
+    def _tell_heard(self, life: int) -> None:
+        if life == self._life and self._heard:
+            heard, self._heard = tuple(self._heard), []
+            self.tell(PeersObserved(heard))
 
     def peer_gone(self, gateway_id: GatewayId) -> None:
         self.tell(TargetLost(peer_target(gateway_id), "its connection was reset"))
@@ -464,7 +477,10 @@ class SimGateway:
             if self.heartbeat_loss_share and self._around.rng.random() < self.heartbeat_loss_share:
                 continue
             other = self._around.gateways[peer.gateway_id]
-            self._agenda.after(self.heartbeat_delay_ns, self._send_heartbeat, other, report)
+            if self.heartbeat_delay_ns:
+                self._agenda.after(self.heartbeat_delay_ns, self._send_heartbeat, other, report)
+            else:
+                self._send_heartbeat(other, report)
 
     def _send_heartbeat(self, other: SimGateway, report: LoadReport) -> None:
         self._around.network.datagram(self.region, other.region, other.hear, report)

@@ -92,6 +92,7 @@ class World:
             self.chronicle,
             self._rng("faults"),
             scenario.probe_interval,
+            scenario.heartbeat_batch,
             scenario.request_deadline,
         )
         self._gateways = self._around.gateways

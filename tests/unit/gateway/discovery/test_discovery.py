@@ -20,6 +20,7 @@ class FakeSource:
         self.breaks = asyncio.Event()
 
     async def run(self, report: Report) -> None:
+        self.report = report
         self.started.add()
         try:
             report(())
@@ -59,6 +60,17 @@ async def test_sources_come_and_go_and_those_that_stay_are_left_alone() -> None:
         await comes.started.reaches(1)
         await gone.ended.reaches(1)
         assert (stays.started.count, stays.ended.count) == (1, 0)
+
+
+async def test_the_late_word_of_a_source_that_has_gone_is_not_heard() -> None:
+    found: list[str] = []
+    gone = FakeSource("gone")
+    discovery = Discovery([gone], lambda name, _: found.append(name))
+    async with running(discovery):
+        await discovery.first_look()
+        discovery.replace([FakeSource("gone")])
+        gone.report(())
+    assert found == ["gone"]
 
 
 async def test_a_fault_of_ours_is_for_the_supervisor() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import dns.rcode
@@ -104,6 +105,29 @@ async def test_half_an_answer_is_none(server: FakeDns) -> None:
     server.failing = {("b.engines.test", "A")}
     with pytest.raises(LookupFailed, match=r"b\.engines\.test"):
         await ask(server, DnsRecord.SRV)
+
+
+@pytest.mark.parametrize("record", list(DnsRecord))
+async def test_a_lookup_ends_when_it_is_cancelled_whatever_arrives_just_then(
+    server: FakeDns, record: DnsRecord
+) -> None:
+    server.set(NAME, "SRV", "0 5 8001 a.engines.test.")
+    for name in (NAME, "a.engines.test"):
+        server.set(name, "A", "10.0.0.1")
+
+    async def again_and_again() -> None:
+        while True:
+            await ask(server, record)
+
+    for turns in range(60):
+        asking = asyncio.get_running_loop().create_task(again_and_again())
+        await server.asked.reaches(server.asked.count + 1)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        done, _ = await asyncio.wait([asking], timeout=5)
+        asking.cancel()
+        assert done, f"it went on after {turns} turns"
 
 
 async def test_an_answer_may_lead_to_only_so_many_names(server: FakeDns) -> None:
