@@ -104,9 +104,14 @@ class _End(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: _Pipe | None = None
         self._incoming: _Pipe | None = None
+        self._early: list[bytes] = []
+        """What came before the pipes were laid: early Pythons 3.11 read although reading was paused at once."""
 
     def lay(self, *, outgoing: _Pipe, incoming: _Pipe) -> None:
         self._outgoing, self._incoming = outgoing, incoming
+        for data in self._early:
+            outgoing.put(data)
+        self._early.clear()
         self.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,7 +119,9 @@ class _End(asyncio.Protocol):
         self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self._outgoing is not None:
+        if self._outgoing is None:
+            self._early.append(data)
+        else:
             self._outgoing.put(data)
 
     def connection_lost(self, _exc: Exception | None) -> None:
