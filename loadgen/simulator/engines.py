@@ -32,7 +32,7 @@ class EngineRun:
 
     run_id: str
     request: EngineRequest
-    on_first_token: Callable[[], None]
+    on_first_token: Callable[[EngineRun], None]
     on_finished: Callable[[], None]
     on_rejected: Callable[[Rejection], None]
     on_lost: Callable[[str], None]
@@ -183,7 +183,8 @@ class SimEngine:
                 if run.cached_tokens is None:
                     run.cached_tokens = output.cached_tokens
             case FirstToken():
-                self._runs[output.request_id].on_first_token()
+                run = self._runs[output.request_id]
+                run.on_first_token(run)
             case Finished():
                 self._runs.pop(output.request_id).on_finished()
             case TokensGenerated() | Preempted():

@@ -417,7 +417,7 @@ class SimGateway:
         run = EngineRun(
             run_id,
             request,
-            on_first_token=lambda: line.to_near(leg.first_token, self._ran_at(engine, run)),
+            on_first_token=lambda run: line.to_near(leg.first_token, self._ran_at(engine, run)),
             on_finished=lambda: line.to_near(leg.finished),
             on_rejected=lambda rejection: line.to_near(leg.rejected, rejection),
             on_lost=line.close_far,

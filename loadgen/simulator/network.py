@@ -75,7 +75,7 @@ class Line:
     def finish(self) -> None:
         """Both ends know that all is said."""
         self._near_open = self._far_open = False
-        self._network.forget(self)
+        self._forget_if_over()
 
     def close_near(self, detail: str) -> None:
         """The near end leaves; the far end is told, after what was sent before."""
@@ -131,8 +131,14 @@ class Line:
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:
+        """Whoever held the line is let go of at once, rather than by a garbage collection."""
         if not self._near_open and not self._far_open:
             self._network.forget(self)
+            self._on_near_break = self._on_far_break = _nobody
+
+
+def _nobody(_: str) -> None:
+    """At an end that is over there is nobody to tell."""
 
 
 class Network:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
 CORE = Path("gateway/core")
-SEEDS = 150
+SEEDS = 400
 TIMEOUT_S = 300
 PROGRAM = "from loadgen.simulator.main import sim; sim()"
 

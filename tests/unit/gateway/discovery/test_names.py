@@ -108,9 +108,7 @@ async def test_half_an_answer_is_none(server: FakeDns) -> None:
 
 
 @pytest.mark.parametrize("record", list(DnsRecord))
-async def test_a_lookup_ends_when_it_is_cancelled_whatever_arrives_just_then(
-    server: FakeDns, record: DnsRecord
-) -> None:
+async def test_a_cancelled_lookup_ends_whatever_arrives_just_then(server: FakeDns, record: DnsRecord) -> None:
     server.set(NAME, "SRV", "0 5 8001 a.engines.test.")
     for name in (NAME, "a.engines.test"):
         server.set(name, "A", "10.0.0.1")

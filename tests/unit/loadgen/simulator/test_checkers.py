@@ -188,7 +188,7 @@ def test_an_engine_that_never_answers_is_noticed_at_the_end() -> None:
     scenario = chaos_scenario(2)
     world = World(scenario, scenario.runs[0], every_invariant=True)
     for engine in world._engines.values():
-        engine._tell = lambda _: None  # type: ignore[method-assign]
+        engine._tell = lambda output: None  # type: ignore[method-assign]
     world.play()
     with pytest.raises(Broken):
         world.check_the_end()

@@ -34,7 +34,7 @@ class Bench:
         run = EngineRun(
             run_id,
             EngineRequest(run_id, prompt_tokens, output_tokens, NAMES),
-            on_first_token=lambda: self.note(f"{run_id} first"),
+            on_first_token=lambda _: self.note(f"{run_id} first"),
             on_finished=lambda: self.note(f"{run_id} done"),
             on_rejected=lambda rejection: self.note(f"{run_id} {rejection}"),
             on_lost=lambda detail: self.note(f"{run_id} {detail}"),

@@ -1,0 +1,117 @@
+"""Whole small worlds: programs run in their order, distances are paid for, probes tell what changed, faults heal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from loadgen.report import RequestEnd
+from loadgen.simulator.scenario import parse_scenario
+from loadgen.simulator.world import Story, World
+
+ROUND_TRIP_NS = 80_000_000
+SECOND = 1_000_000_000
+
+
+def play(**changes: Any) -> tuple[Story, list[str]]:
+    """The story and every line of it; checked to its end."""
+    document: dict[str, Any] = {
+        "name": "small",
+        "duration": "8s",
+        "preset": "tiny",
+        "round_trips": [["eu", "us", "80ms"]],
+        "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
+        "workloads": {"chat": {"conversations": {}}, "tree": {"tree": {}}, "bursts": {"bursts": {"requests": 30}}},
+        "clients": [{"region": "eu", "workload": "chat", "clients": 3}],
+    }
+    scenario = parse_scenario(document | changes, Path("small.yaml"))
+    lines: list[str] = []
+    world = World(scenario, scenario.runs[0], every_invariant=True, on_line=lines.append)
+    story = world.play()
+    world.check_the_end()
+    return story, lines
+
+
+def first_token_ns(story: Story) -> list[int]:
+    return [each.first_token_ns - each.sent_ns for each in story.records if each.first_token_ns is not None]
+
+
+def test_a_global_balancer_costs_its_distance_on_every_way() -> None:
+    at_home, _ = play()
+    far, lines = play(runs=[{"system": "global_round_robin"}])
+    assert min(first_token_ns(at_home)) < ROUND_TRIP_NS
+    assert min(first_token_ns(far)) >= ROUND_TRIP_NS
+    assert {line.split()[1] for line in lines if " arrived " in line} == {"us/gw"}
+    assert {each.served_by for each in far.records} == {"us", "eu"}
+    from_there = [each for each in far.records if each.served_by == "eu"]
+    assert min(each.first_token_ns - each.sent_ns for each in from_there if each.first_token_ns) >= 2 * ROUND_TRIP_NS
+
+
+def test_a_tree_is_asked_from_its_root_to_its_last_leaf() -> None:
+    story, lines = play(clients=[{"region": "eu", "workload": "tree", "clients": 1}], duration="30s")
+    asked, ended = ({match[2]: int(match[1]) for line in lines if (match := re.match(pattern, line))} for pattern in (
+        r"(\d+) client 0:eu/0/1#(\d+) asks",
+        r"(\d+) client 0:eu/0/1#(\d+) completed",
+    ))  # fmt: skip
+    assert len(asked) == len(ended) == 15
+    for number in range(1, 15):
+        assert asked[str(number)] == ended[str((number - 1) // 2)]
+    assert all(each.end is RequestEnd.COMPLETED for each in story.records)
+
+
+def test_a_later_turn_finds_its_history_in_the_cache() -> None:
+    story, _ = play()
+    assert story.prefix_tokens["eu"].hit > story.prefix_tokens["eu"].queried / 3  # type: ignore[index]
+
+
+def test_open_loop_users_come_whether_or_not_they_are_answered() -> None:
+    slow = {"kind": "replica_slow", "target": "eu/0", "amount": 30, "at": "0s", "lasts": "9s"}
+    arrivals = [{"region": "eu", "workload": "bursts", "arrivals": {"rate": 0.5, "variation": 0}}]
+    calm, _ = play(clients=arrivals, workloads={"bursts": {"bursts": {"pause_s": instant()}}})
+    slowed, _ = play(clients=arrivals, workloads={"bursts": {"bursts": {"pause_s": instant()}}}, faults=[slow])
+    assert len(calm.records) == len(slowed.records) == 32 * 3
+
+
+def instant() -> dict[str, float]:
+    return {"median": 0.01, "sigma": 0, "minimum": 0.01, "maximum": 0.01}
+
+
+def test_probes_tell_what_changed_at_once_and_what_did_not_now_and_then() -> None:
+    _, lines = play(
+        clients=[{"region": "eu", "workload": "bursts", "clients": 1}],
+        workloads={"bursts": {"bursts": {"requests": 30, "pause_s": instant()}}},
+        runs=[{"placement": {"overflow": "off"}, "pushing": {"mode": "blind"}}],
+        duration="2s",
+    )
+    probes = {
+        name: [int(line.split()[0]) for line in lines if line.split()[1:3] == [f"{name}/gw", "replicas"]]
+        for name in ("us", "eu")
+    }
+    seconds = max(probes["us"]) / SECOND
+    assert len(probes["us"]) <= seconds + 2, "an idle engine is reported once a second"
+    waiting = [int(line.split()[0]) for line in lines if re.search(r"eu/gw replicas eu/0:1/\d+/[1-9]", line)]
+    assert waiting[0] < SECOND // 4, "a queue is noticed with the next probe"
+
+
+def test_what_is_crashed_comes_back_and_is_used_again() -> None:
+    faults = [
+        {"kind": "gateway_crash", "target": "eu/gw", "at": "2s", "lasts": "2s"},
+        {"kind": "replica_crash", "target": "eu/0", "at": "5s", "lasts": "500ms"},
+    ]
+    clients = [{"region": "eu", "workload": "chat", "clients": 9}]
+    story, lines = play(clients=clients, faults=faults, duration="12s")
+    homes = [each for each in story.records if each.served_by == "eu"]
+    assert max(each.sent_ns for each in homes) > 6 * SECOND
+    assert "the gateway's connection was reset" in {each.detail for each in story.records}
+    meanwhile = [line for line in lines if " asks us/gw" in line and 2 * SECOND < int(line.split()[0]) < 4 * SECOND]
+    assert meanwhile, "clients go to the next gateway"
+    assert not [line for line in lines if " eu/gw " in line and 2 * SECOND < int(line.split()[0]) < 4 * SECOND]
+
+
+def test_an_unreadable_policy_keeps_requests_at_home_until_it_is_read() -> None:
+    fault = {"kind": "policy_unreadable", "target": "eu/gw", "at": "0s", "lasts": "5s"}
+    _, lines = play(clients=[{"region": "eu", "workload": "chat", "clients": 40}], faults=[fault], duration="10s")
+    forwards = [int(line.split()[0]) for line in lines if " peer:us/gw" in line]
+    assert forwards
+    assert min(forwards) >= 5 * SECOND
