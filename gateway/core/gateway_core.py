@@ -125,6 +125,8 @@ class GatewayCore:
         self._fire_timers(now_ns)
         self._take_in(event, now_ns)
         self._place_waiting(now_ns)
+        if isinstance(event, RequestArrived):
+            self._shadow_arrival(event.profile.request_id, now_ns)
         self._publish_if_due(now_ns)
         return self._effects
 
@@ -368,6 +370,12 @@ class GatewayCore:
             return leg
         crosses_regions = placement.state.spec.place.region != self.place.region
         return replace(leg, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
+
+    def _shadow_arrival(self, request_id: RequestId, now_ns: int) -> None:
+        """Overflow would not have let it wait behind others; a shadow uses up no capacity, so bursts are overstated."""
+        request = self.requests.get(request_id)
+        if request is not None and request in self.waiting:
+            self._record_shadow(request, now_ns)
 
     def _record_shadow(self, request: RequestState, now_ns: int) -> None:
         """Once per request: what overflow would have done for it."""

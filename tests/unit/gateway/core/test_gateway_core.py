@@ -561,6 +561,10 @@ class TestShadow:
         assert self.shadows(one.hear("gw-eu", EU)) == []
         assert started(one.probe("r0")) == ["r0"]
 
+    def test_who_arrives_behind_others_is_recorded_as_well(self) -> None:
+        one = busy_desk(config=self.CONFIG)
+        assert [self.shadows(one.ask(f"q{i}")) for i in range(3)] == [["gw-eu"]] * 3
+
     def test_what_runs_at_home_casts_no_shadow(self) -> None:
         one = desk(replicas=1, peers=[EU_PEER], config=self.CONFIG)
         one.hear("gw-eu", EU)

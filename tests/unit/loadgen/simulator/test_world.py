@@ -99,7 +99,7 @@ def test_what_is_crashed_comes_back_and_is_used_again() -> None:
         {"kind": "gateway_crash", "target": "eu/gw", "at": "2s", "lasts": "2s"},
         {"kind": "replica_crash", "target": "eu/0", "at": "5s", "lasts": "500ms"},
     ]
-    clients = [{"region": "eu", "workload": "chat", "clients": 9}]
+    clients = [{"region": "eu", "workload": "chat", "clients": 30}]
     story, lines = play(clients=clients, faults=faults, duration="12s")
     homes = [each for each in story.records if each.served_by == "eu"]
     assert max(each.sent_ns for each in homes) > 6 * SECOND
