@@ -35,6 +35,7 @@ mutants: setup ## Seed defects into the core, one at a time, and see that the si
 	$(BIN)/python tests/mutants/run.py
 
 nightly: test bench mutants ## Everything that takes long.
+	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 
 protos: setup ## Generate the stubs of the .proto files again.
 	.ci/protos .

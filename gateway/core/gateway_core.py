@@ -592,7 +592,7 @@ class GatewayCore:
     def _classify_again(self, request: RequestState) -> None:
         old = request.request_class
         fresh = self._class_of(request.profile, request.stamp.rule, request.hops)
-        gave_up_peers = request.refusals >= self.config.attempt.refusals_max
+        gave_up_peers = request.refusals >= max(self.config.attempt.refusals_max, 1)
         request.request_class = replace(
             fresh,
             may_stay_in_region=fresh.may_stay_in_region and not gave_up_peers,

@@ -30,12 +30,12 @@ class Cell:
     check: bool
 
 
-def play(cell: Cell, on_progress: Callable[[int], None] | None = None) -> Figures:
+def play(cell: Cell) -> Figures:
     """Raises Broken where the cell is checked and something does not hold."""
     scenario = load_scenario(cell.path, cell.changes)
     run = next(run for run in scenario.runs if run.name == cell.run_name)
     world = World(scenario, run, every_invariant=cell.check)
-    story = world.play(on_progress)
+    story = world.play()
     if cell.check:
         world.check_the_end()
     return figures_of(scenario, story)

@@ -116,15 +116,13 @@ class World:
         """When the run is over at the latest, before anything is checked."""
         return self._scenario.duration + self._scenario.drain
 
-    def play(self, on_progress: Callable[[int], None] | None = None) -> Story:
+    def play(self) -> Story:
         """From the first start to the end of the drain. Raises Broken if something does not hold."""
         with _seldom_collecting():
             self._start()
             step_ns = self._scenario.sample
             while self.now_ns < self._scenario.duration or (self.now_ns < self.end_ns and not self._is_quiet()):
                 self._agenda.run_until(self.now_ns + step_ns)
-                if on_progress is not None:
-                    on_progress(self.now_ns)
             return self._story()
 
     def check_the_end(self) -> None:
