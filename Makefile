@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test check bench mutants nightly protos lock clean
+.PHONY: help setup setup-tests demo test test-engines check bench relays bench-relay agreement mutants soak nightly protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
@@ -19,11 +19,16 @@ $(READY): requirements-dev.lock pyproject.toml
 setup-tests: ## Make sure that every program the tests start is on this machine.
 	@.ci/setup-tests
 
-demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up.
-	$(BIN)/nightside demo $(if $(SERVE),--serve)
+demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, ENGINE=llamacpp takes real engines that write real text.
+	$(if $(ENGINE),@PYTHON="$(PYTHON)" .ci/setup-engines $(ENGINE))
+	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
 
 test: setup ## Run every test. ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -n 2 --session-timeout=600 $(ARGS)
+
+test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
+	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
+	nice $(BIN)/python -m pytest tests/engines $(if $(REQUIRE),--require-engines) $(ARGS)
 
 check: setup ## Lint, format, types, layers, and the protobuf files and their stubs.
 	@.ci/check
@@ -31,11 +36,26 @@ check: setup ## Lint, format, types, layers, and the protobuf files and their st
 bench: setup ## Measure the parts that every request passes through.
 	$(BIN)/nightside bench
 
+relays: ## Install the relays that ours is measured beside, in an environment of their own.
+	@PYTHON="$(PYTHON)" .ci/setup-relays
+
+bench-relay: setup relays ## Measure a whole gateway beside Envoy and other routers, and write docs/results/relay.md. ARGS=… such as --quick.
+	$(BIN)/nightside bench relay -o docs/results/relay.md $(ARGS)
+
+agreement: setup ## Compare live regions on this machine with the simulator. Takes six minutes and wants the machine for itself.
+	$(BIN)/nightside agreement -o docs/results/agreement.json
+
 mutants: setup ## Seed defects into the core, one at a time, and see that the simulator's chaos finds each.
 	$(BIN)/python tests/mutants/run.py
 
-nightly: test bench mutants ## Everything that takes long.
+soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
+	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
+
+nightly: test test-engines bench mutants soak ## Everything that takes long.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
+
+results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes.
+	nice $(BIN)/nightside results skywalker $(if $(TRACES),--traces $(TRACES)) $(if $(FULL),--full)
 
 protos: setup ## Generate the stubs of the .proto files again.
 	.ci/protos .
@@ -44,5 +64,5 @@ lock: ## Pin the dependencies of pyproject.toml with their hashes. UPGRADE=1 tak
 	PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" .ci/lock
 
 clean: ## Remove the environment, the caches and everything built.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-engines .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

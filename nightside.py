@@ -21,6 +21,10 @@ COMMANDS = {
     "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
     "sim": ("loadgen.simulator.main:sim", "Play a scenario in virtual time and report, or look for faults."),
+    "load": ("loadgen.load.main:load", "Send a scenario's load to live endpoints and report."),
+    "trace": ("loadgen.traces.main:trace", "Look at a recorded load, and write it in Nightside's own format."),
+    "agreement": ("loadgen.load.agreement_cli:agreement", "Play one scenario live and simulated, and compare."),
+    "results": ("loadgen.evaluation.main:results", "Measure against what papers published, and write it down."),
     "bench": ("loadgen.bench.main:bench", "Measure the parts that every request passes through."),
 }
 """Each subcommand: where it lives (module:attribute) and the line that `--help` shows for it."""

@@ -181,6 +181,8 @@ class ListenConfig:
     """Health, metrics and state, for operators."""
     tls: ListenTlsConfig | None = None
     """For clients, and for operators beyond this machine."""
+    reuse_port: bool = False
+    """Share the clients' port with other gateways on this machine; the system spreads connections over them."""
 
     @property
     def admin_tls(self) -> ListenTlsConfig | None:
@@ -699,6 +701,7 @@ class ListenFile(_FileModel):
     peers: _Address = Address("127.0.0.1", 7070)
     admin: _Address = Address("127.0.0.1", 9090)
     tls: Annotated[ListenTlsConfig, _Settings()] | None = None
+    reuse_port: bool = False
 
 
 class _EngineFile(_FileModel):
@@ -889,7 +892,9 @@ class RegionFile(_FileModel):
         return GatewayConfig(
             gateway_id=GatewayId(self.gateway),
             place=home,
-            listen=ListenConfig(self.listen.http, self.listen.peers, self.listen.admin, self.listen.tls),
+            listen=ListenConfig(
+                self.listen.http, self.listen.peers, self.listen.admin, self.listen.tls, self.listen.reuse_port
+            ),
             policy_file=self.policy,
             replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, self.probes)),
             dns_replicas=tuple(each.as_config(home, self.probes) for each in self.dns_replicas),

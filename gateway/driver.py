@@ -65,6 +65,50 @@ class Crash:
     tail: tuple[Step, ...]
 
 
+class LegScope:
+    """What a leg runs inside, so that it can be broken off from outside: it then leaves with TimeoutError."""
+
+    __slots__ = ("_cancelling", "_handle", "_task", "is_expired")
+
+    def __init__(self) -> None:
+        self.is_expired = False
+        self._handle: asyncio.Handle | None = None
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None, "an owner runs in a task"
+        self._task = task
+        self._cancelling = task.cancelling()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A cancellation that is not ours passes through."""
+        self._forget()
+        if self.is_expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def interrupt(self) -> None:
+        """Break it off, as soon as the loop comes to it."""
+        if not self.is_expired:
+            self._forget()
+            self._handle = asyncio.get_running_loop().call_soon(self._expire)
+
+    def hurry(self, seconds: float) -> None:
+        """Give it this long to end by itself."""
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _forget(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _expire(self) -> None:
+        self.is_expired = True
+        self._task.cancel()
+
+
 class Mailbox:
     """One request's orders, and the promise that each StartLeg among them is answered by exactly one AttemptEnded.
 
@@ -82,7 +126,7 @@ class Mailbox:
         self._driver = driver
         self._orders: deque[Order] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._scope: asyncio.Timeout | None = None
+        self._scope: LegScope | None = None
         self._running = 0
         self._attempts: list[int] = []
 
@@ -108,17 +152,17 @@ class Mailbox:
                 self._waiter = None
         return self._orders.popleft()
 
-    def leg_scope(self, attempt: int) -> asyncio.Timeout:
+    def leg_scope(self, attempt: int) -> LegScope:
         """Run a leg inside this: its StopLeg, or the request's end, breaks it off with TimeoutError. One at a time."""
         assert self._scope is None, f"attempt {self._running} still runs"
         self._running = attempt
-        self._scope = asyncio.timeout(None)
+        self._scope = LegScope()
         return self._scope
 
     def hurry(self, seconds: float) -> None:
         """Give the running leg this long to finish by itself. Only from inside its scope."""
-        if self._scope is not None and self._scope.when() is None:
-            self._scope.reschedule(asyncio.get_running_loop().time() + seconds)
+        if self._scope is not None:
+            self._scope.hurry(seconds)
 
     def end_attempt(self, ended: AttemptEnded) -> None:
         """Answer a StartLeg. The leg's scope is over."""
@@ -148,8 +192,8 @@ class Mailbox:
             self._waiter.set_result(None)
 
     def _interrupt(self) -> None:
-        if self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(0.0)
+        if self._scope is not None:
+            self._scope.interrupt()
 
 
 class Driver:

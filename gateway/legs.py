@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.value import value
 from gateway.core.vocabulary import AttemptResult, Place, RefusalReason, ReplicaId, RequestProfile
 
 Headers = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OutboundRequest:
     """What is sent to a target: the client's own bytes, with only the headers an engine may see."""
 
@@ -30,7 +31,7 @@ class OutboundRequest:
     """The engine will keep the answer under its id, and later requests may refer to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RanAt:
     """Where an attempt really ran; for a forward, as the peer told us."""
 
@@ -38,7 +39,7 @@ class RanAt:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LegHead:
     """Status and headers of an engine's answer, and where it runs."""
 
@@ -46,7 +47,7 @@ class LegHead:
     headers: Headers
     ran_at: RanAt
     attempt: int = 0
-    """Which attempt brought it; filled in by the owner."""
+    """Which attempt brought it; set by whoever opened the leg."""
 
 
 @dataclass(slots=True)
@@ -72,6 +73,14 @@ class Leg(Protocol):
         midway."""
         ...
 
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """Hand on what is still to come of the body, as it arrives, until `take` answers False: then it wants no more
+        for now. True when the body is over. Raises what `chunks` and `take` raise.
+
+        For streams: where it can, a leg calls `take` right from its socket, with no task to wake in between.
+        """
+        ...
+
 
 class LegOpener(Protocol):
     """Opens legs at one kind of target."""
@@ -92,8 +101,12 @@ class Sink(Protocol):
         at hand."""
         ...
 
-    async def write(self, data: bytes) -> None:
-        """Send body bytes, waiting while the receiver is slow."""
+    def put(self, data: bytes) -> bool:
+        """Send body bytes. False: `drain` before the next ones. Raises ConnectionResetError when nobody is there."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until what was put has room on its way to the receiver."""
         ...
 
     async def accepted(self) -> None:

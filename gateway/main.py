@@ -189,7 +189,9 @@ async def serve_gateway(
             check_key=keyring.check if keyring else None,
             has_audit=desk.has_audit,
         ).make_app()
-        handle.http_address = await _listen(stack, desk, api, settings, config.listen.http, tls=tls)
+        handle.http_address = await _listen(
+            stack, desk, api, settings, config.listen.http, tls=tls, reuse_port=config.listen.reuse_port
+        )
         yield handle
 
 
@@ -227,7 +229,7 @@ class _Desk:
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed)
         self.metrics = Metrics(lambda: self.core.gauges(clock.now_ns()))
         self._header = _journal_header(config, clock, seed)
-        self._journal = _journal(config, self._header, log)
+        self._journal = _journal(config, self._header, self._journal_stopped)
         self._folder = config.journal.folder
         self._requests = RequestLog(log, config.gateway_id)
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, log)
@@ -325,9 +327,20 @@ class _Desk:
         if self._journal is not None:
             self._journal.on_crash(crash.tail[-1].now_ns, crash.tail[-1].event)
         if self._folder is not None:
-            path = self._folder / f"{self._header.story}.crash"
+            self._keep_tail(self._folder / f"{self._header.story}.crash", crash)
+
+    def _keep_tail(self, path: Path, crash: Crash) -> None:
+        """A disk that cannot take it must not keep the process from ending in order."""
+        try:
             write_tail(path, self._header, crash.tail)
+        except OSError as error:
+            self.log.critical("the steps before the failure are lost", path=str(path), reason=str(error))
+        else:
             self.log.critical("the steps before the failure are kept", path=str(path))
+
+    def _journal_stopped(self, reason: str) -> None:
+        self.log.error("the journal stopped", reason=reason)
+        self.metrics.journal_stopped()
 
 
 class _Supervisor:
@@ -386,13 +399,13 @@ def _journal_header(config: GatewayConfig, clock: Clock, seed: int) -> Header:
     return new_header(config.gateway_id, config.place, seed=seed, story=f"{config.gateway_id}-{started}")
 
 
-def _journal(config: GatewayConfig, header: Header, log: FilteringBoundLogger) -> Journal | None:
+def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], None]) -> Journal | None:
     if config.journal.folder is None:
         return None
     settings = JournalSettings(
         config.journal.folder, file_bytes_max=config.journal.file_max_bytes, files_max=config.journal.files_max
     )
-    return Journal(settings, header, on_stopped=lambda reason: log.error("the journal stopped", reason=reason))
+    return Journal(settings, header, on_stopped=on_stopped)
 
 
 def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> Audit | None:
@@ -511,13 +524,23 @@ async def _listen(
     address: Address,
     *,
     tls: SSLContext | None,
+    reuse_port: bool = False,
 ) -> Address:
     """Listen until the stack is left. Returns the real address, also where the system chose the port."""
     runner = make_runner(app, settings, lambda error: desk.log.error("answering a client failed", exc_info=error))
     await runner.setup()
     stack.push_async_callback(_stop_listening, runner, desk.driver)
     handshake_s = settings.headers_s
-    await Site(runner, address.host, address.port, backlog=_BACKLOG, tls=tls, handshake_s=handshake_s).start()
+    site = Site(
+        runner,
+        address.host,
+        address.port,
+        backlog=_BACKLOG,
+        tls=tls,
+        handshake_s=handshake_s,
+        reuse_port=reuse_port,
+    )
+    await site.start()
     return Address(address.host, runner.addresses[0][1])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -53,6 +53,7 @@ from gateway.core.vocabulary import (
     Target,
     TargetKind,
 )
+from gateway.series import Distribution, Tally
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -97,6 +98,11 @@ class Metrics:
         self._locked_down = Gauge(
             "nightside_lockdown", "1 while an operator has stopped all forwarding.", registry=self.registry
         )
+        self._journal_stopped = Gauge(
+            "nightside_journal_stopped",
+            "1 once the journal could not be written; a restart begins another.",
+            registry=self.registry,
+        )
         self._expiry = Gauge(
             "nightside_certificate_expiry_seconds",
             "Until a certificate in use expires; below 0 it has.",
@@ -121,15 +127,19 @@ class Metrics:
 
     def restarted(self, task: str) -> None:
         """A supervised loop failed and runs again."""
-        self._restarts.labels(task).inc()
+        self._restarts.add(task)
 
     def reloaded(self, part: str, is_in_force: bool) -> None:
         """A part was read anew: what it held is in force now, or was refused."""
-        self._reloads.labels(part, "applied" if is_in_force else "refused").inc()
+        self._reloads.add(part, "applied" if is_in_force else "refused")
 
     def peer_refused(self, seen_by: str) -> None:
         """A caller, or whoever answered a call of ours, was not whom it should be."""
-        self._refused_peers.labels(seen_by).inc()
+        self._refused_peers.add(seen_by)
+
+    def journal_stopped(self) -> None:
+        """It could not be written, and has ended."""
+        self._journal_stopped.set(1)
 
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
         """Ask at each scrape how long the certificate in use is still valid."""
@@ -164,11 +174,15 @@ class Metrics:
         self._matched = self._histogram("prefix_matched_share", "Share of the prompt known at the target.", _SHARE)
         self._loop_delay = self._histogram("event_loop_delay_seconds", "Lateness of the event loop.", _DELAY_S)
 
-    def _counter(self, name: str, words: str, *labels: str) -> Counter:
-        return Counter(f"nightside_{name}", words, labels, registry=self.registry)
+    def _counter(self, name: str, words: str, *labels: str) -> Tally:
+        tally = Tally(f"nightside_{name}", words, labels)
+        self.registry.register(tally)
+        return tally
 
-    def _histogram(self, name: str, words: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"nightside_{name}", words, labels, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, words: str, bounds: tuple[float, ...], *labels: str) -> Distribution:
+        distribution = Distribution(f"nightside_{name}", words, bounds, labels)
+        self.registry.register(distribution)
+        return distribution
 
     def _take_event(self, now_ns: int, event: Event) -> None:
         match event:
@@ -187,7 +201,7 @@ class Metrics:
             case LockdownChanged():
                 self._locked_down.set(event.active)
             case TargetLost():
-                self._lost.labels(event.target.kind).inc()
+                self._lost.add(event.target.kind)
             case (
                 ForwardArrived()
                 | ConfigApplied()
@@ -211,12 +225,12 @@ class Metrics:
             case AcceptForward():
                 if isinstance(event, ForwardArrived):
                     self._follow(event.profile, now_ns, "peer")
-                    self._received.labels(self._peer(event.origin_gateway_id), "accepted").inc()
+                    self._received.add(self._peer(event.origin_gateway_id), "accepted")
             case RefuseForward():
                 if isinstance(event, ForwardArrived):
-                    self._received.labels(self._peer(event.origin_gateway_id), effect.reason).inc()
+                    self._received.add(self._peer(event.origin_gateway_id), effect.reason)
             case RecordShadow():
-                self._shadows.labels(self._peer(GatewayId(effect.target.id))).inc()
+                self._shadows.add(self._peer(GatewayId(effect.target.id)))
             case StopLeg() | PublishLoad():
                 pass
             case _:
@@ -226,18 +240,18 @@ class Metrics:
         self._requests[profile.request_id] = _Followed(self._model(profile.model), now_ns, source)
 
     def _leg_started(self, order: StartLeg) -> None:
-        self._placements.labels(order.decision.reason).inc()
+        self._placements.add(order.decision.reason)
         if order.target.kind is TargetKind.PEER:
-            self._sent.labels(self._peer(GatewayId(order.target.id))).inc()
+            self._sent.add(self._peer(GatewayId(order.target.id)))
         followed = self._requests.get(order.request_id)
         if followed is None:
             return
         followed.open_attempts[order.attempt] = order.target
         if followed.last_result is None:
-            self._waited.labels(followed.model).observe(order.decision.waited_ns / _SECOND_NS)
+            self._waited.observe(order.decision.waited_ns / _SECOND_NS, followed.model)
             self._matched.observe(matched_share(order.decision))
         else:
-            self._retries.labels(followed.last_result).inc()
+            self._retries.add(followed.last_result)
 
     def _first_token_came(self, event: FirstToken, now_ns: int) -> None:
         followed = self._requests.get(event.request_id)
@@ -245,7 +259,7 @@ class Metrics:
             return
         followed.first_token_ns = now_ns
         ran = _ran(followed.open_attempts[event.attempt])
-        self._first_token.labels(followed.model, ran).observe((now_ns - followed.arrived_ns) / _SECOND_NS)
+        self._first_token.observe((now_ns - followed.arrived_ns) / _SECOND_NS, followed.model, ran)
 
     def _attempt_ended(self, event: AttemptEnded, now_ns: int) -> None:
         followed = self._requests.get(event.request_id)
@@ -253,27 +267,27 @@ class Metrics:
         if followed is None or target is None:
             return
         followed.last_result = event.result
-        self._attempts.labels(target.kind, event.result).inc()
+        self._attempts.add(target.kind, event.result)
         if event.refusal is not None:
-            self._refused.labels(self._peer(GatewayId(target.id)), event.refusal).inc()
+            self._refused.add(self._peer(GatewayId(target.id)), event.refusal)
         if event.result is AttemptResult.COMPLETED:
             self._count_tokens(followed, event, _ran(target), now_ns)
         self._forget_if_over(event.request_id, followed)
 
     def _count_tokens(self, followed: _Followed, event: AttemptEnded, ran: str, now_ns: int) -> None:
-        self._prompt_tokens.labels(followed.model).inc(event.prompt_tokens or 0)
+        self._prompt_tokens.add(followed.model, amount=event.prompt_tokens or 0)
         output_tokens = event.output_tokens or 0
-        self._output_tokens.labels(followed.model).inc(output_tokens)
+        self._output_tokens.add(followed.model, amount=output_tokens)
         if output_tokens > 1 and followed.first_token_ns is not None:
             per_token_ns = (now_ns - followed.first_token_ns) / (output_tokens - 1)
-            self._per_token.labels(followed.model, ran).observe(per_token_ns / _SECOND_NS)
+            self._per_token.observe(per_token_ns / _SECOND_NS, followed.model, ran)
 
     def _request_ended(self, end: EndRequest) -> None:
         followed = self._requests.get(end.request_id)
         if followed is None:
             return
         followed.ended = True
-        self._ended.labels(followed.model, followed.source, end.outcome).inc()
+        self._ended.add(followed.model, followed.source, end.outcome)
         self._forget_if_over(end.request_id, followed)
 
     def _forget_if_over(self, request_id: RequestId, followed: _Followed) -> None:

@@ -132,14 +132,14 @@ class RequestOwner:
         ended = _ended(order, AttemptResult.CANCELLED, "the owner left")
         scope = self._mailbox.leg_scope(order.attempt)
         try:
-            async with scope:
+            with scope:
                 opener = self._context.openers[order.target.kind]
                 async with opener.open(order, self._outbound, on_accepted=relay.accepted) as leg:
                     ended = await relay.run(leg)
         except LegFailure as failure:
             ended = relay.ended_early(failure.result, failure.detail, failure.refusal)
         except TimeoutError:
-            if not scope.expired():
+            if not scope.is_expired:
                 raise
             ended = relay.ended_early(AttemptResult.CANCELLED, "stopped")
         finally:
@@ -184,7 +184,9 @@ class _Relay:
         self._is_complete = False
 
     def accepted(self) -> None:
-        self._context.driver.submit(LegAccepted(self._order.request_id, self._order.attempt))
+        """Of an engine, its first token says the same."""
+        if self._order.target.kind is TargetKind.PEER:
+            self._context.driver.submit(LegAccepted(self._order.request_id, self._order.attempt))
 
     def ended_early(self, result: AttemptResult, detail: str, refusal: RefusalReason | None = None) -> AttemptEnded:
         """The connection ended before its response did, which matters only if the client still waits for something."""
@@ -204,7 +206,7 @@ class _Relay:
         if not 200 <= head.status < 300:
             return await self._relay_client_error(head, leg.chunks())
         if _is_event_stream(head):
-            return await self._relay_events(head, leg.chunks())
+            return await self._relay_events(leg)
         return await self._relay_whole(head, leg.chunks())
 
     async def _relay_client_error(self, head: LegHead, chunks: AsyncIterator[bytes]) -> AttemptEnded:
@@ -218,7 +220,7 @@ class _Relay:
 
     async def _answer_client_error(self, head: LegHead, body: bytes) -> AttemptEnded:
         await self._start(_with_length(head, body))
-        await self._sink.write(body)
+        await self._write(body)
         return _ended(self._order, AttemptResult.CLIENT_ERROR, f"status {head.status}")
 
     async def _relay_whole(self, head: LegHead, chunks: AsyncIterator[bytes]) -> AttemptEnded:
@@ -231,14 +233,15 @@ class _Relay:
             if fault is not None:
                 return await self._answer_fault(head, fault)
             head = _with_length(head, body)
+            self._note_first_token()
         else:
             self._stored(first_id_of(body))
-        self._first_token()
+            self._first_token()
         await self._start(head)
-        await self._sink.write(body)
+        await self._write(body)
         if rest is not None:
             async for data in rest:
-                await self._sink.write(data)
+                await self._write(data)
         return self._completed()
 
     def _inspect(self, head: LegHead, body: bytes) -> Fault | None:
@@ -264,33 +267,35 @@ class _Relay:
                 return b"".join(held), chunks
         return b"".join(held), None
 
-    async def _relay_events(self, head: LegHead, chunks: AsyncIterator[bytes]) -> AttemptEnded:
+    async def _relay_events(self, leg: Leg) -> AttemptEnded:
         self._summary.is_event_stream = True
         scanner = EventScanner(event_bytes_max=self._context.settings.event_bytes_max)
         try:
-            return await self._relay_scanned(head, chunks, scanner)
+            return await self._relay_scanned(leg, scanner)
         finally:
             self._summary.output_events = scanner.data_events
 
-    async def _relay_scanned(self, head: LegHead, chunks: AsyncIterator[bytes], scanner: EventScanner) -> AttemptEnded:
-        held = await self._hold_events(scanner, chunks)
+    async def _relay_scanned(self, leg: Leg, scanner: EventScanner) -> AttemptEnded:
+        held = await self._hold_events(scanner, leg.chunks())
         if scanner.fault is not None:
-            return await self._answer_fault(head, scanner.fault)
+            return await self._answer_fault(leg.head, scanner.fault)
         self._stored(scanner.response_id)
         self._first_token()
-        await self._start(head)
-        write = self._sink.write
-        await write(held)
+        await self._start(leg.head)
+        await self._write(held)
         if scanner.done:
             self._finish_soon(scanner)
-        async for data in chunks:
+        put = self._sink.put
+
+        def take(data: bytes) -> bool:
             released = scanner.feed(data)
-            if released:
-                await write(released)
-            if scanner.fault is not None:
-                break
+            has_room = put(released) if released else True
             if scanner.done:
                 self._finish_soon(scanner)
+            return has_room and scanner.fault is None
+
+        while not await leg.pour(take) and scanner.fault is None:
+            await self._sink.drain()
         return await self._end_events(scanner)
 
     async def _hold_events(self, scanner: EventScanner, chunks: AsyncIterator[bytes]) -> bytes:
@@ -315,7 +320,7 @@ class _Relay:
         if not scanner.is_finished:
             raise LegFailure(AttemptResult.FAILED, "the stream broke off")
         if rest:
-            await self._sink.write(rest)
+            await self._write(rest)
         if not self._is_complete:
             self._usage = scanner.usage
         return self._completed()
@@ -338,7 +343,7 @@ class _Relay:
         self._summary.is_event_stream = False
         status = fault.code or 500
         body = in_openai_shape(fault.body, status)
-        return await self._answer_client_error(LegHead(status, JSON_HEADERS, head.ran_at), body)
+        return await self._answer_client_error(LegHead(status, JSON_HEADERS, head.ran_at, head.attempt), body)
 
     def _stored(self, response_id: str | None) -> None:
         """Before the client hears of the answer: it may refer to it at once."""
@@ -346,22 +351,35 @@ class _Relay:
             key = stored_response_key(self._outbound.profile.tenant, response_id)
             self._context.driver.submit(ResponseStored(self._order.request_id, self._order.attempt, key))
 
-    def _first_token(self) -> None:
+    def _note_first_token(self) -> None:
+        """Of an answer that goes out in one piece, the core hears with its end."""
         if self._summary.first_token_ns is None:
             self._summary.first_token_ns = self._context.clock.now_ns() - self._arrived_ns
+
+    def _first_token(self) -> None:
+        self._note_first_token()
         self._context.driver.submit(FirstToken(self._order.request_id, self._order.attempt))
+
+    async def _write(self, data: bytes) -> None:
+        if not self._sink.put(data):
+            await self._sink.drain()
 
     async def _start(self, head: LegHead) -> None:
         self._summary.started = True
-        await self._sink.start(replace(head, attempt=self._order.attempt))
+        await self._sink.start(head)
 
     def _completed(self) -> AttemptEnded:
         usage = self._usage or TokenUsage()
         self._summary.prompt_tokens = usage.prompt_tokens
         self._summary.output_tokens = usage.output_tokens
         self._summary.cached_tokens = usage.cached_tokens
-        ended = _ended(self._order, AttemptResult.COMPLETED, "")
-        return replace(ended, prompt_tokens=usage.prompt_tokens, output_tokens=usage.output_tokens)
+        return AttemptEnded(
+            self._order.request_id,
+            self._order.attempt,
+            AttemptResult.COMPLETED,
+            prompt_tokens=usage.prompt_tokens,
+            output_tokens=usage.output_tokens,
+        )
 
 
 def _ended(order: StartLeg, result: AttemptResult, detail: str) -> AttemptEnded:
@@ -390,5 +408,8 @@ def _content_type(head: LegHead) -> str:
 
 def _with_length(head: LegHead, body: bytes) -> LegHead:
     """A body that is at hand whole goes out with its length, however it came in."""
+    length = str(len(body))
+    if any(name.lower() == "content-length" and told == length for name, told in head.headers):
+        return head
     headers = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
-    return replace(head, headers=(*headers, ("content-length", str(len(body)))))
+    return replace(head, headers=(*headers, ("content-length", length)))

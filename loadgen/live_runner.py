@@ -1,57 +1,87 @@
-"""Sends a workload to OpenAI-compatible endpoints, closed loop, and measures what each client sees.
+"""Sends a workload to OpenAI-compatible endpoints, closed or open loop, and measures what each client sees.
 
-It must never mend what it measures: it does not retry, and it drops no failure.
+Every request counts from the moment it was due, however late it left. It must never mend what it measures: it does not
+retry, and it drops no failure.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
+from ssl import SSLContext
 
 import aiohttp
-import msgspec
 
 from gateway.clock import Clock
-from gateway.core.vocabulary import ModelName, RegionName
+from gateway.core.vocabulary import RegionName
+from loadgen.live_client import SESSION_HEADER, Answer, AnswerFailure, Dialect, exchange
 from loadgen.report import RequestEnd, RequestRecord
-from loadgen.workload import Conversation, Message, MultiTurnWorkload
+from loadgen.workload import Message, Program, Workload
 
-REGION_HEADER = "x-nightside-region"
-CHAT_PATH = "/v1/chat/completions"
 _SECOND_NS = 1_000_000_000
-_JSON = {"Content-Type": "application/json"}
-_DONE = b"[DONE]"
-_EVENT_BYTES_MAX = 2**20
-_ERROR_TEXT_MAX = 200
+_IDLE_CONNECTION_S = 4.0
+"""Kept open this long for the next request: a little less than the servers that close idle connections soonest."""
+_SAMPLES_MAX = 100_000
+LEFT = "the client left"
 
 
 @dataclass(frozen=True, slots=True)
-class ClientGroup:
-    """The clients of one region, and where they send their requests."""
+class ClosedLoop:
+    """So many users, each of whom starts a program when the one before is done."""
 
-    region: RegionName
-    url: str
-    """Without the path: `http://127.0.0.1:8080`."""
+    workload: Workload
     clients: int
 
 
 @dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Programs that start when they are due, however slowly answers come."""
+
+    schedule: Iterable[tuple[float, Program]]
+    """Seconds since the run's start, in order, with what starts then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGroup:
+    """Users of one region, and where they send their requests."""
+
+    region: RegionName
+    urls: tuple[str, ...]
+    """Without the path: `http://127.0.0.1:8080`. Requests take turns."""
+    load: ClosedLoop | OpenLoop
+    key_of: Callable[[str], str | None] = lambda _: None
+    """The API key that goes with a tenant; with an empty name, that of the group's own."""
+    patience_s: float | None = None
+    """Some leave before their answer is whole: this long after they asked, ..."""
+    impatient_share: float = 0.0
+    """... and so many of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Who sends for how long. Each client has one request open at a time."""
+    """Who sends for how long."""
 
     groups: tuple[ClientGroup, ...]
-    model: ModelName
+    dialect: Dialect
     load_s: float
     """New requests are sent this long."""
     drain_s: float
     """Running requests may take this long to finish after that."""
     ramp_s: float = 1.0
-    """Clients start spread over this time."""
+    """Users of a closed loop start spread over this time."""
     request_timeout_s: float = 120.0
     pause_after_failure_s: float = 1.0
-    api_key: str | None = None
+    in_flight_max: int = 10_000
+    """Requests open at once. One more fails without being sent, and is counted as such."""
+    sample_s: float = 1.0
+    """How often tallies are noted for the plots."""
+    seed: int = 1
+    """Of who is impatient."""
+    tls: SSLContext | None = None
 
 
 @dataclass(slots=True)
@@ -70,68 +100,55 @@ class Tally:
     tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TallySample:
+    """One region at one moment."""
+
+    at_ns: int
+    waiting: int
+    streaming: int
+
+
 @dataclass(slots=True)
-class _Answer:
-    """What has come back of one request so far."""
+class _Sent:
+    """One request on its way."""
 
-    sent_ns: int
+    due_ns: int
+    left_ns: int
+    answer: Answer = field(default_factory=Answer)
     first_token_ns: int | None = None
-    served_by: RegionName | None = None
-    text: list[str] = field(default_factory=list)
-    tokens: int = 0
     tokens_in_time: int = 0
-    usage: _Usage | None = None
 
 
-class _Failure(Exception):
-    """The request failed, in words for the report."""
+class _Errand:
+    """A program on its way: what has been answered, and whether all of it was so far."""
 
-
-# What is read of an answer; everything else in it is skipped.
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta = msgspec.field(default_factory=_Delta)
-
-
-class _CachedTokens(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _CachedTokens | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: object = None
+    def __init__(self, group: ClientGroup, program: Program) -> None:
+        self.group = group
+        self.program = program
+        self.children = program.children()
+        self.replies: dict[int, str] = {}
+        self.has_failed = False
 
 
 class LiveRunner:
     """One run. `tallies` can be read while it runs; `records` holds every request, whole or not, once it has ended."""
 
     def __init__(
-        self,
-        plan: LoadPlan,
-        workload: MultiTurnWorkload,
-        *,
-        clock: Clock,
-        on_record: Callable[[RequestRecord], None] | None = None,
+        self, plan: LoadPlan, *, clock: Clock, on_record: Callable[[RequestRecord], None] | None = None
     ) -> None:
         self.records: list[RequestRecord] = []
-        self.tallies = {group.region: Tally() for group in plan.groups}
+        regions = list(dict.fromkeys(group.region for group in plan.groups))
+        self.tallies = {region: Tally() for region in regions}
+        self.samples: dict[RegionName, list[TallySample]] = {region: [] for region in regions}
         self._plan = plan
-        self._workload = workload
         self._clock = clock
         self._on_record = on_record
-        self._decode = msgspec.json.Decoder(_Chunk).decode
+        self._rng = random.Random(f"{plan.seed}/patience")
+        self._turns = count()
+        self._in_flight = 0
+        self._unstarted: dict[int, tuple[RegionName, int, int]] = {}
+        """Programs that are due and whose task has not run yet: region, due time and first requests."""
         self._started_ns = clock.now_ns()
 
     @property
@@ -146,129 +163,210 @@ class LiveRunner:
     async def run(self) -> None:
         """Send the load and let it drain. Cancelling it is fine: what was open is recorded as unfinished."""
         self._started_ns = self._clock.now_ns()
+        try:
+            async with self._session() as session:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._plan.load_s + self._plan.drain_s), self._sampling():
+                        await self._send_all(session)
+        finally:
+            self._record_unstarted()
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
         timeout = aiohttp.ClientTimeout(total=self._plan.request_timeout_s)
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers()) as session:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._plan.load_s + self._plan.drain_s), asyncio.TaskGroup() as clients:
-                    for group in self._plan.groups:
-                        for number in range(group.clients):
-                            clients.create_task(self._client(session, group, number))
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S, ssl=self._plan.tls or True)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+        ) as session:
+            yield session
 
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._plan.api_key}"} if self._plan.api_key else {}
+    @asynccontextmanager
+    async def _sampling(self) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            sampler = tasks.create_task(self._sample())
+            try:
+                yield
+            finally:
+                sampler.cancel()
 
-    async def _client(self, session: aiohttp.ClientSession, group: ClientGroup, number: int) -> None:
-        """One user, until the time for new requests is over."""
-        if not await self._pause(self._plan.ramp_s * number / group.clients):
-            return
-        for conversation in self._workload.conversations(f"{group.region}/{number}"):
-            if not await self._converse(session, group, conversation):
+    async def _sample(self) -> None:
+        for number in range(_SAMPLES_MAX):
+            if not await self._until(round(number * self._plan.sample_s * _SECOND_NS)):
                 return
+            for region, tally in self.tallies.items():
+                self.samples[region].append(TallySample(self._elapsed_ns(), tally.waiting, tally.streaming))
 
-    async def _converse(self, session: aiohttp.ClientSession, group: ClientGroup, conversation: Conversation) -> bool:
-        """Ask turn after turn; a failure ends the conversation. False when the time for new requests is over."""
-        replies: list[str] = []
-        for turn in conversation.turns:
-            if not await self._pause(turn.think_s):
-                return False
-            reply = await self._ask(session, group, conversation.messages(replies), turn.output_tokens)
-            if reply is None:
-                return await self._pause(self._plan.pause_after_failure_s)
-            replies.append(reply)
-        return True
+    async def _send_all(self, session: aiohttp.ClientSession) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for group in self._plan.groups:
+                match group.load:
+                    case ClosedLoop(workload, clients):
+                        for number in range(clients):
+                            tasks.create_task(self._user(session, group, workload, number, clients))
+                    case OpenLoop(schedule):
+                        tasks.create_task(self._arrivals(session, group, schedule, tasks))
 
-    async def _pause(self, pause_s: float) -> bool:
-        """Wait; False when the time for new requests is over first."""
-        left_s = self._plan.load_s - self._elapsed_ns() / _SECOND_NS
-        await asyncio.sleep(max(0.0, min(pause_s, left_s)))
-        return pause_s < left_s
+    async def _user(
+        self, session: aiohttp.ClientSession, group: ClientGroup, workload: Workload, number: int, clients: int
+    ) -> None:
+        """One user, until the time for new requests is over."""
+        free_ns = round(self._plan.ramp_s * _SECOND_NS * number / clients)
+        for program in workload.programs(f"{group.region}/{number}"):
+            if not await self._until(free_ns):
+                return
+            is_whole = await self._run(session, group, program, free_ns)
+            pause_s = 0.0 if is_whole else self._plan.pause_after_failure_s
+            free_ns = self._elapsed_ns() + round(pause_s * _SECOND_NS)
+
+    async def _arrivals(
+        self,
+        session: aiohttp.ClientSession,
+        group: ClientGroup,
+        schedule: Iterable[tuple[float, Program]],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """Start each program when it is due; those that are overdue start at once, all of them."""
+        for at_s, program in schedule:
+            due_ns = round(at_s * _SECOND_NS)
+            if not await self._until(due_ns):
+                return
+            key = next(self._turns)
+            self._unstarted[key] = group.region, due_ns, len(program.roots())
+            tasks.create_task(self._arrive(session, group, program, due_ns, key))
+
+    async def _arrive(
+        self, session: aiohttp.ClientSession, group: ClientGroup, program: Program, due_ns: int, key: int
+    ) -> None:
+        del self._unstarted[key]
+        await self._run(session, group, program, due_ns)
+
+    async def _run(self, session: aiohttp.ClientSession, group: ClientGroup, program: Program, free_ns: int) -> bool:
+        """Ask for all of a program; what waits for a failed step is never asked. True when everything was answered."""
+        errand = _Errand(group, program)
+        await self._follow(session, errand, program.roots(), free_ns)
+        return not errand.has_failed
+
+    async def _follow(
+        self, session: aiohttp.ClientSession, errand: _Errand, ready: Sequence[int], free_ns: int
+    ) -> None:
+        """Steps that may be asked, and then whatever waits for them."""
+        while len(ready) == 1:
+            (number,) = ready
+            next_ns = await self._step(session, errand, number, free_ns)
+            if next_ns is None:
+                return
+            ready, free_ns = errand.children.get(number, []), next_ns
+        async with asyncio.TaskGroup() as tasks:
+            for number in ready:
+                tasks.create_task(self._branch(session, errand, number, free_ns))
+
+    async def _branch(self, session: aiohttp.ClientSession, errand: _Errand, number: int, free_ns: int) -> None:
+        next_ns = await self._step(session, errand, number, free_ns)
+        if next_ns is not None:
+            await self._follow(session, errand, errand.children.get(number, []), next_ns)
+
+    async def _step(self, session: aiohttp.ClientSession, errand: _Errand, number: int, free_ns: int) -> int | None:
+        """When what waits for its answer may go on; None if there is none."""
+        step = errand.program.steps[number]
+        due_ns = free_ns + round(step.think_s * _SECOND_NS)
+        reply = None
+        if await self._until(due_ns):
+            messages = errand.program.messages(number, errand.replies)
+            reply = await self._ask(session, errand, messages, step.output_tokens, due_ns)
+        if reply is None:
+            errand.has_failed = True
+            return None
+        errand.replies[number] = reply
+        return max(self._elapsed_ns(), due_ns + round(step.answer_s_min * _SECOND_NS))
+
+    async def _until(self, due_ns: int) -> bool:
+        """Wait; False when the time for new requests is over first. What is overdue is never too late."""
+        load_ns = round(self._plan.load_s * _SECOND_NS)
+        left_ns = min(due_ns, load_ns) - self._elapsed_ns()
+        if left_ns > 0:
+            await asyncio.sleep(left_ns / _SECOND_NS)
+        return due_ns < load_ns
 
     async def _ask(
-        self, session: aiohttp.ClientSession, group: ClientGroup, messages: list[Message], output_tokens: int
+        self,
+        session: aiohttp.ClientSession,
+        errand: _Errand,
+        messages: list[Message],
+        output_tokens: int,
+        due_ns: int,
     ) -> str | None:
         """Send one request and read its whole answer; None when that failed."""
-        answer = _Answer(self._elapsed_ns())
-        tally = self.tallies[group.region]
+        group, tally = errand.group, self.tallies[errand.group.region]
+        sent = _Sent(due_ns, self._elapsed_ns())
         tally.waiting += 1
+        if self._in_flight >= self._plan.in_flight_max:
+            detail = f"not sent: {self._plan.in_flight_max} requests were in flight"
+            self._close(tally, self._record(group.region, sent, RequestEnd.FAILED, detail))
+            return None
+        self._in_flight += 1
         end, detail = RequestEnd.UNFINISHED, ""
+        patience = asyncio.timeout(self._patience_s(group))
         try:
-            await self._exchange(session, group, self._body(messages, output_tokens), answer)
+            async with patience:
+                await self._exchange(session, errand, self._plan.dialect.body(messages, output_tokens), sent)
             end = RequestEnd.COMPLETED
-        except _Failure as failure:
+        except AnswerFailure as failure:
             end, detail = RequestEnd.FAILED, str(failure)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            end, detail = RequestEnd.FAILED, f"{type(error).__name__}: {error}"
+            end, detail = RequestEnd.FAILED, LEFT if patience.expired() else f"{type(error).__name__}: {error}"
         finally:
-            self._close(tally, self._record(group.region, answer, end, detail))
-        return "".join(answer.text) if end is RequestEnd.COMPLETED else None
+            self._in_flight -= 1
+            self._close(tally, self._record(group.region, sent, end, detail))
+        return "".join(sent.answer.text) if end is RequestEnd.COMPLETED else None
 
-    def _body(self, messages: list[Message], output_tokens: int) -> dict[str, object]:
-        return {
-            "model": self._plan.model,
-            "messages": messages,
-            "max_tokens": output_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+    def _patience_s(self, group: ClientGroup) -> float | None:
+        """None for one that stays to the end."""
+        if group.patience_s is None or self._rng.random() >= group.impatient_share:
+            return None
+        return group.patience_s
 
-    async def _exchange(
-        self, session: aiohttp.ClientSession, group: ClientGroup, body: dict[str, object], answer: _Answer
-    ) -> None:
-        async with session.post(group.url + CHAT_PATH, data=msgspec.json.encode(body), headers=_JSON) as response:
-            if response.status != 200:
-                raise _Failure(await _refusal(response))
-            served_by = response.headers.get(REGION_HEADER)
-            answer.served_by = RegionName(served_by) if served_by else None
-            data = b""
-            async for data in _events(response.content):
-                if data != _DONE:
-                    self._read_chunk(group.region, answer, data)
-        if data != _DONE:
-            raise _Failure("the stream ended without [DONE]")
-        if answer.first_token_ns is None:
-            raise _Failure("the answer held no token")
+    async def _exchange(self, session: aiohttp.ClientSession, errand: _Errand, body: bytes, sent: _Sent) -> None:
+        group = errand.group
+        headers = {SESSION_HEADER: errand.program.session_key}
+        api_key = group.key_of(errand.program.tenant)
+        if api_key is not None:
+            headers["Authorization"] = f"Bearer {api_key}"
+        url = group.urls[next(self._turns) % len(group.urls)] + self._plan.dialect.api.path
+        await exchange(
+            session,
+            url,
+            headers=headers,
+            body=body,
+            answer=sent.answer,
+            on_text=lambda: self._count_token(group.region, sent),
+        )
 
-    def _read_chunk(self, region: RegionName, answer: _Answer, data: bytes) -> None:
-        try:
-            chunk = self._decode(data)
-        except msgspec.MsgspecError as error:
-            raise _Failure(f"an event that is no chunk: {error}") from error
-        if chunk.error is not None:
-            raise _Failure(f"error event: {_shortened(msgspec.json.encode(chunk.error).decode())}")
-        answer.usage = chunk.usage or answer.usage
-        text = "".join(choice.delta.content or "" for choice in chunk.choices)
-        if text:
-            self._count_token(region, answer, text)
-
-    def _count_token(self, region: RegionName, answer: _Answer, text: str) -> None:
-        tally = self.tallies[region]
+    def _count_token(self, region: RegionName, sent: _Sent) -> None:
+        tally, served_by = self.tallies[region], sent.answer.served_by
         elapsed_ns = self._elapsed_ns()
-        if answer.first_token_ns is None:
-            answer.first_token_ns = elapsed_ns
+        if sent.first_token_ns is None:
+            sent.first_token_ns = elapsed_ns
             tally.waiting -= 1
             tally.streaming += 1
-            tally.answered += answer.served_by is not None
-            tally.forwarded += answer.served_by not in (None, region)
-        answer.text.append(text)
-        answer.tokens += 1
-        answer.tokens_in_time += elapsed_ns < self._plan.load_s * _SECOND_NS
+            tally.answered += served_by is not None
+            tally.forwarded += served_by not in (None, region)
+        sent.tokens_in_time += elapsed_ns < self._plan.load_s * _SECOND_NS
         tally.tokens += 1
 
-    def _record(self, region: RegionName, answer: _Answer, end: RequestEnd, detail: str) -> RequestRecord:
-        usage = answer.usage or _Usage()
-        cached = usage.prompt_tokens_details
+    def _record(self, region: RegionName, sent: _Sent, end: RequestEnd, detail: str) -> RequestRecord:
+        answer = sent.answer
         return RequestRecord(
             client_region=region,
             end=end,
-            sent_ns=answer.sent_ns,
+            sent_ns=sent.due_ns,
             ended_ns=self._elapsed_ns(),
-            first_token_ns=answer.first_token_ns,
+            first_token_ns=sent.first_token_ns,
             served_by=answer.served_by,
-            output_tokens=answer.tokens if usage.completion_tokens is None else usage.completion_tokens,
-            tokens_in_time=answer.tokens_in_time,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=cached.cached_tokens if cached is not None else None,
+            output_tokens=answer.output_tokens,
+            tokens_in_time=sent.tokens_in_time,
+            prompt_tokens=answer.usage.prompt_tokens,
+            cached_tokens=answer.usage.cached_tokens,
+            lag_ns=sent.left_ns - sent.due_ns,
             detail=detail,
         )
 
@@ -277,31 +375,21 @@ class LiveRunner:
         tally.streaming -= record.first_token_ns is not None
         tally.completed += record.end is RequestEnd.COMPLETED
         tally.failed += record.end is RequestEnd.FAILED
+        self._keep(record)
+
+    def _record_unstarted(self) -> None:
+        """What was due when the run was stopped, and did not even leave."""
+        now_ns = self._elapsed_ns()
+        for region, due_ns, requests in self._unstarted.values():
+            for _ in range(requests):
+                record = RequestRecord(region, RequestEnd.UNFINISHED, due_ns, now_ns, lag_ns=now_ns - due_ns)
+                self._keep(record)
+        self._unstarted.clear()
+
+    def _keep(self, record: RequestRecord) -> None:
         self.records.append(record)
         if self._on_record is not None:
             self._on_record(record)
 
     def _elapsed_ns(self) -> int:
         return self._clock.now_ns() - self._started_ns
-
-
-async def _refusal(response: aiohttp.ClientResponse) -> str:
-    text = (await response.content.read(_EVENT_BYTES_MAX)).decode(errors="replace")
-    return f"HTTP {response.status}: {_shortened(text)}"
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _ERROR_TEXT_MAX else text[: _ERROR_TEXT_MAX - 1] + "…"
-
-
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The payloads of `data:` lines, one per event, as the chat API sends them."""
-    rest = b""
-    async for piece in content.iter_any():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
-        if len(rest) > _EVENT_BYTES_MAX:
-            raise _Failure(f"an event longer than {_EVENT_BYTES_MAX} bytes")

@@ -40,6 +40,7 @@ class RequestRecord:
     client_region: RegionName
     end: RequestEnd
     sent_ns: int
+    """When it was due; whoever waits for it has waited since then, however late it left."""
     ended_ns: int
     first_token_ns: int | None = None
     served_by: RegionName | None = None
@@ -50,6 +51,8 @@ class RequestRecord:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     detail: str = ""
+    lag_ns: int = 0
+    """How much later than due it left, since whoever sends was busy."""
 
 
 @dataclass(frozen=True, slots=True)

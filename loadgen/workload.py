@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, runtime_checkable
+
+from loadgen.passages import Passage
 
 _VOCABULARY = """
 able about above account across action after again agree allow almost along answer apply around arrive back
@@ -32,6 +34,10 @@ total toward travel turn under unit until usual value various view voice wait wa
 well where which while whole wide wish with within without word work world would write year young
 """
 _WORDS = _VOCABULARY.split()
+
+
+Questions = Sequence[tuple[str, ...]]
+"""From a file, each with its turns; without any, they are made up."""
 
 
 class Message(TypedDict):
@@ -83,6 +89,10 @@ class Step:
     """The earlier step whose answer it waits for and goes on from; None goes on from the opening."""
     think_s: float = 0.0
     """How long whoever asks takes before asking, once it could."""
+    passage: Passage | None = None
+    """All that is asked, in place of everything said before it: what a trace recorded."""
+    answer_s_min: float = 0.0
+    """What waits for the answer waits at least so long from the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,8 @@ class Program:
     """What the application says before the user: a system prompt, instructions, examples."""
     steps: tuple[Step, ...]
     """None comes before the one it waits for."""
+    tenant: str = ""
+    """Who asks, where a trace says so; else whoever runs the program."""
 
     def roots(self) -> list[int]:
         return [number for number, step in enumerate(self.steps) if step.after is None]
@@ -113,6 +125,8 @@ class Program:
     def messages(self, number: int, replies: Mapping[int, str]) -> list[Message]:
         """What is sent for a step, given the answers to the steps that it goes on from."""
         path = [self.steps[number]]
+        if (recorded := path[0].passage) is not None:
+            return [Message(role="user", content=recorded.text())]
         said: list[Message] = [Message(role="user", content=path[0].text)]
         while (before := path[-1].after) is not None:
             path.append(self.steps[before])
@@ -120,7 +134,8 @@ class Program:
                 Message(role="assistant", content=replies[before]),
                 Message(role="user", content=path[-1].text),
             ]
-        said.append(Message(role="system", content=self.opening))
+        if self.opening:
+            said.append(Message(role="system", content=self.opening))
         return said[::-1]
 
 
@@ -129,6 +144,15 @@ class Workload(Protocol):
 
     def programs(self, user_id: str) -> Iterator[Program]:
         """One user's programs, without end; for one seed the same, however fast the answers come."""
+        ...
+
+
+@runtime_checkable
+class Recorded(Workload, Protocol):
+    """A workload that also knows when its programs once came."""
+
+    def recorded(self) -> Iterator[tuple[float, Program]]:
+        """Seconds from the beginning, in order, each with what came then."""
         ...
 
 
@@ -174,9 +198,10 @@ class Conversation:
 class MultiTurnWorkload:
     """Users and their conversations: for one seed a user says the same things, however fast the answers come."""
 
-    def __init__(self, config: WorkloadConfig, *, seed: int) -> None:
+    def __init__(self, config: WorkloadConfig, *, seed: int, questions: Questions = ()) -> None:
         self._config = config
         self._seed = seed
+        self._questions = questions
         self._prompts = [self._system_prompt(application) for application in range(config.applications)]
 
     def conversations(self, user_id: str) -> Iterator[Conversation]:
@@ -199,11 +224,20 @@ class MultiTurnWorkload:
         return (conversation.program() for conversation in self.conversations(user_id))
 
     def _turns(self, rng: random.Random) -> tuple[Turn, ...]:
-        return tuple(self._turn(rng) for _ in range(self._config.turns.draw_int(rng)))
+        """A question with several turns is a conversation of its own."""
+        asked = rng.choice(self._questions) if self._questions else ()
+        if len(asked) > 1:
+            return tuple(self._turn(rng, question) for question in asked)
+        return tuple(self._turn(rng, self._question(rng)) for _ in range(self._config.turns.draw_int(rng)))
 
-    def _turn(self, rng: random.Random) -> Turn:
+    def _question(self, rng: random.Random) -> str:
+        if self._questions:
+            return rng.choice(self._questions)[0]
+        return _sentence(rng, self._config.question_words.draw_int(rng))
+
+    def _turn(self, rng: random.Random, question: str) -> Turn:
         return Turn(
-            question=_sentence(rng, self._config.question_words.draw_int(rng)),
+            question=question,
             output_tokens=self._config.output_tokens.draw_int(rng),
             think_s=self._config.think_s.draw(rng),
         )
@@ -239,9 +273,10 @@ class TreeConfig:
 class TreeOfThoughts:
     """Each question is solved by a tree of requests; a node starts when its parent has answered."""
 
-    def __init__(self, config: TreeConfig, *, seed: int) -> None:
+    def __init__(self, config: TreeConfig, *, seed: int, questions: Questions = ()) -> None:
         self._config = config
         self._seed = seed
+        self._questions = questions
         self._instruction = _sentence(_rng_of(seed, "instruction", "tree"), config.instruction_words)
 
     def programs(self, user_id: str) -> Iterator[Program]:
@@ -254,7 +289,10 @@ class TreeOfThoughts:
 
     def _steps(self, rng: random.Random) -> Iterator[Step]:
         config = self._config
-        question = _sentence(rng, config.question_words.draw_int(rng))
+        if self._questions:
+            question = rng.choice(self._questions)[0]
+        else:
+            question = _sentence(rng, config.question_words.draw_int(rng))
         yield Step(question, config.output_tokens.draw_int(rng), think_s=config.pause_s.draw(rng))
         for number in range(1, config.requests):
             text = f"Thought {number % config.branches}: {_sentence(rng, config.thought_words)}"
@@ -310,6 +348,17 @@ class MixedWorkload:
         while True:
             (chosen,) = rng.choices(running, self._weights)
             yield next(chosen)
+
+
+class OneUser:
+    """Everything that is asked comes from one user: whatever the workload, it has one session key."""
+
+    def __init__(self, workload: Workload, session_key: str) -> None:
+        self._workload = workload
+        self._session_key = session_key
+
+    def programs(self, user_id: str) -> Iterator[Program]:
+        return (replace(program, session_key=self._session_key) for program in self._workload.programs(user_id))
 
 
 # When users come, in open loop.

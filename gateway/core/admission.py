@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
@@ -45,6 +45,16 @@ class RequestClass:
     """The one target that has the stored response it refers to."""
     is_control: bool = False
     """Needs a target that answers, not one that is free."""
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        """It is looked up several times for each request, and the same all its life."""
+        told = (self.model, self.rule, self.may_stay_in_region, self.may_cross_regions)
+        own = (self.failed_replicas, self.failed_peers, self.pinned, self.is_control)
+        object.__setattr__(self, "_hash", hash((told, own)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Phase(StrEnum):
@@ -229,6 +239,8 @@ class WaitingRoom:
 
     def heads(self) -> list[tuple[int, RequestState]]:
         """The head of each class, as a heap by arrival number."""
+        if not self._queues:
+            return []
         heads = [(head.arrival_number, head) for head in (queue.head() for queue in self._queues.values())]
         heapq.heapify(heads)
         return heads

@@ -10,6 +10,8 @@ from gateway.core.config import AttemptConfig
 from gateway.core.vocabulary import AttemptResult
 
 _SUCCESSES = frozenset({AttemptResult.COMPLETED, AttemptResult.CLIENT_ERROR})
+_REST_STEPS = 6
+"""The second rest is 2**-5 of the longest."""
 
 
 class BreakerState(StrEnum):
@@ -92,6 +94,33 @@ class Breaker:
         self.open_until_ns = now_ns + self._open_for_ns
         self._failures_in_row = 0
         self._window.clear()
+
+
+class Rest:
+    """Leaves a target alone that turns attempts away although it looks free: being full fast must not look idle either.
+
+    The first time until it is next observed, which is the caller's to see to; each further time in a row for twice as
+    long, up to the breaker's first opening. What was under way together counts once.
+    """
+
+    __slots__ = ("_config", "_in_row", "until_ns")
+
+    def __init__(self, config: AttemptConfig) -> None:
+        self._config = config
+        self._in_row = 0
+        self.until_ns = 0
+
+    def configure(self, config: AttemptConfig) -> None:
+        self._config = config
+
+    def turned_away(self, now_ns: int) -> None:
+        shorter_by = max(0, _REST_STEPS - self._in_row)
+        self.until_ns = now_ns + (self._config.breaker_open_ns >> shorter_by) * (self._in_row > 0)
+        self._in_row += 1
+
+    def proved(self) -> None:
+        """It took an attempt in."""
+        self._in_row = 0
 
 
 class Ramp:

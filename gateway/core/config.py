@@ -20,6 +20,30 @@ class PlacementPolicy(StrEnum):
     LEAST_LOAD = "least_load"
     RANDOM = "random"
     POWER_OF_TWO = "power_of_two"
+    CACHE_AWARE = "cache_aware"
+    """As SGLang's router does it: the best match above a share of the prompt, else the replica with the smallest tree;
+    the shortest queue while loads are far apart. A baseline: a choice costs time in proportion to the replicas."""
+    NEAREST_REGION = "nearest_region"
+    """As a multi-cluster gateway does it: replicas in turn, the nearest region with room once ours is full, and beyond
+    that ours anyway. A baseline: it never lets a request wait for want of room."""
+
+
+class ExploreRule(StrEnum):
+    """When the least loaded replica is taken rather than the one that knows most of a prompt."""
+
+    SHARE = "share"
+    """Below `explore_below_share` of the prompt (SkyWalker §5.1)."""
+    WORTH = "worth"
+    """When it is less loaded by more than the prompt's known bytes are worth, at `explore_load_bytes` a request."""
+
+
+class RemoteChoice(StrEnum):
+    """Which of the regions that are available gets a request, under `PlacementPolicy.PREFIX`."""
+
+    PREFIX = "prefix"
+    """The one that was sent most of its prompt, ties by round trip (SkyWalker §3.2)."""
+    FIRST_TOKEN = "first_token"  # noqa: S105
+    """The one where the first token should come earliest: round trip, queue, and prefill of what it was not sent."""
 
 
 class PushingMode(StrEnum):
@@ -47,11 +71,22 @@ class PlacementConfig:
     policy: PlacementPolicy = PlacementPolicy.PREFIX
     explore_below_share: float = 0.5
     """Below this matched share of the prompt the least loaded replica is chosen instead (SkyWalker §5.1)."""
+    explore_rule: ExploreRule = ExploreRule.SHARE
+    explore_load_bytes: int = 128
+    """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
     overflow: OverflowMode = OverflowMode.ON
     overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
     """Instead of `overflow`, for the models named here."""
     peer_queue_length_max: int = 10
     """τ: a peer with a longer queue for the model is not available (SkyWalker §3.3)."""
+    remote_choice: RemoteChoice = RemoteChoice.PREFIX
+    remote_prefix_min_share: float = 0.0
+    """Below this matched share of the prompt, a region is chosen as if it knew nothing of it."""
+    cache_aware_match_share: float = 0.3
+    cache_aware_spread_max: int = 64
+    """Loads are far apart when they differ by more than this, and by more than ..."""
+    cache_aware_spread_ratio: float = 1.5
+    """... this factor (SGLang's defaults: `--cache-threshold`, `--balance-abs-threshold`, `--balance-rel-threshold`)."""
     ring_virtual_nodes: int = 160
     prefix_index_bytes_max: int = 64 * 2**20
     prefix_ttl_ns: int = 3600 * _SECOND_NS
@@ -109,7 +144,10 @@ class AttemptConfig:
 class ObservationConfig:
     replica_stale_ns: int = 2 * _SECOND_NS
     publish_interval_ns: int = 100 * _MILLISECOND_NS
+    """Heartbeats go out on change, at most this often."""
     keep_alive_ns: int = 1 * _SECOND_NS
+    publish_change_share: float = 0.0
+    """A number in them has changed once it differs by more than this share of what was last said; 0: by anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gateway.core.value import value
 from gateway.core.vocabulary import (
     Decision,
     Hops,
@@ -16,7 +15,7 @@ from gateway.core.vocabulary import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StartLeg:
     """Send this attempt to this target. The owner must answer it with exactly one AttemptEnded."""
 
@@ -31,7 +30,7 @@ class StartLeg:
     """For a peer: the residency stamp to put on the wire."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StopLeg:
     """Close this attempt's connection now; its AttemptEnded follows."""
 
@@ -40,14 +39,14 @@ class StopLeg:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AcceptForward:
     """Tell the origin that its request waits or runs here."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RefuseForward:
     """Tell the origin no, and why. The request was never ours: no EndRequest follows."""
 
@@ -56,7 +55,7 @@ class RefuseForward:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EndRequest:
     """The request is over. If nothing was sent to the client yet, the owner sends the outcome's error."""
 
@@ -66,7 +65,7 @@ class EndRequest:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RecordShadow:
     """Overflow is in shadow mode: this forward would have been started. The request goes on waiting."""
 
@@ -75,7 +74,7 @@ class RecordShadow:
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PublishLoad:
     """Send this heartbeat to every peer."""
 

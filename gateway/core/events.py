@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.core.config import CoreConfig
 from gateway.core.residency import ResidencyPolicy
+from gateway.core.value import value
 from gateway.core.vocabulary import (
     AttemptResult,
     GatewayId,
@@ -22,21 +21,21 @@ from gateway.core.vocabulary import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ConfigApplied:
     """Placement, pushing and limits change; what waits is decided again at once."""
 
     config: CoreConfig
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PolicyApplied:
     """A residency policy replaces the one before; running attempts finish under their stamp."""
 
     policy: ResidencyPolicy
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AssignmentApplied:
     """The replicas this gateway owns and the peers it knows, whole and versioned; older versions are ignored."""
 
@@ -45,12 +44,12 @@ class AssignmentApplied:
     peers: tuple[PeerSpec, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DrainRequested:
     """Finish what runs or waits; take nothing new."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LockdownChanged:
     """An operator stops all forwarding, in and out, or allows it again.
 
@@ -61,17 +60,17 @@ class LockdownChanged:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplicasObserved:
     observations: tuple[ReplicaObservation, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PeersObserved:
     observations: tuple[PeerObservation, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TargetLost:
     """The edge knows at once that a target is gone (its connection broke): no need to wait for staleness."""
 
@@ -79,7 +78,7 @@ class TargetLost:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestArrived:
     """A client's request. `deadline_ns` is absolute, on the clock of `now_ns`."""
 
@@ -87,7 +86,7 @@ class RequestArrived:
     deadline_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ForwardArrived:
     """Another gateway asks us to run a request."""
 
@@ -99,14 +98,14 @@ class ForwardArrived:
     stamp: ResidencyStamp
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestAbandoned:
     """The owner left: the client disconnected or the origin cancelled its forward."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LegAccepted:
     """The target took the attempt: a peer accepted the forward, or an engine sent response headers."""
 
@@ -114,7 +113,7 @@ class LegAccepted:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FirstToken:
     """The first token (or the first byte of a whole answer) came back; from here on there is no retry."""
 
@@ -122,7 +121,7 @@ class FirstToken:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ResponseStored:
     """The engine keeps the answer of this attempt under a key; what follows on it has to go to the same place."""
 
@@ -131,7 +130,7 @@ class ResponseStored:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AttemptEnded:
     """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
 
@@ -145,7 +144,7 @@ class AttemptEnded:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 

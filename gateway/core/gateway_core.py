@@ -69,6 +69,8 @@ from gateway.core.vocabulary import (
 )
 
 _PUBLISH = (TimerKind.PUBLISH, "")
+_NO_HOPS = Hops()
+_CLASSES_MAX = 1024
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
@@ -110,10 +112,14 @@ class GatewayCore:
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
         self._arrivals = 0
+        self._classes: dict[RequestClass, RequestClass] = {}
+        """Equal ones are the same one, which makes looking it up elsewhere cheap."""
         self._effects: list[Effect] = []
         self._published: LoadReport | None = None
         self._published_ns = 0
         self._published_state: tuple[object, ...] = ()
+        self._is_publish_due = False
+        """Something has changed since; it is told once the interval is over."""
 
     # The two doors
 
@@ -178,17 +184,17 @@ class GatewayCore:
     def _request_arrived(self, event: RequestArrived, now_ns: int) -> None:
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
-        rejection = self._rejection_of(event)
+        rule = self._rule_of(profile)
+        request_class = self._class_of(profile, rule, _NO_HOPS)
+        rejection = self._rejection_of(profile, request_class)
         if rejection is not None:
             outcome, detail = rejection
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0))
             return
-        rule = self._rule_of(profile)
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
-        self._admit(event, stamp, Hops(), None, now_ns)
+        self._admit(event, request_class, stamp, _NO_HOPS, None, now_ns)
 
-    def _rejection_of(self, event: RequestArrived) -> tuple[Outcome, str] | None:
-        profile = event.profile
+    def _rejection_of(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
         ingress = may_enter(self.policy, profile.tenant, profile.process)
         if not ingress.allowed:
             return Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why
@@ -196,7 +202,6 @@ class GatewayCore:
             return Outcome.REJECTED_DRAINING, "this gateway is going out of service"
         if not self._knows_model(profile.model) and not profile.follows:
             return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{profile.model}` does not exist"
-        request_class = self._class_of(profile, self._rule_of(profile), Hops())
         if profile.follows and not self._can_follow(request_class):
             return Outcome.REJECTED_UNKNOWN_RESPONSE, "no such response is known here"
         return self._fullness_for(profile, request_class)
@@ -218,17 +223,20 @@ class GatewayCore:
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         request_id = event.profile.request_id
-        refusal = self._refusal_of(event, now_ns)
+        request_class = self._class_of(event.profile, event.stamp.rule, event.hops)
+        refusal = self._refusal_of(event, request_class, now_ns)
         if refusal is not None:
             reason, detail = refusal
             self._effects.append(RefuseForward(request_id, reason, detail))
             return
         self._effects.append(AcceptForward(request_id))
-        self._admit(event, event.stamp, event.hops, event.origin_gateway_id, now_ns)
+        self._admit(event, request_class, event.stamp, event.hops, event.origin_gateway_id, now_ns)
 
-    def _refusal_of(self, event: ForwardArrived, now_ns: int) -> tuple[RefusalReason, str] | None:
+    def _refusal_of(
+        self, event: ForwardArrived, request_class: RequestClass, now_ns: int
+    ) -> tuple[RefusalReason, str] | None:
         """Every reason not to take a forward, the lawful ones first."""
-        return self._residency_refusal_of(event) or self._capacity_refusal_of(event, now_ns)
+        return self._residency_refusal_of(event) or self._capacity_refusal_of(event, request_class, now_ns)
 
     def _residency_refusal_of(self, event: ForwardArrived) -> tuple[RefusalReason, str] | None:
         """The origin is whom our operator says it is, wherever the stamp claims to come from."""
@@ -245,7 +253,9 @@ class GatewayCore:
             return RefusalReason.HOP_LIMIT, "a forwarded request is not forwarded again"
         return refusal_of(self.policy, event.stamp)
 
-    def _capacity_refusal_of(self, event: ForwardArrived, now_ns: int) -> tuple[RefusalReason, str] | None:
+    def _capacity_refusal_of(
+        self, event: ForwardArrived, request_class: RequestClass, now_ns: int
+    ) -> tuple[RefusalReason, str] | None:
         profile = event.profile
         if self.locked_down:
             return RefusalReason.LOCKDOWN, "an operator has stopped all forwarding"
@@ -255,7 +265,6 @@ class GatewayCore:
             return RefusalReason.DUPLICATE, "a request of this id is here already"
         if event.deadline_ns <= now_ns:
             return RefusalReason.DEADLINE, "its deadline has passed"
-        request_class = self._class_of(profile, event.stamp.rule, event.hops)
         if profile.follows:
             can_follow = self._can_follow(request_class)
             return None if can_follow else (RefusalReason.UNKNOWN_RESPONSE, "no such response is known here")
@@ -273,6 +282,7 @@ class GatewayCore:
     def _admit(
         self,
         event: RequestArrived | ForwardArrived,
+        request_class: RequestClass,
         stamp: ResidencyStamp,
         hops: Hops,
         origin_gateway_id: GatewayId | None,
@@ -281,7 +291,7 @@ class GatewayCore:
         self._arrivals += 1
         request = RequestState(
             event.profile,
-            self._class_of(event.profile, stamp.rule, hops),
+            request_class,
             arrival_number=self._arrivals,
             arrived_ns=now_ns,
             deadline_ns=event.deadline_ns,
@@ -296,7 +306,7 @@ class GatewayCore:
     def _class_of(self, profile: RequestProfile, rule: PlaceRule, hops: Hops) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self.policy.closed_reason and not self.locked_down
-        return RequestClass(
+        fresh = RequestClass(
             profile.model,
             rule,
             may_stay_in_region=is_open and hops.may_stay_in_region,
@@ -304,6 +314,9 @@ class GatewayCore:
             pinned=self.stored_responses.get(profile.follows) if profile.follows else None,
             is_control=profile.is_control,
         )
+        if len(self._classes) >= _CLASSES_MAX:
+            self._classes.clear()
+        return self._classes.setdefault(fresh, fresh)
 
     def _rule_of(self, profile: RequestProfile) -> PlaceRule:
         """Where a client's own request may be processed: the policy's rule, narrowed by the key's if it has one."""
@@ -411,6 +424,7 @@ class GatewayCore:
         attempt.first_token = True
         key = (request.request_id, attempt.number)
         if isinstance(attempt.state, ReplicaState):
+            self.placer.learn_first_token(request, attempt.kept_blocks, now_ns - attempt.started_ns)
             self.replicas.first_token(attempt.state, key, now_ns)
         else:
             self.peers.first_token(attempt.state, key, now_ns)
@@ -657,13 +671,21 @@ class GatewayCore:
         """Heartbeats go out on change, at most once per interval, and as a keep-alive."""
         observation = self.config.observation
         due_ns = self._published_ns + observation.publish_interval_ns
-        if self._published is not None and now_ns < due_ns:
+        keep_alive_ns = self._published_ns + observation.keep_alive_ns
+        if self._published is None or now_ns >= keep_alive_ns:
+            self._publish(now_ns)
+        elif now_ns < due_ns:
             if self._publishable_state() != self._published_state:
                 self._timers.set_earlier(_PUBLISH, due_ns)
-            return
-        keep_alive_ns = self._published_ns + observation.keep_alive_ns
-        if self._published is None or now_ns >= keep_alive_ns or self._publishable_state() != self._published_state:
+        elif self._publishable_state() != self._published_state and self._is_news(self._published):
             self._publish(now_ns)
+        else:
+            self._timers.set_earlier(_PUBLISH, keep_alive_ns)
+
+    def _is_news(self, last: LoadReport) -> bool:
+        """Would a peer that looks for a place see anything else in what we would say now?"""
+        share = self.config.observation.publish_change_share
+        return not share or self._report(last.sequence).is_news_after(last, share)
 
     def _publishable_state(self) -> tuple[object, ...]:
         """Cheap to compare: what a report is made of has changed only if one of these has."""
@@ -678,8 +700,16 @@ class GatewayCore:
         )
 
     def _publish(self, now_ns: int) -> None:
-        sequence = self._published.sequence + 1 if self._published else 1
-        self._published = LoadReport(
+        self._published = self._report(self._published.sequence + 1 if self._published else 1)
+        self._published_ns = now_ns
+        self._is_publish_due = False
+        self.placer.expire_prefixes(now_ns)
+        self._published_state = self._publishable_state()
+        self._timers.set(_PUBLISH, now_ns + self.config.observation.keep_alive_ns)
+        self._effects.append(PublishLoad(self._published))
+
+    def _report(self, sequence: int) -> LoadReport:
+        return LoadReport(
             self.gateway_id,
             self.place,
             sequence,
@@ -689,11 +719,6 @@ class GatewayCore:
             capacities=self.replicas.capacities(),
             queues=tuple(ModelQueue(model, length) for model, length in self.waiting.lengths().items()),
         )
-        self._published_ns = now_ns
-        self.placer.expire_prefixes(now_ns)
-        self._published_state = self._publishable_state()
-        self._timers.set(_PUBLISH, now_ns + self.config.observation.keep_alive_ns)
-        self._effects.append(PublishLoad(self._published))
 
     # What may be looked at
 

@@ -41,6 +41,7 @@ class PeerState:
         "spec",
         "standing",
         "target",
+        "timer",
         "unreflected",
     )
 
@@ -48,6 +49,7 @@ class PeerState:
         self.spec = spec
         self.slot = slot
         self.target: Target = peer_target(spec.gateway_id)
+        self.timer: TimerKey = (TimerKind.PEER, spec.gateway_id)
         self.observation: PeerObservation | None = None
         self.queue_lengths: dict[ModelName, int] = {}
         self.lost = True
@@ -85,7 +87,8 @@ class Peers:
         self.usable = 0
         """Mask of the peers that are fresh, accepting and trusted: the part of availability that no request changes."""
         self.version = 0
-        """Changes with anything that may make a peer more or less available."""
+        """Changes with anything that may make a peer more or less available; a heartbeat that says what the last one
+        said changes nothing."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -103,6 +106,7 @@ class Peers:
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._config = config
+        self.version += 1
         for state in self:
             state.breaker.configure(config.attempt)
             state.ramp.configure(config.attempt)
@@ -130,15 +134,16 @@ class Peers:
             return
         if state.lost and state.observation is not None:
             state.ramp.start(now_ns)
+        if not _says_the_same(observation.report, state.report):
+            state.queue_lengths = {queue.model: queue.length for queue in observation.report.queues}
+            self.version += 1
         state.observation = observation
-        state.queue_lengths = {queue.model: queue.length for queue in observation.report.queues}
         state.lost = False
         state.detail = ""
         if state.distrusted_since_ns is not None and observation.generated_ns >= state.distrusted_since_ns:
             state.distrusted_since_ns = None
-        for key, sent_ns in list(state.unreflected.items()):
-            if sent_ns + observation.rtt_ns // 2 < observation.generated_ns:
-                del state.unreflected[key]
+        if state.unreflected:
+            self._reflect(state, observation)
         self.refresh(state, now_ns)
 
     def lose(self, gateway_id: GatewayId, detail: str, now_ns: int) -> None:
@@ -151,16 +156,19 @@ class Peers:
     def started(self, state: PeerState, key: AttemptKey, now_ns: int) -> None:
         state.in_flight += 1
         state.unreflected[key] = now_ns
+        self.version += 1
         self.refresh(state, now_ns)
 
     def first_token(self, state: PeerState, key: AttemptKey, now_ns: int) -> None:
         if state.unreflected.pop(key, None) is not None:
+            self.version += 1
             self.refresh(state, now_ns)
 
     def ended(self, state: PeerState, key: AttemptKey, result: AttemptResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
         state.in_flight -= 1
-        state.unreflected.pop(key, None)
+        if state.unreflected.pop(key, None) is not None:
+            self.version += 1
         if state.breaker.record(result, now_ns):
             state.ramp.start(now_ns)
         if result in (AttemptResult.FAILED, AttemptResult.BUSY, AttemptResult.REFUSED):
@@ -178,13 +186,10 @@ class Peers:
             return
         state.breaker.wake(now_ns)
         state.ramp.wake(now_ns)
-        bit = 1 << state.slot
-        state.standing = self._standing(state, now_ns)
-        if state.standing is Standing.AVAILABLE:
-            self.usable |= bit
-        else:
-            self.usable &= ~bit
-        self.version += 1
+        standing = self._standing(state, now_ns)
+        if standing is not state.standing:
+            state.standing = standing
+            self._note_usable(state)
         self._arm(state, now_ns)
 
     # What is asked of them
@@ -237,7 +242,22 @@ class Peers:
         del self._by_slot[state.slot]
         self.usable &= ~(1 << state.slot)
         self._free_slots.append(state.slot)
-        self._timers.cancel(_timer_of(state))
+        self._timers.cancel(state.timer)
+
+    def _note_usable(self, state: PeerState) -> None:
+        bit = 1 << state.slot
+        if state.standing is Standing.AVAILABLE:
+            self.usable |= bit
+        else:
+            self.usable &= ~bit
+        self.version += 1
+
+    def _reflect(self, state: PeerState, observation: PeerObservation) -> None:
+        """Forwards that had reached the peer when it counted are in what it says."""
+        for key, sent_ns in list(state.unreflected.items()):
+            if sent_ns + observation.rtt_ns // 2 < observation.generated_ns:
+                del state.unreflected[key]
+                self.version += 1
 
     def _distrust_claim(self, state: PeerState, observation: PeerObservation, now_ns: int) -> None:
         claimed = observation.report.place
@@ -281,19 +301,25 @@ class Peers:
         return Standing.AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
     def _arm(self, state: PeerState, now_ns: int) -> None:
-        timer = _timer_of(state)
         if state.breaker.state is BreakerState.OPEN:
-            self._timers.set_earlier(timer, state.breaker.open_until_ns)
+            self._timers.set_earlier(state.timer, state.breaker.open_until_ns)
         if state.ramp.limit is not None:
-            self._timers.set_earlier(timer, state.ramp.next_step_ns)
-        if state.observation is not None and now_ns < self._stale_at_ns(state.observation):
-            self._timers.set_earlier(timer, self._stale_at_ns(state.observation))
+            self._timers.set_earlier(state.timer, state.ramp.next_step_ns)
+        if state.observation is not None:
+            stale_ns = self._stale_at_ns(state.observation)
+            if now_ns < stale_ns:
+                self._timers.set_earlier(state.timer, stale_ns)
 
 
 def _advertises(state: PeerState, model: ModelName, rule: PlaceRule) -> bool:
     if state.report is None:
         return False
     return any(capacity.model == model and rule.allows(capacity.place) for capacity in state.report.capacities)
+
+
+def _says_the_same(report: LoadReport, last: LoadReport | None) -> bool:
+    """But for its number and what no placement rests on."""
+    return last is not None and report.capacities == last.capacities and report.queues == last.queues
 
 
 def _is_overtaken(observation: PeerObservation, last: PeerObservation | None) -> bool:
@@ -303,7 +329,3 @@ def _is_overtaken(observation: PeerObservation, last: PeerObservation | None) ->
     if observation.report.sequence >= last.report.sequence:
         return False
     return observation.generated_ns <= last.generated_ns
-
-
-def _timer_of(state: PeerState) -> TimerKey:
-    return TimerKind.PEER, state.spec.gateway_id

@@ -13,11 +13,13 @@ from typing import assert_never
 
 from gateway.core.admission import RequestClass, RequestState
 from gateway.core.bits import next_slot_from, select_slot, slots_of
-from gateway.core.config import OverflowMode, PlacementConfig, PlacementPolicy
+from gateway.core.config import ExploreRule, OverflowMode, PlacementConfig, PlacementPolicy, RemoteChoice
+from gateway.core.first_token import FirstTokenLine
 from gateway.core.hash_ring import HashRing
 from gateway.core.peers import Peers, PeerState
-from gateway.core.prefix_index import PrefixIndex
+from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.value import value
 from gateway.core.vocabulary import (
     Candidate,
     GatewayId,
@@ -30,10 +32,11 @@ from gateway.core.vocabulary import (
 )
 
 _LOCAL_REASONS = frozenset({PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE, PlacementReason.LOCAL_POLICY})
+_FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _CLASSES_CACHED_MAX = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Placement:
     """One choice, with what it rested on."""
 
@@ -46,7 +49,7 @@ class Placement:
     considered: tuple[Candidate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Choice:
     slot: int
     reason: PlacementReason
@@ -78,6 +81,10 @@ class Placer:
         self._cursors = {"replica": 0, "peer": 0}
         self._targets: dict[RequestClass, _Targets] = {}
         self._sibling_mask = 0
+        self._first_tokens = FirstTokenLine()
+        self._sent_blocks: dict[int, int] = {}
+        """By replica, the blocks that it was first to be sent by us: the size of its tree, before anything is
+        forgotten."""
         self.replica_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
         self.peer_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
         """The regional snapshot: what we forwarded where."""
@@ -98,6 +105,7 @@ class Placer:
 
     def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
         for state in left:
+            self._sent_blocks.pop(state.slot, None)
             self.replica_index.remove_target(state.slot)
             self._replica_ring.remove(state.slot)
         for state in joined:
@@ -121,6 +129,11 @@ class Placer:
         if state.listed and self._remembers_prefixes:
             self.peer_index.retract(request.profile.prefix, state.slot, kept_blocks)
 
+    def learn_first_token(self, request: RequestState, kept_blocks: int, took_ns: int) -> None:
+        """A replica of ours gave its first token this long after it was asked."""
+        profile = request.profile
+        self._first_tokens.add(max(0, profile.prompt_bytes - kept_blocks * profile.prefix_block_bytes), took_ns)
+
     # What is asked of it
 
     def has_target(self, request_class: RequestClass) -> bool:
@@ -131,6 +144,7 @@ class Placer:
             self._available_replicas(request_class)
             or self._available_siblings(request_class)
             or self._available_remotes(request_class)
+            or self._crowded_replicas(request_class)
         )
 
     def has_replica(self, request_class: RequestClass) -> bool:
@@ -147,6 +161,9 @@ class Placer:
         if choice is None:
             others = self._available_remotes(request.request_class)
             choice = self._choose_peer(request, others, is_remote=True)
+        if choice is None:
+            local = self._crowded_replicas(request.request_class)
+            choice = self._choose_replica(request, local)
         if choice is None:
             return None
         return self._settle(request, choice, local.bit_count() + others.bit_count(), now_ns)
@@ -190,14 +207,46 @@ class Placer:
     def _choose_replica(self, request: RequestState, mask: int) -> _Choice | None:
         if not mask:
             return None
+        if self._config.policy is PlacementPolicy.CACHE_AWARE:
+            return self._choose_cache_aware(request, mask)
         if self._config.policy is not PlacementPolicy.PREFIX:
             return _Choice(self._pick_replica(request, mask), PlacementReason.LOCAL_POLICY, 0)
         match = self.replica_index.match(request.profile.prefix, mask)
+        if self._config.explore_rule is ExploreRule.WORTH:
+            return self._choose_by_worth(request, mask, match)
         if self._is_worth_following(request, match.blocks):
             return _Choice(self._replicas.least_loaded(match.mask), PlacementReason.LOCAL_PREFIX, match.blocks)
         slot = self._replicas.least_loaded(mask)
         kept = match.blocks if match.mask >> slot & 1 else 0
         return _Choice(slot, PlacementReason.LOCAL_EXPLORE, kept)
+
+    def _choose_by_worth(self, request: RequestState, mask: int, match: Match) -> _Choice:
+        """Two replicas compete: whoever knows most of the prompt, and whoever has least to do."""
+        idlest = self._replicas.least_loaded(mask)
+        if match.mask >> idlest & 1 or not match.blocks:
+            reason = PlacementReason.LOCAL_PREFIX if match.blocks else PlacementReason.LOCAL_EXPLORE
+            return _Choice(idlest, reason, match.blocks)
+        knower = self._replicas.least_loaded(match.mask)
+        kept = self.replica_index.match(request.profile.prefix, 1 << idlest).blocks
+        more_known_bytes = (match.blocks - kept) * request.profile.prefix_block_bytes
+        more_load = self._replicas.load_at(knower) - self._replicas.load_at(idlest)
+        if more_known_bytes >= more_load * self._config.explore_load_bytes:
+            return _Choice(knower, PlacementReason.LOCAL_PREFIX, match.blocks)
+        return _Choice(idlest, PlacementReason.LOCAL_EXPLORE, kept)
+
+    def _choose_cache_aware(self, request: RequestState, mask: int) -> _Choice:
+        config = self._config
+        loads = {slot: self._replicas.at(slot).in_flight for slot in slots_of(mask)}
+        low, high = min(loads.values()), max(loads.values())
+        match = self.replica_index.match(request.profile.prefix, mask)
+        if high - low > config.cache_aware_spread_max and high > config.cache_aware_spread_ratio * low:
+            slot = min(loads, key=loads.__getitem__)
+        elif self._share_of(request, match.blocks) > config.cache_aware_match_share:
+            slot = self._any_of(match.mask)
+        else:
+            slot = min(loads, key=lambda slot: self._sent_blocks.get(slot, 0))
+        matched = self.replica_index.match(request.profile.prefix, 1 << slot).blocks
+        return _Choice(slot, PlacementReason.LOCAL_POLICY, matched)
 
     def _choose_peer(self, request: RequestState, mask: int, *, is_remote: bool) -> _Choice | None:
         if not mask:
@@ -205,13 +254,36 @@ class Placer:
         if self._config.policy is not PlacementPolicy.PREFIX:
             reason = PlacementReason.REMOTE_POLICY if is_remote else PlacementReason.SIBLING_OVERFLOW
             return _Choice(self._pick_peer(request, mask), reason, 0)
+        if is_remote and self._config.remote_choice is RemoteChoice.FIRST_TOKEN:
+            return self._choose_earliest(request, mask)
         match = self.peer_index.match(request.profile.prefix, mask)
+        if is_remote and self._share_of(request, match.blocks) < self._config.remote_prefix_min_share:
+            slot = self._nearest(mask, request)
+            kept = match.blocks if match.mask >> slot & 1 else 0
+            return _Choice(slot, PlacementReason.REMOTE_NEAREST, kept)
         slot = self._nearest(match.mask or mask, request)
         if match.mask:
             reason = PlacementReason.REMOTE_PREFIX if is_remote else PlacementReason.SIBLING_PREFIX
         else:
             reason = PlacementReason.REMOTE_NEAREST if is_remote else PlacementReason.SIBLING_OVERFLOW
         return _Choice(slot, reason, match.blocks)
+
+    def _choose_earliest(self, request: RequestState, mask: int) -> _Choice:
+        """The region from which the first token should come first, as far as our own replicas tell."""
+        profile = request.profile
+        known = {slot: self.peer_index.match(profile.prefix, 1 << slot).blocks for slot in slots_of(mask)}
+
+        def expected_ns(slot: int) -> float:
+            uncached = max(0, profile.prompt_bytes - known[slot] * profile.prefix_block_bytes)
+            waiting = self._peer_load(slot, request) * self._first_tokens.estimate_ns(0)
+            return self._peers.at(slot).rtt_ns + waiting + self._first_tokens.estimate_ns(uncached)
+
+        slot = min(known, key=lambda slot: (expected_ns(slot), slot))
+        reason = PlacementReason.REMOTE_PREFIX if known[slot] else PlacementReason.REMOTE_NEAREST
+        return _Choice(slot, reason, known[slot])
+
+    def _share_of(self, request: RequestState, blocks: int) -> float:
+        return blocks * request.profile.prefix_block_bytes / max(1, request.profile.prompt_bytes)
 
     def _is_worth_following(self, request: RequestState, matched_blocks: int) -> bool:
         if not matched_blocks:
@@ -223,11 +295,11 @@ class Placer:
 
     def _pick_replica(self, request: RequestState, mask: int) -> int:
         match self._config.policy:
-            case PlacementPolicy.PREFIX | PlacementPolicy.LEAST_LOAD:
+            case PlacementPolicy.PREFIX | PlacementPolicy.LEAST_LOAD | PlacementPolicy.CACHE_AWARE:
                 return self._replicas.least_loaded(mask)
             case PlacementPolicy.CONSISTENT_HASH:
                 return self._on_ring(self._replica_ring, request, mask)
-            case PlacementPolicy.ROUND_ROBIN:
+            case PlacementPolicy.ROUND_ROBIN | PlacementPolicy.NEAREST_REGION:
                 return self._next_in_turn("replica", mask)
             case PlacementPolicy.RANDOM:
                 return self._any_of(mask)
@@ -238,8 +310,10 @@ class Placer:
 
     def _pick_peer(self, request: RequestState, mask: int) -> int:
         match self._config.policy:
-            case PlacementPolicy.PREFIX | PlacementPolicy.LEAST_LOAD:
+            case PlacementPolicy.PREFIX | PlacementPolicy.LEAST_LOAD | PlacementPolicy.CACHE_AWARE:
                 return self._least_loaded_peer(mask, request)
+            case PlacementPolicy.NEAREST_REGION:
+                return self._nearest(mask, request)
             case PlacementPolicy.CONSISTENT_HASH:
                 return self._on_ring(self._peer_ring, request, mask)
             case PlacementPolicy.ROUND_ROBIN:
@@ -299,6 +373,9 @@ class Placer:
     def _settle(self, request: RequestState, choice: _Choice, candidates: int, now_ns: int) -> Placement:
         placement = self._placement(request, choice, candidates)
         if self._remembers_prefixes:
+            if choice.reason in _LOCAL_REASONS:
+                new_blocks = request.profile.prefix_blocks - choice.matched_blocks
+                self._sent_blocks[choice.slot] = self._sent_blocks.get(choice.slot, 0) + new_blocks
             index = self.peer_index if isinstance(placement.state, PeerState) else self.replica_index
             index.insert(request.profile.prefix, choice.slot, now_ns)
         return placement
@@ -341,10 +418,17 @@ class Placer:
 
     @property
     def _remembers_prefixes(self) -> bool:
-        return self._config.policy is PlacementPolicy.PREFIX
+        return self._config.policy in (PlacementPolicy.PREFIX, PlacementPolicy.CACHE_AWARE)
 
     def _available_replicas(self, request_class: RequestClass) -> int:
         return self._targets_of(request_class).eligible_replicas & self._replicas.available
+
+    def _crowded_replicas(self, request_class: RequestClass) -> int:
+        """Those that are full and get more nevertheless, where nobody is let wait."""
+        if self._config.policy is not PlacementPolicy.NEAREST_REGION:
+            return 0
+        full = sum(1 << state.slot for state in self._replicas if state.standing in _FULL)
+        return self._targets_of(request_class).eligible_replicas & full
 
     def _available_siblings(self, request_class: RequestClass) -> int:
         if not self._sibling_mask or not request_class.may_stay_in_region:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
+from gateway.core.value import value
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
 _NODE_BYTES = 200
@@ -22,7 +23,7 @@ _INT_BYTES = 28
 _INT_BITS_PER_BYTE = 7.5
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Match:
     """The targets that know the longest part of a prompt, and how many of its blocks that is."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from gateway.core.attempts import Breaker, BreakerState, Ramp
+from gateway.core.attempts import Breaker, BreakerState, Ramp, Rest
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
 from gateway.core.timers import TimerKey, TimerKind, Timers
@@ -82,6 +82,7 @@ class ReplicaState:
         "kv_usage",
         "listed",
         "ramp",
+        "rest",
         "running",
         "sampled_ns",
         "slot",
@@ -109,6 +110,7 @@ class ReplicaState:
         """An attempt failed or was turned away then: not available until a later probe says otherwise."""
         self.breaker = Breaker(config.attempt)
         self.ramp = Ramp(config.attempt)
+        self.rest = Rest(config.attempt)
         self.standing = Standing.UNHEALTHY
         """As of the last change or deadline of this replica."""
         self.listed = True
@@ -158,6 +160,7 @@ class Replicas:
         for state in self:
             state.breaker.configure(config.attempt)
             state.ramp.configure(config.attempt)
+            state.rest.configure(config.attempt)
             self.refresh(state, now_ns)
 
     def assign(self, specs: Iterable[ReplicaSpec], now_ns: int) -> tuple[list[ReplicaState], list[ReplicaState]]:
@@ -222,6 +225,10 @@ class Replicas:
         state.unreflected.pop(key, None)
         if state.breaker.record(result, now_ns):
             state.ramp.start(now_ns)
+        if result in (AttemptResult.COMPLETED, AttemptResult.CLIENT_ERROR):
+            state.rest.proved()
+        elif result is AttemptResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
+            state.rest.turned_away(now_ns)
         if result in (AttemptResult.FAILED, AttemptResult.BUSY):
             state.distrusted_since_ns = now_ns
         self.refresh(state, now_ns)
@@ -327,7 +334,7 @@ class Replicas:
             return Standing.UNHEALTHY
         if self._is_stale(state, now_ns):
             return Standing.STALE
-        if state.distrusted_since_ns is not None:
+        if state.distrusted_since_ns is not None or now_ns < state.rest.until_ns:
             return Standing.DISTRUSTED
         if not state.breaker.allows(state.in_flight):
             return Standing.BREAKER
@@ -365,6 +372,8 @@ class Replicas:
         timer = _timer_of(state)
         if state.breaker.state is BreakerState.OPEN:
             self._timers.set_earlier(timer, state.breaker.open_until_ns)
+        if now_ns < state.rest.until_ns:
+            self._timers.set_earlier(timer, state.rest.until_ns)
         if state.ramp.limit is not None:
             self._timers.set_earlier(timer, state.ramp.next_step_ns)
         if state.sampled_ns is not None and not self._is_stale(state, now_ns):

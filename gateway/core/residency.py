@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.core.value import value
 from gateway.core.vocabulary import (
     Jurisdiction,
     Place,
@@ -54,7 +55,7 @@ class ResidencyPolicy:
     """Non-empty when this stands in for a policy that could not be used; it says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Verdict:
     """An answer with its reason, in words."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from enum import StrEnum
+
+from gateway.core.vocabulary import Word
 
 _SLACK = 64
 
 
-class TimerKind(StrEnum):
+class TimerKind(Word):
     REQUEST = "request"
     REPLICA = "replica"
     PEER = "peer"

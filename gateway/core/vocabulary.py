@@ -5,9 +5,11 @@ Nothing here decides anything. One word stands for one thing, in code, config, m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import StrEnum
 from typing import NewType
+
+from gateway.core.value import value
 
 RegionName = NewType("RegionName", str)
 Jurisdiction = NewType("Jurisdiction", str)
@@ -24,7 +26,7 @@ PREFIX_HASH_BYTES = 8
 """Width of one block hash in a packed prefix chain."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Place:
     """Where plaintext would be seen: a region and the jurisdiction whose law holds there."""
 
@@ -32,12 +34,18 @@ class Place:
     jurisdiction: Jurisdiction
 
 
-class TargetKind(StrEnum):
+class Word(StrEnum):
+    """One of a closed set of words. It is hashed as the text it is, which an enumeration would do in Python."""
+
+    __hash__ = str.__hash__
+
+
+class TargetKind(Word):
     REPLICA = "replica"
     PEER = "peer"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Target:
     """Something an attempt can be sent to: one of our replicas or another gateway."""
 
@@ -56,7 +64,7 @@ def peer_target(gateway_id: GatewayId) -> Target:
     return Target(TargetKind.PEER, gateway_id)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlaceRule:
     """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it."""
 
@@ -70,7 +78,7 @@ class PlaceRule:
         return place.region in self.regions or place.jurisdiction in self.jurisdictions
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestProfile:
     """What a decision may know of a request. It holds no text, so neither does the journal."""
 
@@ -100,7 +108,7 @@ class RequestProfile:
         return len(self.prefix) // PREFIX_HASH_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hops:
     """How often a request has been forwarded. One in-region hop, then one cross-region hop, which is final."""
 
@@ -125,7 +133,7 @@ class Hops:
         return Hops(self.in_region + (not crosses_regions), self.cross_region + crosses_regions)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ResidencyStamp:
     """What the origin vouches for when it forwards: whose request this is and where it may be processed."""
 
@@ -135,7 +143,7 @@ class ResidencyStamp:
     policy_digest: str
 
 
-class Outcome(StrEnum):
+class Outcome(Word):
     """How a request ended; each request ends with exactly one."""
 
     COMPLETED = "completed"
@@ -157,7 +165,7 @@ class Outcome(StrEnum):
     FAILED_MIDSTREAM = "failed_midstream"
 
 
-class RefusalReason(StrEnum):
+class RefusalReason(Word):
     """Why a gateway did not take a forward. The origin puts the request back at its old place."""
 
     RESIDENCY_NOT_ACCEPTED = "residency_not_accepted"
@@ -176,7 +184,7 @@ class RefusalReason(StrEnum):
     """An operator has stopped all forwarding."""
 
 
-class AttemptResult(StrEnum):
+class AttemptResult(Word):
     """How one attempt at one target ended, as its owner saw it."""
 
     COMPLETED = "completed"
@@ -192,7 +200,7 @@ class AttemptResult(StrEnum):
     """We stopped it: the client left, the core ordered it, or the process is stopping."""
 
 
-class PlacementReason(StrEnum):
+class PlacementReason(Word):
     """Why this target: which layer and which rule chose it."""
 
     LOCAL_PREFIX = "local_prefix"
@@ -207,7 +215,7 @@ class PlacementReason(StrEnum):
     """The only place that has the response it refers to."""
 
 
-class Standing(StrEnum):
+class Standing(Word):
     """Whether a target could have taken a request, and if not, the first thing that stood against it."""
 
     AVAILABLE = "available"
@@ -234,7 +242,7 @@ class Standing(StrEnum):
     """The peer has no available replica left that we have not used up."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Candidate:
     """One target that was looked at for a placement, with what spoke for and against it."""
 
@@ -246,7 +254,7 @@ class Candidate:
     rtt_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """The record of one placement, kept for the log line, the metrics and `explain`."""
 
@@ -260,7 +268,7 @@ class Decision:
     """The chosen target first, then others up to `considered_max`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplicaSpec:
     """One engine we own, as configuration or the controller describes it."""
 
@@ -274,7 +282,7 @@ class ReplicaSpec:
     then stands in for its queue, and it is stale once three signs are missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PeerSpec:
     """Another gateway, as our own operator describes it. What the peer claims must agree, or it is no target."""
 
@@ -282,7 +290,7 @@ class PeerSpec:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplicaObservation:
     """One probe of one replica."""
 
@@ -298,7 +306,7 @@ class ReplicaObservation:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelCapacity:
     """What a gateway can do for one (model, pool) on replicas of one place."""
 
@@ -309,13 +317,13 @@ class ModelCapacity:
     available: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelQueue:
     model: ModelName
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LoadReport:
     """A heartbeat's content: everything a peer may know of us when it looks for a place."""
 
@@ -329,8 +337,25 @@ class LoadReport:
     capacities: tuple[ModelCapacity, ...] = ()
     queues: tuple[ModelQueue, ...] = ()
 
+    def is_news_after(self, last: LoadReport, share: float) -> bool:
+        """Does it say more than that some number moved by up to a share of itself? To and from zero is always news."""
+        if replace(self, sequence=0, capacities=(), queues=()) != replace(last, sequence=0, capacities=(), queues=()):
+            return True
+        now, before = self._numbers(), last._numbers()
+        return any(
+            abs(now.get(key, 0) - before.get(key, 0)) > share * before.get(key, 0) for key in now.keys() | before.keys()
+        )
 
-@dataclass(frozen=True, slots=True)
+    def _numbers(self) -> dict[tuple[object, ...], int]:
+        """By what each counts."""
+        numbers: dict[tuple[object, ...], int] = {}
+        for capacity in self.capacities:
+            numbers[capacity.model, capacity.pool, capacity.place, "replicas"] = capacity.replicas
+            numbers[capacity.model, capacity.pool, capacity.place, "available"] = capacity.available
+        return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
+
+
+@value
 class PeerObservation:
     """One heartbeat as it reached us."""
 

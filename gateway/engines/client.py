@@ -7,8 +7,8 @@ be reached, and whether an error is about the request at all.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,9 +16,9 @@ from gateway.clock import Clock
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import AttemptResult, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
-from gateway.engines.connection import ConnectionPool, Response, origin_of
+from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
-from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
+from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest
 
 _SECOND_NS = 1_000_000_000
 _ERROR_BYTES_MAX = 1 << 20
@@ -27,6 +27,8 @@ _ERROR_WAIT_S = 5.0
 _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 _FAULTS = (OSError, ValueError)
 """Whatever a connection, or an engine that does not speak HTTP, can do to us. TimeoutError is an OSError."""
+_OUR_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""This machine has no descriptor, memory or port left for a connection, which must not open an engine's breaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +56,26 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         self._pool.close()
 
-    @asynccontextmanager
-    async def open(
-        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
-    ) -> AsyncIterator[Leg]:
+    def open(self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]) -> _Opening:
+        return _Opening(self, order, request, on_accepted)
+
+    async def send(self, order: StartLeg, request: OutboundRequest) -> tuple[ReplicaEndpoint, Response]:
+        """Raises LegFailure. The order's deadline is the core's to keep: it stops the leg."""
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
             raise LegFailure(AttemptResult.BUSY, "the replica is no longer assigned to this gateway")
-        response = await self._send(endpoint, order, request)
         try:
-            if response.status < 400:
-                on_accepted()
-                yield EngineLeg(response, endpoint)
-            else:
-                yield await self._read_error(endpoint, response)
-        finally:
-            response.close()  # one that was read to its end has given its connection back already
+            origin, prefix = origin_of(endpoint.url, endpoint.tls)
+            headers = _headers(endpoint, order, request)
+            return endpoint, await self._pool.request(
+                request.method, origin, prefix + request.path, headers, request.body
+            )
+        except _FAULTS as error:
+            is_our_shortage = isinstance(error, OSError) and error.errno in _OUR_SHORTAGES
+            result = AttemptResult.BUSY if is_our_shortage else AttemptResult.FAILED
+            raise LegFailure(result, f"no answer: {_in_words(error)}") from error
 
-    async def _read_error(self, endpoint: ReplicaEndpoint, response: Response) -> ErrorLeg:
+    async def read_error(self, endpoint: ReplicaEndpoint, response: Response, attempt: int) -> ErrorLeg:
         """Raises LegFailure where the error does not mean what its status says."""
         error = read_error(response.status, await _error_body(response), is_pinned=endpoint.rank is not None)
         if error.meaning is Meaning.CLOSING:
@@ -79,19 +83,38 @@ class EngineClient:
             raise LegFailure(AttemptResult.BUSY, "the engine is shutting down")
         if error.meaning is Meaning.BROKEN:
             raise LegFailure(AttemptResult.FAILED, f"status {response.status}")
-        return ErrorLeg(response, endpoint, error)
+        return ErrorLeg(response, endpoint, error, attempt)
 
-    async def _send(self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> Response:
-        wait_s = (order.deadline_ns - self._clock.now_ns()) / _SECOND_NS
-        tls = endpoint.engine.tls
+
+class _Opening:
+    """One leg's context: entering sends and waits for the head, leaving closes."""
+
+    __slots__ = ("_client", "_on_accepted", "_order", "_request", "_response")
+
+    def __init__(
+        self, client: EngineClient, order: StartLeg, request: OutboundRequest, on_accepted: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._order = order
+        self._request = request
+        self._on_accepted = on_accepted
+        self._response: Response | None = None
+
+    async def __aenter__(self) -> Leg:
+        endpoint, response = await self._client.send(self._order, self._request)
+        self._response = response
+        if response.status < 400:
+            self._on_accepted()
+            return EngineLeg(response, endpoint, self._order.attempt)
         try:
-            origin, prefix = origin_of(endpoint.url, tls)
-            async with asyncio.timeout(wait_s):
-                return await self._pool.request(
-                    request.method, origin, prefix + request.path, _headers(endpoint, order, request), request.body
-                )
-        except _FAULTS as error:
-            raise LegFailure(AttemptResult.FAILED, f"no answer: {_in_words(error)}") from error
+            return await self._client.read_error(endpoint, response, self._order.attempt)
+        except BaseException:
+            response.close()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._response is not None:
+            self._response.close()  # one that was read to its end has given its connection back already
 
 
 class EngineLeg:
@@ -99,13 +122,18 @@ class EngineLeg:
 
     __slots__ = ("_response", "head")
 
-    def __init__(self, response: Response, endpoint: ReplicaEndpoint) -> None:
-        headers = response.headers
-        self.head = LegHead(response.status, headers, RanAt(endpoint.replica_id, endpoint.place))
+    def __init__(self, response: Response, endpoint: ReplicaEndpoint, attempt: int) -> None:
+        self.head = LegHead(response.status, response.headers, endpoint.ran_at, attempt)
         self._response = response
 
     def chunks(self) -> AsyncIterator[bytes]:
         return _Chunks(self._response)
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        try:
+            return await self._response.pour(take)
+        except EngineGone as error:
+            raise _broke_off(error) from error
 
 
 class ErrorLeg:
@@ -113,14 +141,18 @@ class ErrorLeg:
 
     __slots__ = ("_body", "head")
 
-    def __init__(self, response: Response, endpoint: ReplicaEndpoint, error: EngineError) -> None:
+    def __init__(self, response: Response, endpoint: ReplicaEndpoint, error: EngineError, attempt: int) -> None:
         kept = tuple(pair for pair in response.headers if pair[0].lower() not in _NOT_OF_AN_ERROR)
         headers = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
-        self.head = LegHead(error.status, headers, RanAt(endpoint.replica_id, endpoint.place))
+        self.head = LegHead(error.status, headers, endpoint.ran_at, attempt)
         self._body = error.body
 
     async def chunks(self) -> AsyncIterator[bytes]:
         yield self._body
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        take(self._body)
+        return True
 
 
 class _Chunks:
@@ -138,7 +170,7 @@ class _Chunks:
         try:
             data = await self._read()
         except _FAULTS as error:
-            raise LegFailure(AttemptResult.FAILED, f"the answer broke off: {_in_words(error)}") from error
+            raise _broke_off(error) from error
         if not data:
             raise StopAsyncIteration
         return data
@@ -155,14 +187,17 @@ async def _error_body(response: Response) -> bytes:
                     raise LegFailure(AttemptResult.FAILED, f"status {response.status} with an endless body")
     except _FAULTS as error:
         if 400 <= response.status < 500 and response.status != 429:
-            raise LegFailure(AttemptResult.FAILED, f"the answer broke off: {_in_words(error)}") from error
+            raise _broke_off(error) from error
     return b"".join(body)
+
+
+def _broke_off(error: Exception) -> LegFailure:
+    return LegFailure(AttemptResult.FAILED, f"the answer broke off: {_in_words(error)}")
 
 
 def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> list[tuple[str, str]]:
     """Later attempts get an id of their own: an engine may still be busy forgetting the first."""
-    ours = {"accept-encoding": "identity", **endpoint.engine.authorization(), **endpoint.rank_header()}
-    headers = {**dict(request.headers), **ours}
+    headers = {**dict(request.headers), **endpoint.own_headers}
     if order.attempt > 1 and "x-request-id" in headers:
         headers["x-request-id"] = f"{order.request_id}-{order.attempt}"
     return list(headers.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
@@ -56,6 +56,8 @@ class Connection(asyncio.Protocol):
         self._body: deque[bytes] = deque()
         self._body_bytes = 0
         self._is_paused = False
+        self._take: Callable[[bytes], bool] | None = None
+        """Whoever has the body poured out to, while it wants more."""
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -103,14 +105,25 @@ class Connection(asyncio.Protocol):
                 return b""
             self._raise_error()
             await self._wait()
-        data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        self._body_bytes = 0
-        if self._is_paused:
-            self._is_paused = False
-            assert self._transport is not None
-            self._transport.resume_reading()
-        return data
+        return self._gathered()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """Call `take` with what comes of the body, right as it comes in, until it answers False. True when the body is
+        over. Raises EngineGone when it breaks off, and whatever `take` raises.
+        """
+        while True:
+            if self._body and not take(self._gathered()):
+                return False
+            if self.is_complete:
+                return True
+            self._raise_error()
+            self._take = take
+            try:
+                await self._wait()
+            finally:
+                has_room, self._take = self._take is not None, None
+            if not has_room:
+                return False
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -131,6 +144,9 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             reason = error.__context__  # our own objection, raised inside a callback
             self._fail(reason if isinstance(reason, EngineGone) else EngineGone(f"what it sent is not HTTP: {error}"))
+            return
+        if self._take is not None:
+            self._hand_on(self._take)
             return
         if self._body_bytes > _BUFFERED_BYTES_MAX and not self._is_paused and self._transport is not None:
             self._is_paused = True
@@ -195,6 +211,28 @@ class Connection(asyncio.Protocol):
             if name.lower() == "content-encoding" and value.lower() != "identity":
                 raise EngineGone(f"its answer is in {value}, which it was asked not to use")
 
+    def _gathered(self) -> bytes:
+        data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        self._body_bytes = 0
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return data
+
+    def _hand_on(self, take: Callable[[bytes], bool]) -> None:
+        """Without waking anybody, unless there is an end to it."""
+        try:
+            if self._body and not take(self._gathered()):
+                self._take = None
+        except Exception as error:  # noqa: BLE001 - it is the waiting task's, which raises it
+            self._take = None
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_exception(error)
+            return
+        if self._take is None or self.is_complete:
+            self._wake()
+
     def _begin_answer(self) -> None:
         self.status = 0
         self._headers = []
@@ -239,6 +277,11 @@ class Response:
         """What has gathered of the body; empty at its end. Raises EngineGone when it breaks off."""
         assert self._connection is not None, "read after close"
         return await self._connection.read()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """See `Connection.pour`."""
+        assert self._connection is not None, "poured after close"
+        return await self._connection.pour(take)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -10,6 +10,7 @@ from typing import Any
 from gateway.config import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Place, ReplicaId
 from gateway.engines.tls import EngineTls, TlsContexts
+from gateway.legs import RanAt
 
 RANK_HEADER = "x-data-parallel-rank"
 """Pins a request to one rank; vLLM and SGLang read the same one."""
@@ -49,6 +50,17 @@ class ReplicaEndpoint:
     """The data-parallel rank that this replica is, if it is one."""
     tls: EngineTls | None = None
     lists_models: bool = False
+    engine: Engine = field(init=False, repr=False, compare=False)
+    ran_at: RanAt = field(init=False, repr=False, compare=False)
+    own_headers: dict[str, str] = field(init=False, repr=False, compare=False)
+    """What every request to it carries besides the client's own headers."""
+
+    def __post_init__(self) -> None:
+        engine = Engine(self.url, self.dialect, self.api_key, self.ranks, self.tls)
+        rank = {} if self.rank is None else {RANK_HEADER: str(self.rank)}
+        object.__setattr__(self, "engine", engine)
+        object.__setattr__(self, "ran_at", RanAt(self.replica_id, self.place))
+        object.__setattr__(self, "own_headers", {"accept-encoding": "identity", **engine.authorization(), **rank})
 
     @classmethod
     def from_config(cls, config: ReplicaConfig, contexts: TlsContexts) -> ReplicaEndpoint:
@@ -64,13 +76,6 @@ class ReplicaEndpoint:
             tls=None if config.tls is None else contexts.get(config.tls),
             lists_models=config.lists_models,
         )
-
-    @property
-    def engine(self) -> Engine:
-        return Engine(self.url, self.dialect, self.api_key, self.ranks, self.tls)
-
-    def rank_header(self) -> dict[str, str]:
-        return {} if self.rank is None else {RANK_HEADER: str(self.rank)}
 
 
 class ReplicaEndpoints:

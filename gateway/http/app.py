@@ -6,8 +6,9 @@ It knows no engine and no peer, and places nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 
 from aiohttp import web
@@ -18,7 +19,7 @@ from gateway.core.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, RequestId
 from gateway.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.http import errors
-from gateway.http.connections import GuardedRunner, OnFault, tell_loop
+from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.entrance import CALLER, Entrance
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
@@ -33,7 +34,6 @@ from gateway.owner import OwnerContext, RequestOwner
 
 Models = Callable[[], Sequence[ModelName]]
 """The names that a client may put into `model`, over everything this gateway can reach."""
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _KINDS_BY_STATUS: dict[int, ErrorKind] = {
     404: errors.NOT_FOUND,
@@ -69,6 +69,7 @@ class Api:
         """Run it with `make_runner`: without handler cancellation a client that leaves would go unnoticed."""
         app = web.Application(middlewares=[self._answer_faults], client_max_size=self._settings.body_bytes_max)
         self._entrance.install(app)
+        app[SHORTCUTS] = dict.fromkeys(POSTED_PATHS, self._call_engine_directly)
         for path in POSTED_PATHS:
             app.router.add_post(path, self._call_engine)
         app.router.add_get(f"{RESPONSES_PATH}/{{id}}", self._call_engine, allow_head=False)
@@ -80,9 +81,17 @@ class Api:
         add_health_routes(app, self._readiness)
         return app
 
+    async def _call_engine_directly(self, request: web.Request) -> web.StreamResponse:
+        """The same as by the app's router and middlewares, without looking for the way."""
+        return await self._answer_faults(request, self._call_engine_through_door)
+
+    async def _call_engine_through_door(self, request: web.Request) -> web.StreamResponse:
+        return await self._entrance.let_in(request, self._call_engine)
+
     async def _call_engine(self, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
-        sink = HttpSink(request, caller.request_id, self._settings, shape_of(request.path, request.headers))
+        shape = shape_of(request.path, request.headers)
+        sink = HttpSink(request, caller.request_id, self._settings, shape, partial(self._entrance.headers, request))
         with suppress(ConnectionResetError):  # the client left: whatever is returned here reaches nobody
             await self._answer(request, caller, sink)
         return sink.response or self._error_response(request, errors.INTERNAL)
@@ -91,6 +100,8 @@ class Api:
         if not self._has_audit():
             raise ClientFault(errors.AUDIT_UNAVAILABLE)
         length = request.content_length if request.body_exists else 0
+        if length is not None and length > self._settings.body_bytes_max:
+            raise ClientFault(errors.BODY_TOO_LARGE)  # waiting for room would not help
         with self._room.hold(self._settings.body_bytes_max if length is None else length) as held:
             body = await self._read_body(request)
             held.resize(len(body))
@@ -122,6 +133,9 @@ class Api:
         return OutboundRequest(profile, path, headers, b"", request.method)
 
     async def _read_body(self, request: web.Request) -> bytes:
+        length = request.content_length
+        if length is not None and length <= self._settings.body_bytes_max and request.content.is_eof():
+            return request.content.read_nowait()  # it came in with its headers
         try:
             async with asyncio.timeout(self._settings.stall_s):
                 return await request.read()
@@ -143,7 +157,7 @@ class Api:
         return web.json_response(model_entry(name, shape_of(request.path, request.headers)))
 
     @web.middleware
-    async def _answer_faults(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def _answer_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """What the entrance or aiohttp refuses looks like any other error, and every answer has its names."""
         try:
             response = await handler(request)
@@ -156,7 +170,8 @@ class Api:
             return response
         if not response.prepared:
             shape = shape_of(request.path, request.headers)
-            for name, value in identity_headers(_request_id_of(request), self._settings, shape).items():
+            names = identity_headers(_request_id_of(request), self._settings, shape)
+            for name, value in {**names, **self._entrance.headers(request)}.items():
                 response.headers.setdefault(name, value)
         return response
 
@@ -165,7 +180,9 @@ class Api:
     ) -> web.Response:
         shape = shape_of(request.path, request.headers)
         request_id = _request_id_of(request)
-        return error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
+        response = error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
+        response.headers.update(self._entrance.headers(request))
+        return response
 
     async def _show_description(self, _: web.Request) -> web.Response:
         return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")

@@ -6,7 +6,7 @@ What it answers by itself looks like any other error of ours, and nothing a clie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -22,6 +22,9 @@ from gateway.http.sink import error_response
 
 OnFault = Callable[[BaseException], None]
 """Told of every exception that is nobody's but ours."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SHORTCUTS = web.AppKey("shortcuts", Mapping[str, Handler])
+"""By path, who answers a POST to it without the app's router and middlewares in between."""
 
 _GOODBYE_S = 1.0
 """A client that is turned away may take this long to read why."""
@@ -32,7 +35,7 @@ _GOODBYES_MAX = 256
 class GuardedRunner(web.AppRunner):
     """Runs an app behind a guarded server."""
 
-    __slots__ = ("_on_fault", "_settings")
+    __slots__ = ("_on_fault", "_settings", "_shortcuts")
 
     def __init__(self, app: web.Application, settings: HttpSettings, on_fault: OnFault, **options: Any) -> None:
         super().__init__(
@@ -46,17 +49,20 @@ class GuardedRunner(web.AppRunner):
         )
         self._settings = settings
         self._on_fault = on_fault
+        self._shortcuts = app.get(SHORTCUTS, {})
 
     async def _make_server(self) -> web.Server:
-        return _GuardedServer(await super()._make_server(), self._settings, self._on_fault)
+        return _GuardedServer(await super()._make_server(), self._settings, self._on_fault, self._shortcuts)
 
 
 class _GuardedServer(web.Server):
     """Makes a protocol for each connection that comes in."""
 
-    def __init__(self, plain: web.Server, settings: HttpSettings, on_fault: OnFault) -> None:
+    def __init__(
+        self, plain: web.Server, settings: HttpSettings, on_fault: OnFault, shortcuts: Mapping[str, Handler]
+    ) -> None:
         super().__init__(
-            plain.request_handler,
+            _with_shortcuts(plain.request_handler, shortcuts),
             request_factory=plain.request_factory,
             handler_cancellation=plain.handler_cancellation,
             **plain._kwargs,  # noqa: SLF001 - the options of the server that this one stands in for
@@ -94,6 +100,8 @@ class _Connection(web.RequestHandler):
             self._headers_are_over()
         elif data:
             self._headers_continue(len(data))
+        if self._is_too_far_ahead() and self.transport is not None:
+            self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._headers_are_over()
@@ -119,6 +127,11 @@ class _Connection(web.RequestHandler):
     def log_exception(self, *_: Any, **options: Any) -> None:
         error = options.get("exc_info")
         self._on_fault(error if isinstance(error, BaseException) else AssertionError("a handler returned no response"))
+
+    def _is_too_far_ahead(self) -> bool:
+        """Has reading stopped over requests that wait for their turn? Then nobody would notice the client leave."""
+        unanswered = len(self._messages) + (self._current_request is not None)
+        return self._buffer_paused or (self._reading_paused and unanswered > 1)
 
     def _headers_continue(self, received: int) -> None:
         """What has come so far is no whole request yet."""
@@ -172,6 +185,17 @@ class _Goodbye(asyncio.Protocol):
     def cut(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+
+def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
+    """Aiohttp's types know only the requests of bare servers; an app's are its own."""
+
+    def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
+        direct = shortcuts.get(request.path) if request.method == "POST" else None
+        answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
+        return answer
+
+    return handle
 
 
 def tell_loop(error: BaseException) -> None:

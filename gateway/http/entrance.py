@@ -64,8 +64,12 @@ class Entrance:
 
     def install(self, app: web.Application) -> None:
         """The door goes behind whatever answers ClientFaults, and before every handler."""
-        app.middlewares.append(self._let_in)
-        app.on_response_prepare.append(self._tell_what_is_left)
+        app.middlewares.append(self.let_in)
+
+    def headers(self, request: web.Request) -> Mapping[str, str]:
+        """What is left of the caller's limits, for every answer it gets."""
+        meter = request.get(_METER)
+        return {} if meter is None else rate_headers(meter, self._clock.now_ns())
 
     def authenticate(self, request: web.Request) -> Caller:
         """Raises ClientFault."""
@@ -98,7 +102,7 @@ class Entrance:
             meter.settle_tokens(taken, tokens_used(summary, prompt, output), self._clock.now_ns())
 
     @web.middleware
-    async def _let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if sum(len(name) + len(value) for name, value in request.raw_headers) > self._settings.headers_bytes_max:
             raise ClientFault(HEADERS_TOO_LARGE)
         if request.path in HEALTH_PATHS:
@@ -112,11 +116,6 @@ class Entrance:
             return await handler(request)
         finally:
             meter.leave()
-
-    async def _tell_what_is_left(self, request: web.Request, response: web.StreamResponse) -> None:
-        meter = request.get(_METER)
-        if meter is not None:
-            response.headers.update(rate_headers(meter, self._clock.now_ns()))
 
     def _request_id_of(self, request: web.Request) -> RequestId:
         """An id that is already running here is not used a second time."""

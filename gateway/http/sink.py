@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from http import HTTPStatus
+from typing import cast
 
 from aiohttp import web
-from aiohttp.http import StreamWriter
-from multidict import CIMultiDict
+from aiohttp.http import HttpVersion11
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
@@ -27,7 +29,6 @@ _NOT_RELAYED = frozenset(
     {
         "connection",
         "content-encoding",
-        "date",
         "keep-alive",
         "proxy-authenticate",
         "proxy-connection",
@@ -43,83 +44,155 @@ _NOT_RELAYED = frozenset(
     }
 )
 """What belongs to the engine's own connection, or is ours to say."""
+_OURS_PREFIX = "x-nightside-"
 _BUFFERED_BYTES_MAX = 64 * 1024
 """Above this much unread by the client, writing waits for it."""
 _ANSWERED = (Outcome.COMPLETED, Outcome.CLIENT_ERROR)
+_LAST_CHUNK = b"0\r\n\r\n"
+_LINE_BREAKS = ("\r", "\n", "\0")
 
 
 class ClientGone(ConnectionResetError):
     """There is nobody left to write to."""
 
 
+class SentAnswer:
+    """What aiohttp gets to see of an answer that went out beneath it: there is nothing left to do."""
+
+    __slots__ = ("keep_alive",)
+    prepared = True
+
+    def __init__(self, *, keep_alive: bool) -> None:
+        self.keep_alive = keep_alive
+
+    async def prepare(self, _: web.BaseRequest) -> None:
+        pass
+
+    async def write_eof(self) -> None:
+        pass
+
+
 class HttpSink:
-    """A sink over an aiohttp response. `response` is what the handler returns."""
+    """Writes an answer's bytes to the client's transport. `response` is what the handler returns."""
 
-    __slots__ = ("_refusal", "_request", "_request_id", "_settings", "_shape", "_transport", "_writer", "response")
+    __slots__ = (
+        "_head",
+        "_is_chunked",
+        "_more_headers",
+        "_refusal",
+        "_request",
+        "_request_id",
+        "_settings",
+        "_shape",
+        "_transport",
+        "response",
+    )
 
-    def __init__(self, request: web.Request, request_id: RequestId, settings: HttpSettings, shape: Shape) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        request_id: RequestId,
+        settings: HttpSettings,
+        shape: Shape,
+        more_headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`more_headers` are asked for when the answer begins, and said beside those that name the request."""
         self.response: web.StreamResponse | None = None
         self._request = request
         self._request_id = request_id
         self._settings = settings
         self._shape = shape
+        self._more_headers = more_headers
         self._refusal: LegHead | None = None
         """An engine's 4xx whose body is still to come, in one piece."""
+        self._head = b""
+        """What goes out with the first bytes of the body."""
+        self._is_chunked = False
         self._transport = request.transport
-        self._writer: StreamWriter | None = None
 
     async def start(self, head: LegHead) -> None:
         if head.status >= 400:
             self._refusal = head
         else:
-            await self._start(head)
+            self._start(head)
 
-    async def _start(self, head: LegHead) -> None:
-        headers = CIMultiDict(
-            (name, value)
-            for name, value in head.headers
-            if name.lower() not in _NOT_RELAYED and not name.lower().startswith("x-nightside-")
-        )
-        headers.update(identity_headers(self._request_id, self._settings, self._shape))
-        headers[REGION_HEADER] = head.ran_at.place.region
-        headers[DECISION_HEADER] = decision_id(self._settings.gateway_id, self._request_id, head.attempt)
-        self.response = web.StreamResponse(status=head.status, headers=headers)
-        writer = await self.response.prepare(self._request)
-        assert isinstance(writer, StreamWriter), "a response is prepared once"
-        self._writer = writer
+    def _start(self, head: LegHead) -> None:
+        request = self._request
+        relayed, has_length = _relayed_lines(head)
+        own = {
+            **identity_headers(self._request_id, self._settings, self._shape),
+            **self._more_headers(),
+            REGION_HEADER: head.ran_at.place.region,
+            DECISION_HEADER: decision_id(self._settings.gateway_id, self._request_id, head.attempt),
+        }
+        is_newest = request.version >= HttpVersion11
+        self._is_chunked = is_newest and not has_length
+        keep_alive = request.keep_alive and (is_newest or has_length)
+        lines = [f"HTTP/1.1 {head.status} {_phrase(head.status)}", *relayed]
+        lines += [f"{name}: {value}" for name, value in own.items()]
+        if self._is_chunked:
+            lines.append("transfer-encoding: chunked")
+        if keep_alive != is_newest:
+            lines.append("connection: keep-alive" if keep_alive else "connection: close")
+        self._head = "\r\n".join([*lines, "\r\n"]).encode("utf-8", "surrogateescape")
+        self.response = cast(web.StreamResponse, SentAnswer(keep_alive=keep_alive))
 
-    async def write(self, data: bytes) -> None:
+    def put(self, data: bytes) -> bool:
         if self._refusal is not None:
-            data = await self._start_refusal(self._refusal, data)
-        writer, transport = self._writer, self._transport
-        assert writer is not None, "start comes first"
+            data = self._start_refusal(self._refusal, data)
+        transport = self._transport
         if transport is None or transport.is_closing():
             raise ClientGone("the client closed its connection")
-        await writer.write(data, drain=False)
-        if transport.get_write_buffer_size() > _BUFFERED_BYTES_MAX:
-            await self._unless_stalled(writer.drain())
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked and data else data
+        if self._head:
+            framed, self._head = self._head + framed, b""
+        transport.write(framed)
+        return transport.get_write_buffer_size() <= _BUFFERED_BYTES_MAX
 
-    async def _start_refusal(self, head: LegHead, body: bytes) -> bytes:
+    async def drain(self) -> None:
+        """A client that reads nothing of what is ready for it is given up."""
+        stalled = asyncio.timeout(self._settings.stall_s)
+        try:
+            async with stalled:
+                await self._request.writer.drain()
+        except TimeoutError as error:
+            if not stalled.expired():
+                raise
+            raise self._give_up() from error
+
+    def _start_refusal(self, head: LegHead, body: bytes) -> bytes:
         self._refusal = None
         body = refusal_in_shape(body, head.status, self._shape, self._request_id)
         kept = tuple(pair for pair in head.headers if pair[0].lower() not in ("content-length", "content-type"))
         own = (("content-type", "application/json"), ("content-length", str(len(body))))
-        await self._start(replace(head, headers=(*kept, *own)))
+        self._start(replace(head, headers=(*kept, *own)))
         return body
 
     async def accepted(self) -> None:
         pass
 
     async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        if self.response is None or self._writer is None:
+        if self.response is None:
             self.response = self._error_response(end, summary.ran_at)
         elif end.outcome in _ANSWERED:
-            await self._finish(b"")
+            await self._finish()
         elif summary.is_event_stream:
             number = summary.output_events
-            await self._finish(error_event(end, self._shape, self._request_id, sequence_number=number))
+            self.put(error_event(end, self._shape, self._request_id, sequence_number=number))
+            await self._finish()
         elif self._transport is not None:
             self._transport.abort()  # half an answer must not look like a whole one
+
+    async def _finish(self) -> None:
+        """The client has what there is once it has been written; whatever of it is unread may take its time."""
+        has_room = True
+        if self._is_chunked:
+            self._is_chunked = False
+            has_room = self.put(_LAST_CHUNK)
+        elif self._head:
+            has_room = self.put(b"")
+        if not has_room:
+            await self.drain()
 
     def _error_response(self, end: EndRequest, ran_at: RanAt | None) -> web.Response:
         response = error_response(kind_of(end), self._request_id, self._settings, detail=end.detail, shape=self._shape)
@@ -132,26 +205,33 @@ class HttpSink:
             response.force_close()
         return response
 
-    async def _finish(self, last: bytes) -> None:
-        if last:
-            await self.write(last)
-        assert self.response is not None
-        await self._unless_stalled(self.response.write_eof())
-
-    async def _unless_stalled(self, writing: Awaitable[None]) -> None:
-        stalled = asyncio.timeout(self._settings.stall_s)
-        try:
-            async with stalled:
-                await writing
-        except TimeoutError as error:
-            if not stalled.expired():
-                raise
-            raise self._give_up() from error
-
     def _give_up(self) -> ClientGone:
         if self._transport is not None:
             self._transport.abort()
         return ClientGone("the client stopped reading")
+
+
+def _relayed_lines(head: LegHead) -> tuple[list[str], bool]:
+    """The engine's headers that the client gets, and whether they tell the body's length."""
+    lines: list[str] = []
+    has_length = False
+    for name, value in head.headers:
+        lower = name.lower()
+        if lower in _NOT_RELAYED or lower.startswith(_OURS_PREFIX):
+            continue
+        if any(mark in name or mark in value for mark in _LINE_BREAKS):
+            continue  # would end its line, and begin one that nobody wrote
+        has_length = has_length or lower == "content-length"
+        lines.append(f"{name}: {value}")
+    return lines, has_length
+
+
+@lru_cache(maxsize=1000)
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def identity_headers(request_id: RequestId, settings: HttpSettings, shape: Shape) -> dict[str, str]:

@@ -22,8 +22,9 @@ class Site(web.TCPSite):
         backlog: int,
         tls: ssl.SSLContext | None,
         handshake_s: float,
+        reuse_port: bool = False,
     ) -> None:
-        super().__init__(runner, host, port, backlog=backlog, ssl_context=tls)
+        super().__init__(runner, host, port, backlog=backlog, ssl_context=tls, reuse_port=reuse_port or None)
         self._handshake_s = handshake_s
 
     async def start(self) -> None:
@@ -38,5 +39,6 @@ class Site(web.TCPSite):
             self._port,
             ssl=self._ssl_context,
             backlog=self._backlog,
+            reuse_port=self._reuse_port,
             ssl_handshake_timeout=self._handshake_s,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import assert_never
 
 import grpc
@@ -51,7 +52,7 @@ class PeerLegOpener:
         try:
             await _until_accepted(call, link.peering.accept_timeout_ns / _SECOND_NS)
             on_accepted()
-            yield PeerLeg(call, await _until_head(call))
+            yield PeerLeg(call, replace(await _until_head(call), attempt=order.attempt))
         finally:
             call.cancel()
 
@@ -64,15 +65,25 @@ class PeerLeg:
         self._call = call
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        while True:
-            message = await _read(self._call)
-            kind = message.WhichOneof("kind")
-            if kind == "ended":
-                await self._end(message.ended)
-                return
-            if kind != "data":
-                raise LegFailure(AttemptResult.FAILED, f"the peer sent {kind} in the middle of a body")
-            yield message.data
+        while (data := await self._next()) is not None:
+            yield data
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        while (data := await self._next()) is not None:
+            if not take(data):
+                return False
+        return True
+
+    async def _next(self) -> bytes | None:
+        """None at the end."""
+        message = await _read(self._call)
+        kind = message.WhichOneof("kind")
+        if kind == "ended":
+            await self._end(message.ended)
+            return None
+        if kind != "data":
+            raise LegFailure(AttemptResult.FAILED, f"the peer sent {kind} in the middle of a body")
+        return message.data
 
     async def _end(self, message: pb.Ended) -> None:
         with _faults_as_leg_failures():

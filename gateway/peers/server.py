@@ -185,10 +185,12 @@ class PeerService:
 
 
 class ForwardSink:
-    """Sends a request's answer back to the gateway that forwarded it. Each write waits while that gateway is slow."""
+    """Sends a request's answer back to the gateway that forwarded it. What is put goes out with the next `drain`,
+    which waits while that gateway is slow."""
 
     def __init__(self, context: _Context) -> None:
         self._context = context
+        self._unsent: list[bytes] = []
 
     async def accepted(self) -> None:
         await self._context.write(codec.accepted_to_pb())
@@ -196,7 +198,13 @@ class ForwardSink:
     async def start(self, head: LegHead) -> None:
         await self._context.write(codec.head_to_pb(head))
 
-    async def write(self, data: bytes) -> None:
+    def put(self, data: bytes) -> bool:
+        self._unsent.append(data)
+        return False
+
+    async def drain(self) -> None:
+        data = b"".join(self._unsent)
+        self._unsent.clear()
         for start in range(0, len(data), _DATA_BYTES_MAX):
             await self._context.write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
 

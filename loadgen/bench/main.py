@@ -1,6 +1,7 @@
 """`nightside bench`: runs the benches beside this module and prints their figures. It judges none of them.
 
 A bench is a module here with a function `run()`, which returns the figures it measured by name, the unit last in each.
+`relay` and `scale`, packages, are commands of their own: one needs other projects' relays, both need minutes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Protocol, cast
 import click
 
 import loadgen.bench
+from loadgen.bench.relay.main import relay
+from loadgen.bench.scale.main import scale
 
 Figures = Mapping[str, object]
+_PARTS = "parts"
 
 
 class Bench(Protocol):
@@ -26,7 +30,8 @@ class Bench(Protocol):
 
 def bench_names() -> list[str]:
     """Every bench beside this module, in the order in which they run."""
-    return sorted(module.name for module in pkgutil.iter_modules(loadgen.bench.__path__) if module.name != "main")
+    modules = pkgutil.iter_modules(loadgen.bench.__path__)
+    return sorted(module.name for module in modules if module.name != "main" and not module.ispkg)
 
 
 def load_bench(name: str) -> Bench:
@@ -58,10 +63,23 @@ def print_json(benches: Mapping[str, Bench]) -> None:
     click.echo(json.dumps({name: module.run() for name, module in benches.items()}, indent=2))
 
 
-@click.command()
+class _BenchGroup(click.Group):
+    """Words that name no command of its own are names of benches, and none at all mean all of them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        asks_for_command = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if asks_for_command else [_PARTS, *args])
+
+
+@click.group(cls=_BenchGroup, commands={"relay": relay, "scale": scale})
+def bench() -> None:
+    """Measure the parts that every request passes through, or a whole gateway beside other relays."""
+
+
+@bench.command(_PARTS)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: bench, figure, value.")
-def bench(names: tuple[str, ...], as_json: bool) -> None:
+def parts(names: tuple[str, ...], as_json: bool) -> None:
     """Measure the parts that every request passes through.
 
     Runs the benches named, or all of them. Figures depend on the machine: compare ratios, or runs on one machine.

@@ -9,9 +9,8 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,21 +21,22 @@ from rich.text import Text
 
 from gateway.clock import Clock
 from gateway.core.config import OverflowMode
-from loadgen.demo.machine import CpuSampler
+from loadgen.demo.conversation import converse
 from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
 from loadgen.demo.processes import DemoFailure
-from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario
-from loadgen.demo.screen import Screen
+from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, real_scenario
 from loadgen.demo.snippets import curl_snippet, openai_snippet
 from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
-from loadgen.live_runner import ClientGroup, LiveRunner, LoadPlan
+from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
+from loadgen.live_client import Dialect
+from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan
+from loadgen.load.screen import Screen
+from loadgen.machine import CpuSampler
 from loadgen.report import RunResult
 from loadgen.round_trips import read_round_trips
 from loadgen.workload import MultiTurnWorkload
 
 EXIT_PROBLEM = 1
-EXIT_INTERRUPTED = 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Demo:
@@ -54,6 +54,11 @@ class Demo:
         for name, overflow in ((MESH_RUN, OverflowMode.ON), (ALONE_RUN, OverflowMode.OFF)):
             async with asyncio.TaskGroup() as tasks, self._regions(name, overflow, tasks) as mesh:
                 await self._load(name, mesh, tasks)
+
+    async def converse(self) -> None:
+        """A few questions to real engines, and who answered them."""
+        async with asyncio.TaskGroup() as tasks, self._regions(MESH_RUN, OverflowMode.ON, tasks) as mesh:
+            await converse(self._console, self._scenario, mesh)
 
     async def serve(self) -> None:
         """Stay up, without load, until interrupted."""
@@ -81,8 +86,7 @@ class Demo:
 
     async def _load(self, name: str, mesh: Mesh, tasks: asyncio.TaskGroup) -> None:
         """Send the load; whatever was measured goes into the story, also when we are stopped."""
-        workload = MultiTurnWorkload(self._scenario.workload, seed=self._scenario.seed)
-        runner = LiveRunner(self._plan(mesh), workload, clock=Clock())
+        runner = LiveRunner(self._plan(mesh), clock=Clock())
         cpu = CpuSampler((os.getpid(), *mesh.pids))
         background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self._console, name, runner, cpu).run())]
         is_partial = True
@@ -104,49 +108,25 @@ class Demo:
             self.story.results.append(replace(result, prefix_tokens=await read_prefix_tokens(mesh.engines)))
 
     def _plan(self, mesh: Mesh) -> LoadPlan:
+        scenario = self._scenario
+        workload = MultiTurnWorkload(scenario.workload, seed=scenario.seed)
         groups = tuple(
-            ClientGroup(region.name, mesh.gateways[region.name], region.clients) for region in self._scenario.regions
+            ClientGroup(region.name, (mesh.gateways[region.name],), ClosedLoop(workload, region.clients))
+            for region in scenario.regions
         )
-        return LoadPlan(groups, self._scenario.model, self._scenario.load_s, self._scenario.drain_s)
+        return LoadPlan(groups, Dialect(scenario.model), scenario.load_s, scenario.drain_s)
 
 
 async def run_to_its_end(story: Story, work: Coroutine[None, None, None]) -> None:
     """Until the work is done, fails, or a signal asks for an end; never raises for any of these."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    def interrupt() -> None:
-        if not story.is_interrupted:
-            story.is_interrupted = True
-            task.cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, interrupt)
-    try:
-        await _noting_failure(story, work)
-    except asyncio.CancelledError:
-        if not story.is_interrupted:
-            raise
-        task.uncancel()
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+    story.is_interrupted = await ends_by_signal(_noting_failure(story, work))
 
 
 async def _noting_failure(story: Story, work: Coroutine[None, None, None]) -> None:
     try:
         await work
     except* DemoFailure as failures:
-        story.failure = "\n".join(str(failure) for failure in _leaves(failures))
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for each in group.exceptions:
-        if isinstance(each, BaseExceptionGroup):
-            yield from _leaves(each)
-        else:
-            yield each
+        story.failure = "\n".join(str(failure) for failure in leaves(failures))
 
 
 def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
@@ -170,12 +150,26 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 @click.option("--seconds", type=click.FloatRange(1), help="How long each of the two runs sends load.", default=28.0)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, another load.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
+@click.option(
+    "--llamacpp",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Converse with real llama.cpp servers instead, run by this Python; `make demo ENGINE=llamacpp` installs one.",
+)
 @click.pass_context
-def demo(context: click.Context, serve: bool, seconds: float, seed: int, as_json: bool) -> None:
+def demo(
+    context: click.Context, *, serve: bool, seconds: float, seed: int, as_json: bool, llamacpp: Path | None
+) -> None:
     """Run three regions on this machine and show what forwarding gains."""
     scenario = replace(DemoScenario(), load_s=seconds, seed=seed)
     folder = Path(tempfile.mkdtemp(prefix="nightside-demo-"))
-    status = serve_regions(scenario, folder=folder) if serve else compare_runs(scenario, folder=folder, as_json=as_json)
+    if llamacpp is not None:
+        scenario = real_scenario(llamacpp.absolute())
+    if serve:
+        status = serve_regions(scenario, folder=folder)
+    elif llamacpp is not None:
+        status = converse_once(scenario, folder=folder)
+    else:
+        status = compare_runs(scenario, folder=folder, as_json=as_json)
     context.exit(status)
 
 
@@ -184,6 +178,14 @@ def serve_regions(scenario: DemoScenario, *, folder: Path) -> int:
     show = Demo(scenario, folder, Console())
     asyncio.run(run_to_its_end(show.story, show.serve()))
     return show.close()
+
+
+def converse_once(scenario: DemoScenario, *, folder: Path) -> int:
+    """Ask real engines a few questions and print what they say; returns the exit code."""
+    show = Demo(scenario, folder, Console(highlight=False))
+    asyncio.run(run_to_its_end(show.story, show.converse()))
+    exit_code = show.close()
+    return EXIT_INTERRUPTED if show.story.is_interrupted else exit_code
 
 
 def compare_runs(scenario: DemoScenario, *, folder: Path, as_json: bool = False) -> int:

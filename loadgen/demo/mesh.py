@@ -16,7 +16,7 @@ from gateway.core.config import OverflowMode
 from gateway.core.vocabulary import RegionName
 from loadgen.demo.processes import Child, DemoFailure, log_tail, running_child
 from loadgen.demo.region_files import LOOPBACK, GatewayPorts, free_ports, region_file
-from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, RegionScenario
+from loadgen.demo.scenario import LLAMACPP_SERVER, DemoScenario, RegionScenario
 from loadgen.report import PrefixTokens
 from loadgen.round_trips import read_round_trips
 from loadgen.wan import Wan
@@ -49,7 +49,7 @@ async def running_mesh(
 ) -> AsyncIterator[Mesh]:
     """All regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`."""
     async with AsyncExitStack() as stack:
-        wan = await stack.enter_async_context(Wan(read_round_trips(ROUND_TRIPS_FILE)))
+        wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
         ports = _choose_ports(scenario)
         start = _Start(scenario, overflow, folder, tasks, wan, ports, _mesh(ports))
         engines = await stack.enter_async_context(start.engines())
@@ -75,11 +75,13 @@ class _Start:
 
     def engines(self) -> AbstractAsyncContextManager[Child]:
         """All engines, in one process."""
-        scenario = self.scenario
-        options = ["--model", scenario.model, "--preset", scenario.preset, "--slots", str(scenario.slots)]
+        scenario, log = self.scenario, self.folder / "engines.log"
         ports = [str(port) for region_ports in self.ports.engines.values() for port in region_ports]
-        arguments = ["loadgen.demo.engines", *options, *ports]
-        return running_child("the engines' process", arguments, self.folder / "engines.log", self.tasks)
+        if scenario.llamacpp is not None:
+            real = [str(LLAMACPP_SERVER), scenario.model, str(scenario.slots), *ports]
+            return running_child("llama.cpp", real, log, self.tasks, runner=[str(scenario.llamacpp)])
+        options = ["--model", scenario.model, "--preset", scenario.preset, "--slots", str(scenario.slots)]
+        return running_child("the engines' process", ["loadgen.demo.engines", *options, *ports], log, self.tasks)
 
     @asynccontextmanager
     async def gateway(self, region: RegionScenario) -> AsyncIterator[Child]:
@@ -100,6 +102,7 @@ class _Start:
             peers={other: await self._way(region, other) for other in others},
             overflow=self.overflow,
             seed=self.scenario.seed,
+            dialect="vllm" if self.scenario.llamacpp is None else "llamacpp",
         )
 
     async def _way(self, region: RegionScenario, other: RegionScenario) -> int:

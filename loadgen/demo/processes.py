@@ -12,6 +12,7 @@ from pathlib import Path
 
 _LOG_TAIL_LINES = 8
 _LOG_LINE_MAX = 160
+OUR_MODULES = (sys.executable, "-m")
 
 
 class DemoFailure(Exception):
@@ -58,10 +59,17 @@ class Child:
 
 @asynccontextmanager
 async def running_child(
-    name: str, arguments: Sequence[str], log: Path, tasks: asyncio.TaskGroup, *, grace_s: float = 5.0
+    name: str,
+    arguments: Sequence[str],
+    log: Path,
+    tasks: asyncio.TaskGroup,
+    *,
+    runner: Sequence[str] = OUR_MODULES,
+    grace_s: float = 5.0,
 ) -> AsyncIterator[Child]:
-    """A Python module running with these arguments, its output going to `log`. A premature end fails `tasks`."""
-    command = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid()), sys.executable, "-m", *arguments]
+    """A Python module, or whatever `runner` runs, with these arguments, its output going to `log`. A premature end
+    fails `tasks`."""
+    command = [*OUR_MODULES, "loadgen.demo.tether", str(os.getpid()), *runner, *arguments]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -52,6 +52,7 @@ def region_file(
     peers: Mapping[RegionScenario, int],
     overflow: OverflowMode,
     seed: int,
+    dialect: str = "vllm",
 ) -> str:
     """One gateway's configuration. `peers` says through which local port each other region is reached."""
     document = {
@@ -62,7 +63,8 @@ def region_file(
         "listen": {name: f"{LOOPBACK}:{getattr(ports, name)}" for name in ("http", "peers", "admin")},
         "seed": seed,
         "replicas": [
-            {"id": f"{region.name}-{number}", "url": url, "models": [str(model)]} for number, url in enumerate(engines)
+            {"id": f"{region.name}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
+            for number, url in enumerate(engines)
         ],
         "peers": [
             {

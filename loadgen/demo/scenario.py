@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.core.vocabulary import Jurisdiction, ModelName, Place, RegionName
@@ -11,6 +11,7 @@ from loadgen.workload import WorkloadConfig
 FOLDER = Path(__file__).parent
 MODEL = ModelName("llama-3.1-8b-instruct")
 ROUND_TRIPS_FILE = FOLDER / "round_trips.csv"
+LLAMACPP_SERVER = FOLDER / "llamacpp_server.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class RegionScenario:
     place: Place
     clients: int
     engines: int = 4
+    policies: Path = FOLDER / "policies"
 
     @property
     def name(self) -> RegionName:
@@ -25,7 +27,7 @@ class RegionScenario:
 
     @property
     def policy_file(self) -> Path:
-        return FOLDER / "policies" / f"{self.name}.yaml"
+        return self.policies / f"{self.name}.yaml"
 
 
 def _region(name: str, jurisdiction: str, clients: int) -> RegionScenario:
@@ -49,4 +51,14 @@ class DemoScenario:
     load_s: float = 28.0
     drain_s: float = 16.0
     seed: int = 1
+    llamacpp: Path | None = None
+    """The Python of an environment with llama.cpp and a small model, whose real servers take the place of emulated
+    engines."""
+    round_trips_file: Path = ROUND_TRIPS_FILE
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+
+
+def real_scenario(python: Path) -> DemoScenario:
+    """Two regions with one small real engine each, which writes one answer at a time."""
+    us, eu, _ = (replace(region, engines=1) for region in DemoScenario().regions)
+    return replace(DemoScenario(), regions=(us, eu), model=ModelName("smollm2-135m-instruct"), slots=1, llamacpp=python)

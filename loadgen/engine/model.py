@@ -37,6 +37,8 @@ class EngineConfig:
     """Beyond this many waiting requests a new one is rejected (vLLM `max_num_queued_reqs`). None: all may wait."""
     stream_every_iteration: bool = False
     """Report each iteration's tokens by themselves. False: jump over iterations in which only token counts change."""
+    report_tokens: bool = True
+    """Report tokens after the first at all. False: for whoever only wants to know when a sequence begins and ends."""
 
     def __post_init__(self) -> None:
         assert self.iteration_base_ns > 0
@@ -217,6 +219,16 @@ class BlockPool:
         self._references[name] = 1
         return True
 
+    def are_new(self, names: Sequence[int]) -> bool:
+        """No two of these are the same, and none of them is in the cache."""
+        distinct = set(names)
+        is_known = not (self._references.keys().isdisjoint(distinct) and self._idle.keys().isdisjoint(distinct))
+        return len(distinct) == len(names) and not is_known
+
+    def publish_new(self, names: Sequence[int]) -> None:
+        """Name held blocks, each with a name that is new."""
+        self._references.update(dict.fromkeys(names, 1))
+
     def release(self, names: Sequence[int], anonymous: int) -> None:
         """Give back one sequence's blocks; the end of its chain becomes the first to be evicted."""
         self._free += anonymous
@@ -255,7 +267,7 @@ class _Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        return self.generated > 0 and self.missing == 1
+        return self.generated > 0 and self.request.prompt_tokens + self.generated - self.computed == 1
 
     @property
     def remaining(self) -> int:
@@ -397,8 +409,8 @@ class EngineModel:
     def load(self) -> EngineLoad:
         """The gauges as of the last call that carried a time."""
         stretch = self._stretch
-        ended = 0 if stretch is None else min(stretch.ended_by(self._settled_ns), stretch.iterations - 1)
-        held = self._pool.held + (0 if stretch is None else stretch.blocks_taken(ended))
+        ended = self._iterations_ended()
+        held = self._blocks_held(ended)
         return EngineLoad(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -414,6 +426,18 @@ class EngineModel:
             finished=self._finished,
             iterations=self._iterations + ended,
         )
+
+    def occupancy(self) -> tuple[int, int, float]:
+        """What of `load` a router reads: running, waiting, and the share of blocks held."""
+        return len(self._running), len(self._waiting), self._blocks_held(self._iterations_ended()) / self._pool.total
+
+    def _iterations_ended(self) -> int:
+        """Of the stretch in flight, those that are over and not booked yet."""
+        stretch = self._stretch
+        return 0 if stretch is None else min(stretch.ended_by(self._settled_ns), stretch.iterations - 1)
+
+    def _blocks_held(self, ended: int) -> int:
+        return self._pool.held + (0 if self._stretch is None else self._stretch.blocks_taken(ended))
 
     def _rejection(self, request: EngineRequest) -> Rejection | None:
         if request.prompt_tokens + request.output_tokens > self._config.context_tokens_max:
@@ -490,6 +514,9 @@ class EngineModel:
 
     def _make_room(self, sequence: _Sequence, tokens: int, now_ns: int) -> bool:
         """Secure blocks for the first `tokens` tokens. False when the sequence itself had to go."""
+        size = self._config.block_tokens
+        if tokens <= sequence.blocks * size and tokens < (sequence.filled + 1) * size:
+            return True  # within its last block, which is not full yet
         while self._blocks_for(tokens) - sequence.blocks > self._pool.available:
             victim = self._running.pop()
             self._preempt(victim, now_ns)
@@ -571,9 +598,26 @@ class EngineModel:
         stretch.iterations += min(extra, until_finish)
 
     def _store_ahead(self, stretch: _Stretch, iterations: int) -> None:
-        """Take and name the blocks of iterations 1 … `iterations`, in the order in which single steps would."""
+        """Take and name the blocks of iterations 1 … `iterations`."""
         if not iterations:
             return
+        size = self._config.block_tokens
+        ends = [sequence.computed + iterations + 1 for sequence in stretch.batch]
+        full = [
+            sequence.request.block_ids[sequence.filled : end // size]
+            for sequence, end in zip(stretch.batch, ends, strict=True)
+        ]
+        if not self._pool.are_new([name for names in full for name in names]):
+            self._store_in_order(stretch, iterations)
+            return
+        for sequence, end, names in zip(stretch.batch, ends, full, strict=True):
+            self._hold(sequence, end)
+            self._pool.publish_new(names)
+            sequence.names.extend(names)
+            sequence.filled += len(names)
+
+    def _store_in_order(self, stretch: _Stretch, iterations: int) -> None:
+        """As single steps would do it: it matters who is the first to name a block, and which are evicted by then."""
         size = self._config.block_tokens
         changes = [
             (iteration, position)
@@ -587,16 +631,19 @@ class EngineModel:
 
     def _store(self, sequence: _Sequence, tokens: int) -> None:
         """Hold blocks for the first `tokens` tokens and name those that are full."""
-        needed = self._blocks_for(tokens) - sequence.blocks
-        if needed:
-            self._pool.allocate(needed)
-            sequence.blocks += needed
+        self._hold(sequence, tokens)
         full = min(tokens // self._config.block_tokens, len(sequence.request.block_ids))
         while sequence.filled < full:
             name = sequence.request.block_ids[sequence.filled]
             if self._pool.publish(name):
                 sequence.names.append(name)
             sequence.filled += 1
+
+    def _hold(self, sequence: _Sequence, tokens: int) -> None:
+        needed = self._blocks_for(tokens) - sequence.blocks
+        if needed:
+            self._pool.allocate(needed)
+            sequence.blocks += needed
 
     def _complete(self, stretch: _Stretch, iterations: int) -> None:
         """Book `iterations` ended iterations: tokens exist, and who has all of them leaves."""
@@ -613,7 +660,7 @@ class EngineModel:
         if sequence.generated == 0:
             self._prompt_tokens += request.prompt_tokens
             self._outputs.append(FirstToken(request.request_id, at_ns))
-        else:
+        elif self._config.report_tokens:
             self._outputs.append(TokensGenerated(request.request_id, at_ns, count))
         sequence.generated += count
         self._generation_tokens += count

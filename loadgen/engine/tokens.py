@@ -24,14 +24,24 @@ class Message(NamedTuple):
     content: str
 
 
+ANSWER_BEGINS = b"<|assistant|>\n  "
+ANSWER_ENDS = b"<|end|>\n"
+assert not len(ANSWER_BEGINS) % TOKEN_BYTES
+assert not len(ANSWER_ENDS) % TOKEN_BYTES
+
+
+def chat_turn(role: str, content: str) -> bytes:
+    """One message as engines see it, in whole tokens."""
+    return _whole_tokens(f"<|{role}|>\n") + _whole_tokens(f"{content}<|end|>\n")
+
+
 def chat_prompt(messages: Iterable[Message]) -> bytes:
     """A conversation as one text that ends where the assistant's next answer begins.
 
     Every piece fills whole tokens, and an earlier answer stands exactly where it was generated, so that a conversation
     with its answer is a true prefix of the next turn.
     """
-    turns = [_whole_tokens(f"<|{role}|>\n") + _whole_tokens(f"{content}<|end|>\n") for role, content in messages]
-    return b"".join(turns) + _whole_tokens("<|assistant|>\n")
+    return b"".join(chat_turn(role, content) for role, content in messages) + ANSWER_BEGINS
 
 
 def token_count(text: bytes) -> int:

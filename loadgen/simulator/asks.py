@@ -56,12 +56,3 @@ class Ask:
     @property
     def request_id(self) -> RequestId:
         return self.profile.request_id
-
-
-def tokens_by(at_ns: int, *, first_token_ns: int | None, ended_ns: int, tokens: int) -> int:
-    """How many of an answer's tokens had come by then, as if they had come evenly."""
-    if ended_ns <= at_ns:
-        return tokens
-    if first_token_ns is None or first_token_ns > at_ns or not tokens:
-        return 0
-    return 1 + int((tokens - 1) * (at_ns - first_token_ns) / (ended_ns - first_token_ns))

@@ -149,6 +149,10 @@ class Watch:
         """Where the ingress policy let a request go when it was last sent somewhere."""
         self._now_ns = 0
 
+    @property
+    def is_thorough(self) -> bool:
+        return self._every_invariant
+
     def gateway_started(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
         places = {str(replica.replica_id): replica.place for replica in spec.replicas}
         places |= {str(peer.gateway_id): peer.place for peer in spec.peers}

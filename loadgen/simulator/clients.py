@@ -19,15 +19,17 @@ from gateway.core.vocabulary import (
     RequestProfile,
     TenantName,
 )
+from loadgen.engine.tokens import ANSWER_BEGINS, ANSWER_ENDS, chat_turn
+from loadgen.figures import tokens_by
 from loadgen.report import RequestEnd, RequestRecord
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask, RanAt, tokens_by
+from loadgen.simulator.asks import Ask, RanAt
 from loadgen.simulator.checkers import Watch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Line, Network
-from loadgen.simulator.prompts import Prompt, empty_prompt, reply_text
-from loadgen.workload import Program, RateCurve, Workload, arrivals
+from loadgen.simulator.prompts import Prompt, empty_prompt, passage_prompt, reply_text
+from loadgen.workload import Program, RateCurve, Recorded, Step, Workload, arrivals
 
 _SECOND_NS = 1_000_000_000
 _CLOSED_LOOP_RAMP_NS = _SECOND_NS
@@ -38,7 +40,7 @@ _LEFT = "the client left"
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Users of one region with one kind of programs."""
+    """Users of one region with one kind of programs. With neither clients nor a curve they come as was recorded."""
 
     number: int
     region: RegionName
@@ -82,34 +84,47 @@ class _Errand:
         self.program = program
         self.children = program.children()
         self.said: dict[int, Prompt] = {}
-        """By step, everything up to and including its answer."""
+        """By step that others go on from, everything up to and including its answer."""
+        self.asked_ns: dict[int, int] = {}
         self.open = 0
         self.failed = False
         self.on_done = on_done
 
     def start(self) -> None:
-        self._plan(self.program.roots())
+        self._plan(self.program.roots(), 0)
 
-    def _plan(self, steps: list[int]) -> None:
+    def _plan(self, steps: list[int], delay_ns: int) -> None:
         agenda = self.group.town.agenda
         self.open += len(steps)
         for number in steps:
-            agenda.after(round(self.program.steps[number].think_s * _SECOND_NS), self._ask, number)
+            think_ns = round(self.program.steps[number].think_s * _SECOND_NS)
+            agenda.after(delay_ns + think_ns, self._ask, number)
 
     def _ask(self, number: int) -> None:
-        if not self.group.town.is_sending:
+        town = self.group.town
+        if not town.is_sending:
             self.failed = True
             self._step_done(number, None)
             return
         step = self.program.steps[number]
-        opening = self.group.empty if step.after is None else self.said[step.after]
-        if step.after is None and self.program.opening:
-            opening = opening.followed_by(self.program.opening.encode())
-        prompt = opening.followed_by(step.text.encode())
+        if step.answer_s_min:
+            self.asked_ns[number] = town.agenda.now_ns
         request_id = RequestId(f"{self.group.config.number}:{self.program.program_id}#{number}")
         self.group.send(
-            request_id, self.program.session_key, prompt, step.output_tokens, lambda ask: self._answered(number, ask)
+            request_id, self.program, self._prompt(step), step.output_tokens, lambda ask: self._answered(number, ask)
         )
+
+    def _prompt(self, step: Step) -> Prompt:
+        """As an engine sees the chat: each turn between the marks of its template."""
+        if step.passage is not None:
+            return passage_prompt(self.group.empty(self.program.tenant), step.passage)
+        question = chat_turn("user", step.text) + ANSWER_BEGINS
+        if step.after is not None:
+            return self.said[step.after].followed_by(ANSWER_ENDS + question)
+        opening = self.group.empty(self.program.tenant)
+        if self.program.opening:
+            opening = opening.followed_by(chat_turn("system", self.program.opening))
+        return opening.followed_by(question)
 
     def _answered(self, number: int, ask: Ask) -> None:
         is_whole = ask.outcome is Outcome.COMPLETED
@@ -119,11 +134,21 @@ class _Errand:
     def _step_done(self, number: int, said: Prompt | None) -> None:
         """Those who wait for a failed step are never asked."""
         if said is not None:
-            self.said[number] = said
-            self._plan(self.children.get(number, []))
+            children = self.children.get(number, [])
+            if any(self.program.steps[child].passage is None for child in children):
+                self.said[number] = said
+            self._plan(children, self._left_of_answer_ns(number))
         self.open -= 1
         if not self.open:
             self.on_done(self.failed)
+
+    def _left_of_answer_ns(self, number: int) -> int:
+        """How much longer its answer should have taken."""
+        asked_ns = self.asked_ns.pop(number, None)
+        if asked_ns is None:
+            return 0
+        due_ns = asked_ns + round(self.program.steps[number].answer_s_min * _SECOND_NS)
+        return max(0, due_ns - self.group.town.agenda.now_ns)
 
 
 class _Call:
@@ -212,10 +237,10 @@ class ClientGroup:
     def __init__(self, config: GroupConfig, workload: Workload, town: Town, rng: random.Random) -> None:
         self.config = config
         self.town = town
-        self.empty = empty_prompt(town.model, config.tenant, town.block_bytes)
+        self._empty: dict[TenantName, Prompt] = {}
         self._workload = workload
         self._rng = rng
-        self._arrivals: Iterator[tuple[int, float]] = iter(())
+        self._arrivals: Iterator[tuple[float, Program]] = iter(())
 
     def start(self) -> None:
         if self.config.clients is not None:
@@ -224,22 +249,28 @@ class ClientGroup:
                 delay_ns = _CLOSED_LOOP_RAMP_NS * number // self.config.clients
                 self.town.agenda.after(delay_ns, self._next_program, programs, False)
         else:
-            assert self.config.curve is not None
-            until_s = self.town.load_end_ns / _SECOND_NS
-            times = arrivals(self.config.curve, self._rng, until_s=until_s, variation=self.config.variation)
-            self._arrivals = enumerate(times)
+            self._arrivals = self._open_loop()
             self._await_arrival()
 
+    def empty(self, tenant: str) -> Prompt:
+        """What a program of this tenant starts from; of the group's own if it names none."""
+        name = TenantName(tenant) if tenant else self.config.tenant
+        if name not in self._empty:
+            self._empty[name] = empty_prompt(self.town.model, name, self.town.block_bytes)
+        return self._empty[name]
+
     def send(
-        self, request_id: RequestId, session_key: str, prompt: Prompt, output_tokens: int, on_end: Callable[[Ask], None]
+        self, request_id: RequestId, program: Program, prompt: Prompt, output_tokens: int, on_end: Callable[[Ask], None]
     ) -> None:
-        ask, gateway = self._ask(request_id, session_key, prompt, output_tokens)
+        tenant = TenantName(program.tenant) if program.tenant else self.config.tenant
+        ask, gateway = self._ask(request_id, tenant, program.session_key, prompt, output_tokens)
         self._dispatch(ask, gateway, on_end)
 
     def check_service(self, on_end: Callable[[Ask], None]) -> None:
         """One small request that has to be answered."""
         request_id = RequestId(f"{self.config.number}:last-check")
-        ask, gateway = self._ask(request_id, "last-check", self.empty.followed_by(b"are you there?"), 4)
+        prompt = self.empty("").followed_by(b"are you there?")
+        ask, gateway = self._ask(request_id, self.config.tenant, "last-check", prompt, 4)
         ask.is_last_check = True
         self._dispatch(ask, gateway, on_end)
 
@@ -252,26 +283,36 @@ class ClientGroup:
             return
         _Errand(self, next(programs), lambda failed: self._next_program(programs, failed)).start()
 
+    def _open_loop(self) -> Iterator[tuple[float, Program]]:
+        """Who comes when: at a rate, or as recorded."""
+        if self.config.curve is None:
+            assert isinstance(self._workload, Recorded), "without a rate, the workload knows when"
+            yield from self._workload.recorded()
+            return
+        until_s = self.town.load_end_ns / _SECOND_NS
+        times = arrivals(self.config.curve, self._rng, until_s=until_s, variation=self.config.variation)
+        for number, at_s in enumerate(times):
+            yield at_s, next(self._workload.programs(f"{self.config.region}/{number}"))
+
     def _await_arrival(self) -> None:
         arrival = next(self._arrivals, None)
         if arrival is not None:
-            number, at_s = arrival
-            self.town.agenda.at(max(self.town.agenda.now_ns, round(at_s * _SECOND_NS)), self._arrive, number)
+            at_s, program = arrival
+            self.town.agenda.at(max(self.town.agenda.now_ns, round(at_s * _SECOND_NS)), self._arrive, program)
 
-    def _arrive(self, number: int) -> None:
-        program = next(self._workload.programs(f"{self.config.region}/{number}"))
+    def _arrive(self, program: Program) -> None:
         _Errand(self, program, lambda _: None).start()
         self._await_arrival()
 
     def _ask(
-        self, request_id: RequestId, session_key: str, prompt: Prompt, output_tokens: int
+        self, request_id: RequestId, tenant: TenantName, session_key: str, prompt: Prompt, output_tokens: int
     ) -> tuple[Ask, SimGateway | None]:
         town = self.town
         gateway = town.ingress_of(self.config.region)
         profile = RequestProfile(
             request_id,
             town.model,
-            self.config.tenant,
+            tenant,
             prompt.size_bytes,
             prompt.chain(town.blocks_per_hash, _BLOCKS_COMPARED_MAX),
             town.block_bytes * town.blocks_per_hash,

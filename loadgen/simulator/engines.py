@@ -6,7 +6,7 @@ The engine model itself keeps its own time; a slow engine's time runs slower tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation, ReplicaSpec
@@ -60,7 +60,7 @@ class SimEngine:
         """When something last happened here."""
         self.config = config
         self._agenda = agenda
-        self._model: EngineModel | None = EngineModel(config)
+        self._model: EngineModel | None = self._fresh_model()
         self._runs: dict[str, EngineRun] = {}
         self._armed_ns: int | None = None
         self._percent = 100
@@ -89,8 +89,8 @@ class SimEngine:
         """What a probe that was sent at `sampled_ns` sees now."""
         if self._model is None:
             return ReplicaObservation(self.replica_id, sampled_ns, healthy=False, detail="connection refused")
-        load = self._model.load()
-        return ReplicaObservation(self.replica_id, sampled_ns, True, load.running, load.waiting, load.kv_usage)
+        running, waiting, kv_usage = self._model.occupancy()
+        return ReplicaObservation(self.spec.replica_id, sampled_ns, True, running, waiting, kv_usage)
 
     def totals(self) -> EngineTotals:
         if self._model is None:
@@ -138,7 +138,7 @@ class SimEngine:
     def restart(self) -> None:
         """A fresh engine, with an empty cache."""
         if self._model is None:
-            self._model = EngineModel(self.config)
+            self._model = self._fresh_model()
             self._world_base_ns, self._own_base_ns = self._agenda.now_ns, 0
             self.changed_ns = self._agenda.now_ns
 
@@ -151,6 +151,9 @@ class SimEngine:
         self._arm()
 
     # Inside
+
+    def _fresh_model(self) -> EngineModel:
+        return EngineModel(replace(self.config, report_tokens=False))
 
     def _own_ns(self) -> int:
         return self._own_base_ns + (self._agenda.now_ns - self._world_base_ns) * 100 // self._percent

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -65,6 +66,7 @@ from loadgen.simulator.asks import Ask, RanAt, Upstream
 from loadgen.simulator.checkers import Watch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.engines import EngineRun, SimEngine
+from loadgen.simulator.heartbeats import Arrival, Heartbeats
 from loadgen.simulator.network import Line, Network
 
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
@@ -214,7 +216,8 @@ class SimGateway:
         self._is_pumping = False
         self._wake_ns: int | None = None
         self._told: dict[ReplicaId, ReplicaObservation] = {}
-        self._heard: list[PeerObservation] = []
+        self.heartbeats = Heartbeats(around.agenda, around.heartbeat_batch_ns, self._hear)
+        self._round_trips_ns: dict[GatewayId, int] = {}
         self._engines_by_region: dict[RegionName, list[SimEngine]] = {}
         for replica in spec.replicas:
             engines = self._engines_by_region.setdefault(replica.place.region, [])
@@ -245,6 +248,7 @@ class SimGateway:
     def start(self, first_probe_ns: int = 0) -> None:
         self._life += 1
         self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life)
+        self.heartbeats.forget()
         self._around.watch.gateway_started(self.spec, self._policy, self.core)
         self.tell(ConfigApplied(self.spec.config))
         self.tell(PolicyApplied(self._policy))
@@ -260,7 +264,7 @@ class SimGateway:
         self._wake_ns = None
         self._inbox.clear()
         self._told.clear()
-        self._heard.clear()
+        self.heartbeats.forget()
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
             owner.line.close_far("the gateway's connection was reset")
@@ -450,24 +454,21 @@ class SimGateway:
 
     # What it hears, and what others hear of it
 
-    def hear(self, report: LoadReport) -> None:
-        """Put a peer's report on our clock: it was measured half a round trip ago, as far as we can know."""
-        if self.core is None:
-            return
-        now_ns = self._agenda.now_ns
-        sender = self._around.gateways[report.gateway_id]
-        rtt_ns = self._around.network.round_trip_ns(self.region, sender.region)
-        generated_ns = max(0, now_ns - rtt_ns // 2)
-        self._heard.append(PeerObservation(report, generated_ns, now_ns, rtt_ns, rtt_ns))
-        if not self._around.heartbeat_batch_ns:
-            self._tell_heard(self._life)
-        elif len(self._heard) == 1:
-            self._agenda.after(self._around.heartbeat_batch_ns, self._tell_heard, self._life)
+    def _hear(self, arrived: Sequence[Arrival]) -> None:
+        """Put peers' reports on our clock: each was measured half a round trip ago, as far as we can know."""
+        if self.core is not None:
+            self.tell(PeersObserved(tuple(self._observation(report, at_ns) for at_ns, report in arrived)))
 
-    def _tell_heard(self, life: int) -> None:
-        if life == self._life and self._heard:
-            heard, self._heard = tuple(self._heard), []
-            self.tell(PeersObserved(heard))
+    def _observation(self, report: LoadReport, heard_ns: int) -> PeerObservation:
+        rtt_ns = self._round_trip_ns(report.gateway_id)
+        return PeerObservation(report, max(0, heard_ns - rtt_ns // 2), heard_ns, rtt_ns, rtt_ns)
+
+    def _round_trip_ns(self, peer: GatewayId) -> int:
+        rtt_ns = self._round_trips_ns.get(peer)
+        if rtt_ns is None:
+            rtt_ns = self._around.network.round_trip_ns(self.region, self._around.gateways[peer].region)
+            self._round_trips_ns[peer] = rtt_ns
+        return rtt_ns
 
     def peer_gone(self, gateway_id: GatewayId) -> None:
         self.tell(TargetLost(peer_target(gateway_id), "its connection was reset"))
@@ -483,7 +484,9 @@ class SimGateway:
                 self._send_heartbeat(other, report)
 
     def _send_heartbeat(self, other: SimGateway, report: LoadReport) -> None:
-        self._around.network.datagram(self.region, other.region, other.hear, report)
+        delay_ns = self._around.network.datagram_delay_ns(self.region, other.region)
+        if delay_ns is not None:
+            other.heartbeats.expect(report, self._agenda.now_ns + delay_ns)
 
     def _probe(self, life: int) -> None:
         if life != self._life:

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 import yaml
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from gateway.config import ConfigError
+from loadgen.figures import Figures
+from loadgen.page import sweep_page
+from loadgen.results import summary_table, write_results
+from loadgen.settings import pair, scalar, setting
 from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, endure
 from loadgen.simulator.checkers import Broken
-from loadgen.simulator.page import page_of, sweep_page
-from loadgen.simulator.results import Figures, document_of
-from loadgen.simulator.scenario import load_scenario
-from loadgen.simulator.sweep import Cell, all_done, grid, play
+from loadgen.simulator.ray_cluster import connected
+from loadgen.simulator.results import document_of
+from loadgen.simulator.scenario import Scenario, load_scenario
+from loadgen.simulator.sweep import Cell, Spread, all_done, all_done_on, grid, play
 from loadgen.simulator.world import World
 
 EXIT_FOUND = 1
 _CELLS_MAX = 4096
+_JOBS_PER_CORE = 2
 
 
 @click.command()
@@ -38,6 +43,7 @@ _CELLS_MAX = 4096
 @click.option("--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="Every combination of these values.")
 @click.option("--seed", type=int, help="Instead of the scenario's; with --chaos, the first of the seeds.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
+@click.option("--ray", metavar="ADDRESS", help="Play on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
 @click.option("--check", is_flag=True, help="Check every invariant after every event, and that all ends well.")
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole story of one run here.")
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
@@ -55,6 +61,7 @@ def sim(
     sweeps: tuple[str, ...],
     seed: int | None,
     jobs: int | None,
+    ray: str | None,
     check: bool,
     trace: Path | None,
     chaos: bool,
@@ -68,22 +75,28 @@ def sim(
     """
     if chaos == (scenario is not None):
         raise click.UsageError("give either a SCENARIO or --chaos")
+    if ray is not None and (jobs is not None or trace is not None):
+        raise click.UsageError(
+            "--ray goes with neither --jobs nor --trace: the cluster says how many, and keeps no story"
+        )
     processes = jobs or os.cpu_count() or 1
     try:
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + runs)
-            context.exit(_endure_all(seeds, processes, out, trace, first=first, as_json=as_json))
-        changes = dict(map(_setting, settings)) | ({} if seed is None else {"seed": seed})
+            with _spread_over(processes, ray) as spread:
+                context.exit(_endure_all(seeds, spread, out, trace, first=first, as_json=as_json))
+        changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
             _write_trace(scenario, changes, run_names, trace, check=check)
             return
-        axes = {key: tuple(map(_scalar, str(values).split(","))) for key, values in map(_pair, sweeps)}
+        axes = {key: tuple(map(scalar, str(values).split(","))) for key, values in map(pair, sweeps)}
         _play_all(
             scenario,
             changes,
             axes=axes,
             run_names=run_names,
             processes=processes,
+            ray=ray,
             out=out,
             check=check,
             as_json=as_json,
@@ -104,21 +117,20 @@ def _play_all(
     axes: Mapping[str, Sequence[object]],
     run_names: tuple[str, ...],
     processes: int,
+    ray: str | None,
     out: Path | None,
     check: bool,
     as_json: bool,
 ) -> None:
     variants = [dict(changes) | variant for variant in grid(axes)]
-    cells = [
-        Cell(scenario, variant, name, check) for variant in variants for name in _chosen(scenario, variant, run_names)
-    ]
-    if len(cells) > _CELLS_MAX:
-        raise click.UsageError(f"{len(cells)} runs are more than the {_CELLS_MAX} that one sweep may have")
-    done = _with_progress(cells, processes)
-    documents = [
-        document_of(load_scenario(scenario, variant), [done[_key(cell)] for cell in cells if cell.changes == variant])
-        for variant in variants
-    ]
+    loaded = [load_scenario(scenario, variant) for variant in variants]
+    chosen = [(each, name) for each in loaded for name in _chosen(each, run_names)]
+    if len(chosen) > _CELLS_MAX:
+        raise click.UsageError(f"{len(chosen)} runs are more than the {_CELLS_MAX} that one sweep may have")
+    cells = [Cell(number, each, name, check) for number, (each, name) in enumerate(chosen)]
+    with _spread_over(processes, ray) as spread:
+        done = _with_progress(cells, spread)
+    documents = [document_of(each, [done[cell.number] for cell in cells if cell.scenario is each]) for each in loaded]
     names = [", ".join(f"{key}={variant[key]}" for key in axes) for variant in variants]
     if out is not None:
         _write(out, names, documents)
@@ -128,19 +140,29 @@ def _play_all(
         _print(names, documents, out)
 
 
-def _chosen(scenario: Path, changes: Mapping[str, object], run_names: tuple[str, ...]) -> list[str]:
-    known = [run.name for run in load_scenario(scenario, changes).runs]
+def _chosen(scenario: Scenario, run_names: tuple[str, ...]) -> list[str]:
+    known = [run.name for run in scenario.runs]
     if unknown := [name for name in run_names if name not in known]:
         raise click.UsageError(f"no run named {', '.join(unknown)}; there are: {', '.join(known)}")
     return [name for name in known if not run_names or name in run_names]
 
 
-def _with_progress(cells: Sequence[Cell], processes: int) -> dict[str, Figures]:
+@contextmanager
+def _spread_over(processes: int, ray: str | None) -> Iterator[Spread]:
+    """Processes of this machine, or a cluster. Raises ConfigError where that cannot be had."""
+    if ray is None:
+        yield partial(all_done, processes=processes)
+        return
+    with connected(ray) as cluster:
+        yield partial(all_done_on, cluster, _JOBS_PER_CORE * cluster.cores)
+
+
+def _with_progress(cells: Sequence[Cell], spread: Spread) -> dict[int, Figures]:
     with _progress() as progress:
         task = progress.add_task("runs", total=len(cells))
-        done: dict[str, Figures] = {}
-        for cell, figures in all_done(play, cells, processes=processes):
-            done[_key(cell)] = figures
+        done: dict[int, Figures] = {}
+        for cell, figures in spread(play, cells):
+            done[cell.number] = figures
             progress.advance(task)
         return done
 
@@ -150,17 +172,13 @@ def _progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def _key(cell: Cell) -> str:
-    return json.dumps([sorted(cell.changes.items(), key=lambda item: item[0]), cell.run_name], default=str)
-
-
 def _write(out: Path, names: Sequence[str], documents: Sequence[Figures]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if len(documents) == 1:
-        _write_one(out, documents[0])
+        write_results(out, documents[0])
         return
     for number, document in enumerate(documents):
-        _write_one(out / f"{number:03}", document)
+        write_results(out / f"{number:03}", document)
     (out / "sweep.json").write_text(json.dumps(_sweep_document(names, documents), indent=2) + "\n")
     title = f"{documents[0]['scenario']}: {len(documents)} variants"
     cells = [
@@ -169,47 +187,29 @@ def _write(out: Path, names: Sequence[str], documents: Sequence[Figures]) -> Non
     (out / "report.html").write_text(sweep_page(title, cells), encoding="utf-8")
 
 
-def _write_one(folder: Path, document: Figures) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(document, indent=2) + "\n")
-    (folder / "report.html").write_text(page_of(document), encoding="utf-8")
-
-
 def _sweep_document(names: Sequence[str], documents: Sequence[Figures]) -> Figures:
     return {"cells": [{"variant": name, **document} for name, document in zip(names, documents, strict=True)]}
 
 
 def _print(names: Sequence[str], documents: Sequence[Figures], out: Path | None) -> None:
-    table = Table(title=documents[0]["scenario"], title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    columns = ("run", "req/s", "tok/s", "TTFT p50", "p90", "end p50", "hits", "away", "failed", "open")
-    for number, title in enumerate(columns):
-        table.add_column(title, justify="right" if number else "left", no_wrap=True, min_width=len(title))
-    for name, document in zip(names, documents, strict=True):
-        for run in document["runs"]:
-            table.add_row(*_cells(f"{name} {run['name']}".strip(), run["total"]))
+    rows = (
+        (f"{name} {run['name']}".strip(), run["total"])
+        for name, document in zip(names, documents, strict=True)
+        for run in document["runs"]
+    )
     console = Console()
-    console.print(table)
+    console.print(summary_table(documents[0]["scenario"], rows))
     console.print(f"digest {documents[0]['digest']}" if len(documents) == 1 else f"{len(documents)} variants")
     if out is not None:
         console.print(f"Results and report: {out}", soft_wrap=True)
-
-
-def _cells(name: str, total: Figures) -> tuple[str, ...]:
-    ttft, duration = total["ttft_ms"] or {}, total["duration_ms"] or {}
-    seconds = [f"{value / 1000:.2f}" if value is not None else "–" for value in
-               (ttft.get("p50"), ttft.get("p90"), duration.get("p50"))]  # fmt: skip
-    shares = [f"{value:.1%}" if value is not None else "–" for value in
-              (total["prefix_hit_rate"], total["forwarded_share"])]  # fmt: skip
-    rates = f"{total['requests_per_s']:.1f}", f"{total['tokens_per_s']:.0f}"
-    return name, *rates, *seconds, *shares, str(total["failed"]), str(total["unfinished"])
 
 
 def _write_trace(
     scenario: Path, changes: Mapping[str, object], run_names: tuple[str, ...], trace: Path, *, check: bool
 ) -> None:
     """Play one run and write down every line of it, also of one that breaks."""
-    name = _chosen(scenario, changes, run_names)[0]
     loaded = load_scenario(scenario, changes)
+    name = _chosen(loaded, run_names)[0]
     run = next(run for run in loaded.runs if run.name == name)
     with trace.open("w", encoding="utf-8") as file:
         world = World(loaded, run, every_invariant=check, on_line=file.write)
@@ -219,35 +219,11 @@ def _write_trace(
     click.echo(f"digest {world.chronicle.digest()}")
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise click.UsageError(f"{text!r} is not KEY=VALUE")
-    return key, value
-
-
-def _setting(text: str) -> tuple[str, object]:
-    key, value = _pair(text)
-    return key, _scalar(value)
-
-
-def _scalar(text: str) -> object:
-    """A number is a number, as in the file; `on` and `off` are words."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None if text == "null" else text
-
-
 # Chaos
 
 
 def _endure_all(
-    seeds: range, processes: int, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
+    seeds: range, spread: Spread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
 ) -> int:
     """Returns the exit code: 1 if any seed found anything."""
     if trace is not None:
@@ -256,7 +232,7 @@ def _endure_all(
     ordeals: list[Ordeal] = []
     with _progress() as progress:
         task = progress.add_task("seeds", total=len(seeds))
-        for _, outcome in all_done(endure, seeds, processes=processes):
+        for _, outcome in spread(endure, seeds):
             progress.advance(task)
             if isinstance(outcome, Ordeal):
                 ordeals.append(outcome)

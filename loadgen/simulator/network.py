@@ -171,9 +171,15 @@ class Network:
 
     def datagram(self, sender: RegionName, receiver: RegionName, action: Action, *details: Any) -> None:
         """Something that is not worth sending again: a cut or a loss swallows it."""
+        delay_ns = self.datagram_delay_ns(sender, receiver)
+        if delay_ns is not None:
+            self._agenda.after(delay_ns, action, *details)
+
+    def datagram_delay_ns(self, sender: RegionName, receiver: RegionName) -> int | None:
+        """How long one that is sent now takes; None if it is swallowed."""
         if (sender, receiver) in self._cuts or self._chance(self._config.loss_share):
-            return
-        self._agenda.after(self._delay_ns(sender, receiver), action, *details)
+            return None
+        return self._delay_ns(sender, receiver)
 
     # What faults do
 

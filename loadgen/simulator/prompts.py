@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from xxhash import xxh3_64_intdigest
 
 from loadgen.engine.tokens import TOKEN_BYTES
+from loadgen.passages import Passage
 
 _HASH = struct.Struct(">Q")
 
@@ -51,6 +52,13 @@ class Prompt:
 def empty_prompt(model: str, tenant: str, block_bytes: int) -> Prompt:
     """Nothing said yet; what one tenant says to one model is told apart from everything else."""
     return Prompt(block_bytes, (), b"", xxh3_64_intdigest(f"{len(model)}:{model}{tenant}".encode()))
+
+
+def passage_prompt(empty: Prompt, passage: Passage) -> Prompt:
+    """The passage as a prompt; of its text only the end is made."""
+    unit_tokens = empty.block_bytes // TOKEN_BYTES
+    names = passage.names(unit_tokens, empty.seed)
+    return Prompt(empty.block_bytes, names, passage.text(len(names) * unit_tokens).encode(), empty.seed)
 
 
 def reply_text(request_id: str, tokens: int) -> bytes:

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -40,14 +41,20 @@ from gateway.core.vocabulary import (
 from gateway.policy_file import Places, PolicyDocument, TenantSection
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
+from loadgen.questions import Questions, parse_questions
 from loadgen.round_trips import parse_round_trips
 from loadgen.simulator.faults import Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
+from loadgen.traces.files import Draw, TraceError, guessed_format, opened, read_trace
+from loadgen.traces.rates import Points, fitted, parse_rates
+from loadgen.traces.replay import Group, Pace, Replay, ReplayConfig
+from loadgen.traces.rows import RowFault, Trace, TraceFormat
 from loadgen.workload import (
     BurstConfig,
     Bursts,
     MixedWorkload,
     MultiTurnWorkload,
+    OneUser,
     RateCurve,
     TreeConfig,
     TreeOfThoughts,
@@ -71,6 +78,15 @@ _Count = Annotated[int, Strict(), Field(ge=1)]
 _CountOrNone = Annotated[int, Strict(), Field(ge=0)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Positive = Annotated[float, Field(gt=0)]
+
+
+def _beside_the_scenario(given: object, info: ValidationInfo) -> object:
+    """A whole path, whoever reads the file later."""
+    folder = info.context if isinstance(info.context, Path) else Path()
+    return str(folder / given) if isinstance(given, str) else given
+
+
+_File = Annotated[str, BeforeValidator(_beside_the_scenario)]
 
 
 def _is_preset(name: str) -> str:
@@ -98,11 +114,13 @@ class System(StrEnum):
     GLOBAL_ROUND_ROBIN = "global_round_robin"
     GLOBAL_LEAST_LOAD = "global_least_load"
     GLOBAL_CONSISTENT_HASH = "global_consistent_hash"
+    GLOBAL_SGLANG = "global_sglang"
+    GKE = "gke"
 
     @property
     def is_global(self) -> bool:
         """One gateway, in the balancer's region, in front of every replica."""
-        return self in (System.GLOBAL_ROUND_ROBIN, System.GLOBAL_LEAST_LOAD, System.GLOBAL_CONSISTENT_HASH)
+        return self.value.startswith("global_")
 
 
 def _global(policy: str) -> dict[str, Any]:
@@ -116,8 +134,14 @@ SYSTEMS: dict[System, dict[str, Any]] = {
     System.GLOBAL_ROUND_ROBIN: _global("round_robin"),
     System.GLOBAL_LEAST_LOAD: _global("least_load"),
     System.GLOBAL_CONSISTENT_HASH: _global("consistent_hash"),
+    System.GLOBAL_SGLANG: _global("cache_aware"),
+    System.GKE: {
+        "placement": {"policy": "nearest_region"},
+        "pushing": {"mode": "outstanding", "outstanding_max": 24},
+    },
 }
-"""SkyWalker's own configurations and the baselines of its §5.1, which push blindly from one place."""
+"""SkyWalker's own configurations and the baselines of its §5.1. Those from one place push blindly; the multi-cluster
+gateway fills each region up to its capacity, then the next one, and pushes blindly once all are full."""
 
 
 class RunSection(CoreFile):
@@ -193,6 +217,49 @@ class MixtureSection(_Section):
     weight: _Positive = 1.0
 
 
+class TraceSection(_Section):
+    """What was recorded somewhere, asked again; see ReplayConfig."""
+
+    file: _File
+    """Beside the scenario, or a whole path."""
+    format: TraceFormat | None = None
+    """What the file looks like, if its first line does not say it."""
+    rates: _File | None = None
+    """For ServeGen's clients: a file with their rates by hour of the day."""
+    rate_scale: _Positive = 1.0
+    """For ServeGen's clients: how many requests, of those that they sent."""
+    speed: _Positive = 1.0
+    from_: _Moment = Field(default=0, alias="from")
+    until: _Duration | None = None
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    requests_max: _Count | None = None
+    input_tokens_max: _Count | None = None
+    output_tokens_max: _Count | None = None
+    scale_tokens: _Positive = 1.0
+    pause_max: _Duration | None = None
+    pace: Pace = Pace.ANSWERS
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.until is not None and self.until <= self.from_:
+            raise ValueError("`until` should be later than `from`")
+        return self
+
+    def as_config(self) -> ReplayConfig:
+        return ReplayConfig(
+            self.speed,
+            self.from_ / _SECOND_NS,
+            None if self.until is None else self.until / _SECOND_NS,
+            self.sample,
+            self.requests_max,
+            self.input_tokens_max,
+            self.output_tokens_max,
+            self.scale_tokens,
+            None if self.pause_max is None else self.pause_max / _SECOND_NS,
+            self.pace,
+        )
+
+
 class WorkloadSection(_Section):
     """One kind of programs: exactly one of these."""
 
@@ -200,12 +267,23 @@ class WorkloadSection(_Section):
     tree: TreeConfig | None = None
     bursts: BurstConfig | None = None
     mixture: tuple[MixtureSection, ...] | None = None
+    trace: TraceSection | None = None
+    questions: _File | None = None
+    """A file of them, beside the scenario, for a tree or for conversations."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
-            raise ValueError(f"should hold one of {', '.join(type(self).model_fields)}")
+        kinds = [name for name in type(self).model_fields if name != "questions"]
+        if sum(getattr(self, name) is not None for name in kinds) != 1:
+            raise ValueError(f"should hold one of {', '.join(kinds)}")
+        if self.questions is not None and self.tree is None and self.conversations is None:
+            raise ValueError("questions: only a tree or conversations ask them")
         return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Can be part of a mixture."""
+        return self.mixture is None and self.trace is None
 
 
 class DiurnalSection(_Section):
@@ -217,6 +295,49 @@ class DiurnalSection(_Section):
     """How far this region's clock is ahead of the run's."""
 
 
+class RatesSection(_Section):
+    """A rate that was recorded over days, fitted to this run."""
+
+    file: str | Annotated[tuple[tuple[float, Annotated[float, Field(ge=0)]], ...], Field(min_length=2)]
+    """A CSV beside the scenario, or the points themselves, in hours and requests."""
+    day: _Duration
+    """How long a day of 24 hours takes here."""
+    peak: _Positive | None = None
+    """Requests a second at the highest point, or ..."""
+    mean: _Positive | None = None
+    """... on average."""
+    from_hours: Annotated[float, Field(ge=0)] = 0.0
+    """Where in the recorded time the run begins."""
+    shift_hours: float = 0.0
+    """How far this region's clock is ahead of the recorded one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_file(cls, given: Any, info: ValidationInfo) -> Any:
+        """A file's name becomes its content, so that a scenario is one value."""
+        if isinstance(given, dict) and isinstance(given.get("file"), str):
+            folder = info.context if isinstance(info.context, Path) else Path()
+            return given | {"file": _rates_in(folder / given["file"])}
+        return given
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.peak is None) == (self.mean is None):
+            raise ValueError("should hold one of peak, mean")
+        return self
+
+    def as_curve(self) -> RateCurve:
+        assert not isinstance(self.file, str), "files are read with the scenario"
+        return fitted(
+            self.file,
+            day_s=self.day / _SECOND_NS,
+            from_hours=self.from_hours,
+            shift_hours=self.shift_hours,
+            peak=self.peak,
+            mean=self.mean,
+        )
+
+
 class ArrivalsSection(_Section):
     """Open loop: users come at a rate, each with one program, however slowly answers come."""
 
@@ -225,19 +346,28 @@ class ArrivalsSection(_Section):
     curve: tuple[tuple[_Moment, Annotated[float, Field(ge=0)]], ...] | None = None
     """Points of time and rate."""
     diurnal: DiurnalSection | None = None
+    recorded: RatesSection | None = None
     variation: Annotated[float, Field(ge=0)] = 1.0
     """Of the gaps: 1 is a Poisson process, more is burstier."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(each is not None for each in (self.rate, self.curve, self.diurnal)) != 1:
-            raise ValueError("should hold one of rate, curve, diurnal")
+        if sum(each is not None for each in (self.rate, self.curve, self.diurnal, self.recorded)) != 1:
+            raise ValueError("should hold one of rate, curve, diurnal, recorded")
         times = [at_ns for at_ns, _ in self.curve or ()]
         if times != sorted(set(times)):
             raise ValueError("the points of a curve should be in order of time")
         return self
 
+    @property
+    def shift_hours(self) -> float:
+        """How far the curve was moved in time to stand for this region."""
+        curve = self.diurnal or self.recorded
+        return curve.shift_hours if curve is not None else 0.0
+
     def as_curve(self) -> RateCurve:
+        if self.recorded is not None:
+            return self.recorded.as_curve()
         if self.diurnal is not None:
             day = self.diurnal
             return diurnal(peak=day.peak, trough=day.trough, day_s=day.day / _SECOND_NS, shift_hours=day.shift_hours)
@@ -248,7 +378,8 @@ class ArrivalsSection(_Section):
 
 
 class ClientsSection(_Section):
-    """Users in one region who ask for the same kind of things: so many at a time, or as they arrive."""
+    """Users in one region who ask for the same kind of things: so many at a time, as they arrive, or, with neither, as
+    a trace says."""
 
     region: str
     workload: str
@@ -259,12 +390,26 @@ class ClientsSection(_Section):
     """Some leave before their answer is whole: this long after they asked, ..."""
     impatient_share: _Share = 0.0
     """... and so many of them."""
+    one_user: bool = False
+    """They are one user who does so many things at once."""
+    weight: _Positive = 1.0
+    """Which share of a trace's sessions is theirs, beside others who replay it."""
+    shift: _Moment = 0
+    """They come so much earlier than their trace says; what falls before its beginning comes at its end."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if (self.clients is None) == (self.arrivals is None):
+        if self.clients is not None and self.arrivals is not None:
             raise ValueError("should hold one of clients, arrivals")
+        if self.one_user and self.is_recorded:
+            raise ValueError("one_user: a trace says itself who asks")
+        if self.shift and not self.is_recorded:
+            raise ValueError("shift: only a trace that is replayed at its own times can be shifted")
         return self
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.clients is None and self.arrivals is None
 
 
 class FaultSection(_Section):
@@ -353,9 +498,15 @@ class Scenario(_Section):
                 yield f"clients[{number}].region: there is no region {clients.region!r}"
             if clients.workload not in self.workloads:
                 yield f"clients[{number}].workload: there is no workload {clients.workload!r}"
+            elif clients.is_recorded and self.workloads[clients.workload].trace is None:
+                yield f"clients[{number}]: should hold one of clients, arrivals: only a trace knows its own times"
         for name, workload in self.workloads.items():
+            if workload.trace is not None:
+                yield from self._trace_faults(name, workload.trace)
+            if workload.questions is not None:
+                yield from self._question_faults(name, workload.questions)
             for part in workload.mixture or ():
-                if part.workload not in self.workloads or self.workloads[part.workload].mixture is not None:
+                if part.workload not in self.workloads or not self.workloads[part.workload].is_plain:
                     yield f"workloads.{name}.mixture: there is no plain workload {part.workload!r}"
         for name, region in self.regions.items():
             for adopted in region.adopted:
@@ -367,6 +518,19 @@ class Scenario(_Section):
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"runs: two are called {name!r}"
         yield from self._target_faults()
+
+    def _trace_faults(self, name: str, trace: TraceSection) -> Iterator[str]:
+        try:
+            trace.format or guessed_format(Path(trace.file))
+        except TraceError as error:
+            yield f"workloads.{name}.trace.file: {error}"
+
+    def _question_faults(self, name: str, file: str) -> Iterator[str]:
+        try:
+            if not questions_in(file).asked:
+                yield f"workloads.{name}.questions: {Path(file).name} holds none"
+        except TraceError as error:
+            yield f"workloads.{name}.questions: {error}"
 
     def _target_faults(self) -> Iterator[str]:
         replicas = {str(spec.replica_id) for specs in self.fleet().values() for spec, _ in specs}
@@ -432,9 +596,12 @@ class Scenario(_Section):
         return replace(engine, sequences_max=slots, queued_requests_max=self.queued_requests_max)
 
     def policy_of(self, region: str) -> ResidencyPolicy:
+        return self.policy_document(region).policy()
+
+    def policy_document(self, region: str) -> PolicyDocument:
         section = self.regions[region]
         everywhere = Places(jurisdictions=tuple(sorted({each.jurisdiction for each in self.regions.values()})))
-        document = PolicyDocument(
+        return PolicyDocument(
             version=1,
             region=region,
             jurisdiction=section.jurisdiction,
@@ -442,19 +609,41 @@ class Scenario(_Section):
             accept=section.accept or everywhere,
             tenants=section.tenants,
         )
-        return document.policy()
 
     def workload(self, name: str) -> Workload:
         section = self.workloads[name]
+        questions = questions_in(section.questions).asked if section.questions is not None else ()
         if section.conversations is not None:
-            return MultiTurnWorkload(section.conversations, seed=self.seed)
+            return MultiTurnWorkload(section.conversations, seed=self.seed, questions=questions)
         if section.tree is not None:
-            return TreeOfThoughts(section.tree, seed=self.seed)
+            return TreeOfThoughts(section.tree, seed=self.seed, questions=questions)
         if section.bursts is not None:
             return Bursts(section.bursts, seed=self.seed)
-        assert section.mixture is not None
+        assert section.mixture is not None, "who replays a trace is told apart by `workload_of`"
         parts = [(part.weight, self.workload(part.workload)) for part in section.mixture]
         return MixedWorkload(parts, seed=self.seed)
+
+    def workload_of(self, number: int) -> Workload:
+        """What these clients ask for. Raises ConfigError if a trace cannot be read, or holds nothing for them."""
+        clients = self.clients[number]
+        if self.workloads[clients.workload].trace is None:
+            workload = self.workload(clients.workload)
+        else:
+            together = [n for n, each in enumerate(self.clients) if each.workload == clients.workload]
+            part = self.replay(clients.workload).of_group(together.index(number))
+            if not part.requests and not clients.is_recorded:
+                raise ConfigError(f"clients[{number}]: nothing of the trace {clients.workload!r} is left for them")
+            workload = part
+        return OneUser(workload, f"user-{number}") if clients.one_user else workload
+
+    def replay(self, name: str) -> Replay:
+        """A trace, shared out among all clients who replay it. Raises ConfigError if it cannot be read."""
+        section = self.workloads[name].trace
+        assert section is not None, f"{name} is no trace"
+        groups = (
+            Group(each.region, each.weight, each.shift / _SECOND_NS) for each in self.clients if each.workload == name
+        )
+        return _replay_in(section, self.seed, tuple(groups))
 
     def tenants(self) -> list[TenantName]:
         return list(dict.fromkeys(TenantName(clients.tenant) for clients in self.clients))
@@ -499,6 +688,55 @@ def _shared_out(
     replicas: list[tuple[ReplicaSpec, EngineConfig]], count: int
 ) -> list[list[tuple[ReplicaSpec, EngineConfig]]]:
     return [replicas[number::count] for number in range(count)]
+
+
+def _replay_in(section: TraceSection, seed: int, groups: tuple[Group, ...]) -> Replay:
+    path, config = Path(section.file), section.as_config()
+    rates = Path(section.rates) if section.rates is not None else None
+    try:
+        trace_format = section.format or guessed_format(path)
+        is_drawn = trace_format is TraceFormat.SERVEGEN
+        draw = Draw(rates, seed, config.from_s, config.until_s, section.rate_scale) if is_drawn else None
+        changed_ns = path.stat().st_mtime_ns
+        return _replay_as_of(path, trace_format, draw, changed_ns, config=config, seed=seed, groups=groups)
+    except OSError as error:
+        raise ConfigError(f"{path.name} cannot be read: {error.strerror}") from error
+    except TraceError as error:
+        raise ConfigError(str(error)) from error
+
+
+@lru_cache(maxsize=8)
+def _replay_as_of(
+    path: Path,
+    trace_format: TraceFormat,
+    draw: Draw | None,
+    changed_ns: int,
+    *,
+    config: ReplayConfig,
+    seed: int,
+    groups: tuple[Group, ...],
+) -> Replay:
+    return Replay(_trace_as_of(path, trace_format, draw, changed_ns), config, seed=seed, groups=groups)
+
+
+@lru_cache(maxsize=4)
+def _trace_as_of(path: Path, trace_format: TraceFormat, draw: Draw | None, _changed_ns: int) -> Trace:
+    """Read once for all runs of a process, until it changes."""
+    return read_trace(path, trace_format, draw=draw)
+
+
+def questions_in(file: str) -> Questions:
+    """Raises TraceError if the file cannot be read."""
+    with opened(Path(file)) as lines:
+        return parse_questions(lines)
+
+
+def _rates_in(path: Path) -> Points:
+    try:
+        with opened(path) as lines:
+            return parse_rates(lines)
+    except (TraceError, RowFault) as error:
+        raise ValueError(f"file: {path.name}: {error}") from error
 
 
 def _pairs_in(path: Path) -> list[tuple[str, str, str]]:

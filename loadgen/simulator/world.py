@@ -154,6 +154,9 @@ class World:
         if self._run.system.is_global:
             fleet = self._as_one(fleet)
         places = {gateway_id: self._scenario.place(_region_of(gateway_id)) for gateway_id in fleet}
+        config = self._run.as_config()
+        if not self.watch.is_thorough:  # nobody reads what else a decision considered
+            config = replace(config, placement=replace(config.placement, considered_max=0))
         seeds = self._rng("cores")
         for gateway_id, owned in fleet.items():
             peers = tuple(PeerSpec(other, place) for other, place in places.items() if other != gateway_id)
@@ -163,7 +166,7 @@ class World:
                 tuple(replica for replica, _ in owned),
                 peers,
                 self._scenario.policy_of(_region_of(gateway_id)),
-                self._run.as_config(),
+                config,
             )
             self._gateways[gateway_id] = SimGateway(spec, self._around, seed=seeds.randrange(2**32))
 
@@ -220,9 +223,7 @@ class World:
             section.patience,
             section.impatient_share,
         )
-        return ClientGroup(
-            config, self._scenario.workload(section.workload), self._town, self._rng(f"clients {number}")
-        )
+        return ClientGroup(config, self._scenario.workload_of(number), self._town, self._rng(f"clients {number}"))
 
     # Playing
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +15,8 @@ from aiohttp import web
 
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
 JSON_HEADERS = {"content-type": "application/json"}
+_KNOCKS = 4
+"""More than a queue for none holds."""
 
 
 def event(document: object) -> bytes:
@@ -188,6 +192,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.url = ""
+        self.port = 0
         self.scripts: deque[Script] = deque([stream(*GOOD_STREAM)])
         self.received: list[Received] = []
         self.arrived = Tally()
@@ -195,6 +200,8 @@ class FakeEngine:
         """Requests whose client left before the script was through."""
         self.connections: set[int] = set()
         """The client's port for each connection seen."""
+        self.playing = 0
+        """Requests whose script is not through yet, and whose client is still there."""
         self.running = 0
         self.waiting = 0
         self.probed = Tally()
@@ -212,12 +219,27 @@ class FakeEngine:
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", port)
-            await site.start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self._runner, self._listening = runner, socket.create_server(("127.0.0.1", port))
+            await web.SockSite(runner, self._listening).start()
+            self.port = self._listening.getsockname()[1]
+            self.url = f"http://127.0.0.1:{self.port}"
             yield self
         finally:
             await runner.cleanup()
+
+    @asynccontextmanager
+    async def accepting_nobody(self) -> AsyncIterator[None]:
+        """Connections that are open go on; a new one never gets past its first packet."""
+        asyncio.get_running_loop().remove_reader(self._listening.fileno())
+        again = socket.socket(fileno=os.dup(self._listening.fileno()))
+        again.listen(0)
+        knocking = [_knock(self.port) for _ in range(_KNOCKS)]
+        try:
+            yield
+        finally:
+            for each in knocking:
+                each.close()
+            await web.SockSite(self._runner, again).start()
 
     def plays(self, *scripts: Script) -> None:
         self.scripts = deque(scripts)
@@ -230,7 +252,11 @@ class FakeEngine:
         self.connections.add(request.transport.get_extra_info("peername")[1])
         script = self.scripts.popleft() if len(self.scripts) > 1 else self.scripts[0]
         self.arrived.add()
-        return await self._play(script, Exchange(request, received))
+        self.playing += 1
+        try:
+            return await self._play(script, Exchange(request, received))
+        finally:
+            self.playing -= 1
 
     async def _probe(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/health":
@@ -250,6 +276,14 @@ class FakeEngine:
             self.aborted.add()
             raise
         return exchange.response or web.Response(status=500)
+
+
+def _knock(port: int) -> socket.socket:
+    """Takes a place in a queue of connections that nobody accepts, or waits for one."""
+    knocking = socket.socket()
+    knocking.setblocking(False)
+    knocking.connect_ex(("127.0.0.1", port))
+    return knocking
 
 
 def metrics_page(running: int, waiting: int) -> str:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -18,75 +14,9 @@ import yaml
 
 from gateway.core.vocabulary import Place
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
-from tests.support.core import EU, MODEL, US
-from tests.support.gateways import ask, until, write_policy
-
-READY = re.compile(
-    r"^ready: gateway \S+ in \S+ \(\S+\), clients (?P<http>\S+), admin (?P<admin>\S+), peers (?P<peers>\S+)$"
-)
-
-
-def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine, **more: object) -> Path:
-    path = folder / f"{gateway_id}.yaml"
-    document = {
-        "gateway": gateway_id,
-        "region": place.region,
-        "jurisdiction": place.jurisdiction,
-        "policy": str(write_policy(folder, place)),
-        "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
-        "logging": {"level": "debug"},
-        "replicas": [{"id": f"{gateway_id}-r0", "url": engine.url, "models": [MODEL]}],
-        **more,
-    }
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
-@dataclass
-class Process:
-    process: asyncio.subprocess.Process
-    log_lines: list[dict[str, object]] = field(default_factory=list)
-    http_url: str = ""
-    admin_url: str = ""
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    async def read_log(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            self.log_lines.append(json.loads(line))
-
-    async def until_logged(self, event: str, **fields: object) -> None:
-        def is_meant(line: dict[str, object]) -> bool:
-            return line["event"] == event and all(line.get(name) == value for name, value in fields.items())
-
-        await until(lambda: any(is_meant(line) for line in self.log_lines))
-
-
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "nightside", "gateway", *map(str, arguments)]
-
-
-@asynccontextmanager
-async def gateway_process(file: Path) -> AsyncIterator[Process]:
-    """A running gateway that has said it is ready. Killed at the end if it has not gone by itself."""
-    process = await asyncio.create_subprocess_exec(
-        *command("run", file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    running = Process(process)
-    assert process.stdout is not None
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(running.read_log())
-        try:
-            match = READY.match((await process.stdout.readline()).decode().strip())
-            assert match is not None, "the first line says where the gateway is reached"
-            running.http_url, running.admin_url = match["http"], match["admin"]
-            yield running
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+from tests.support.core import EU, US
+from tests.support.gateways import ask, write_policy
+from tests.support.processes import Process, command, gateway_process, region_file
 
 
 @pytest.fixture

@@ -19,9 +19,7 @@ from gateway.main import GatewayHandle, serve_gateway
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token
 from tests.support.core import MS, SECOND, US
 from tests.support.gateways import ask, free_replicas, region_config, until, write_policy
-
-PATH = "/v1/chat/completions"
-BODY = b'{"model": "llama", "messages": [{"role": "user", "content": "hi"}], "stream": true}'
+from tests.support.wire import CHAT_BODY, CHAT_PATH, Wire, wire
 
 
 @pytest.fixture
@@ -56,48 +54,6 @@ async def serving(
         yield gateway
 
 
-class Wire:
-    """A client that says exactly what a test wants."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, data: bytes | str) -> None:
-        self.writer.write(data.encode() if isinstance(data, str) else data)
-
-    def post(self, *headers: str) -> None:
-        lines = [f"POST {PATH} HTTP/1.1", "host: x", f"content-length: {len(BODY)}", *headers]
-        self.send("\r\n".join([*lines, "", ""]).encode() + BODY)
-
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
-        return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
-
-    async def refusal(self) -> tuple[int, str]:
-        status, headers, body = await self.answer()
-        assert headers["content-type"] == "application/json"
-        code: str = json.loads(body)["error"]["code"]
-        return status, code
-
-    async def is_closed(self) -> bool:
-        try:
-            return await self.reader.read() == b""
-        except ConnectionResetError:
-            return True
-
-
-@asynccontextmanager
-async def wire(gateway: GatewayHandle, unread_bytes_max: int = 2**16) -> AsyncIterator[Wire]:
-    address = gateway.http_address
-    reader, writer = await asyncio.open_connection(address.host, address.port, limit=unread_bytes_max)
-    try:
-        yield Wire(reader, writer)
-    finally:
-        writer.transport.abort()
-
-
 async def refused(response: aiohttp.ClientResponse) -> tuple[int, str]:
     error = (await response.json())["error"]
     return response.status, error["code"]
@@ -120,7 +76,7 @@ class TestBodies:
                 yield b" " * 500
 
         async with serving(tmp_path, engine, body_max_bytes=1000) as gateway:
-            async with session.post(gateway.http_url + PATH, data=endless()) as response:
+            async with session.post(gateway.http_url + CHAT_PATH, data=endless()) as response:
                 assert await refused(response) == (413, "body_too_large")
 
     async def test_all_bodies_together(
@@ -149,7 +105,7 @@ class TestBodies:
 
     async def test_one_that_takes_too_long(self, tmp_path: Path, engine: FakeEngine) -> None:
         async with serving(tmp_path, engine, client_stall_ns=20 * MS) as gateway, wire(gateway) as client:
-            client.send(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{")
+            client.send(f"POST {CHAT_PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{")
             assert await client.refusal() == (408, "body_timeout")
 
     async def test_prompt_blocks_that_are_compared(
@@ -191,7 +147,7 @@ class TestHeaders:
 
     async def test_all_of_them_piece_by_piece(self, tmp_path: Path, engine: FakeEngine) -> None:
         async with serving(tmp_path, engine, headers_max_bytes=2000) as gateway, wire(gateway) as client:
-            client.send(f"POST {PATH} HTTP/1.1\r\n")
+            client.send(f"POST {CHAT_PATH} HTTP/1.1\r\n")
             for number in range(30):
                 client.send(f"x-{number}: {'y' * 100}\r\n")
                 await client.writer.drain()
@@ -206,7 +162,7 @@ class TestHeaders:
             if first:
                 client.send(first)
                 assert (await client.answer())[0] == 200
-            client.send(f"POST {PATH} HTTP/1.1\r\nx-slow: ")
+            client.send(f"POST {CHAT_PATH} HTTP/1.1\r\nx-slow: ")
             dripping = asyncio.get_running_loop().create_task(self.drip(client))
             assert await client.refusal() == (408, "headers_timeout")
             assert await client.is_closed()
@@ -221,10 +177,10 @@ class TestHeaders:
         go_on = asyncio.Event()
         engine.plays(stream_until(go_on, (ROLE, token("x")), (STOP, DONE)))
         async with serving(tmp_path, engine, headers_wait_ns=300 * MS) as gateway, wire(gateway) as client:
-            for line in (f"POST {PATH} HTTP/1.1", "host: x", "x-more: y", f"content-length: {len(BODY)}"):
+            for line in (f"POST {CHAT_PATH} HTTP/1.1", "host: x", "x-more: y", f"content-length: {len(CHAT_BODY)}"):
                 client.send(f"{line}\r\n")
                 await asyncio.sleep(0.001)
-            client.send(b"\r\n" + BODY)
+            client.send(b"\r\n" + CHAT_BODY)
             assert (await client.reader.readline()).split()[1] == b"200"
             await asyncio.sleep(0.4)
             go_on.set()
@@ -315,7 +271,7 @@ class TestWaiting:
 
     async def status(self, session: aiohttp.ClientSession, gateway: GatewayHandle, tenant: str) -> tuple[int, str]:
         headers = {"x-nightside-tenant": tenant}
-        async with session.post(gateway.http_url + PATH, data=BODY, headers=headers) as response:
+        async with session.post(gateway.http_url + CHAT_PATH, data=CHAT_BODY, headers=headers) as response:
             await response.read()
             return (200, "") if response.status == 200 else await refused(response)
 

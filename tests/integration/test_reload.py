@@ -17,9 +17,9 @@ from gateway.config import read_region_file
 from gateway.core.vocabulary import GatewayId
 from gateway.main import GatewayHandle, serve_gateway
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
-from tests.integration.test_gateway_process import gateway_process, region_file
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, until, usable_peers, write_policy
+from tests.support.processes import gateway_process, region_file
 
 WHOLE = b"".join(GOOD_STREAM)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.simulator.results import Figures, figures_of
+from loadgen.figures import Figures
+from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.world import World
 

@@ -91,11 +91,11 @@ async def run_until_interrupted(mailbox: Mailbox, attempt: int, during: Callable
     """A leg that would run for ever, and what happens while it does."""
     scope = mailbox.leg_scope(attempt)
     try:
-        async with scope:
+        with scope:
             during()
             await asyncio.Event().wait()
     except TimeoutError:
-        return scope.expired()
+        return scope.is_expired
     raise AssertionError("a leg without an end has ended")
 
 
@@ -226,7 +226,7 @@ class TestInterrupting:
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             await mailbox.next()
-            async with mailbox.leg_scope(2):
+            with mailbox.leg_scope(2):
                 mailbox.deliver(StopLeg(R1, 1, ""))
                 for _ in range(5):
                     await asyncio.sleep(0)
@@ -239,7 +239,7 @@ class TestInterrupting:
             with driver.open_mailbox(R1) as mailbox:
                 arrive(driver)
                 await mailbox.next()
-                async with mailbox.leg_scope(1):
+                with mailbox.leg_scope(1):
                     entered.set()
                     await asyncio.Event().wait()
 

@@ -14,13 +14,15 @@ from aiohttp import web
 
 from gateway.clock import Clock
 from gateway.core.vocabulary import ModelName, RegionName
-from loadgen.live_runner import ClientGroup, LiveRunner, LoadPlan
+from loadgen.live_client import Api, Dialect
+from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan, OpenLoop
 from loadgen.report import RequestEnd, RequestRecord
-from loadgen.workload import MultiTurnWorkload, Spread, WorkloadConfig
+from loadgen.workload import MultiTurnWorkload, Program, Spread, Step, WorkloadConfig
 
 US = RegionName("us-east-1")
 EU = RegionName("eu-west-1")
 MODEL = ModelName("any-model")
+CHAT = Dialect(MODEL)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -64,6 +66,7 @@ async def send(request: web.Request, *pieces: bytes, region: str = US, status: i
 async def serving(handler: Handler) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", handler)
+    app.router.add_post("/v1/completions", handler)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     try:
@@ -74,13 +77,24 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def plan_for(url: str, *, load_s: float = 0.1, drain_s: float = 5.0, clients: int = 1, **rest: Any) -> LoadPlan:
-    groups = (ClientGroup(US, url, clients),)
-    return LoadPlan(groups, MODEL, load_s, drain_s, ramp_s=0.0, pause_after_failure_s=0.01, **rest)
+def plan_for(
+    url: str,
+    *,
+    load_s: float = 0.1,
+    drain_s: float = 5.0,
+    clients: int = 1,
+    api_key: str | None = None,
+    load: ClosedLoop | OpenLoop | None = None,
+    dialect: Dialect = CHAT,
+    **rest: Any,
+) -> LoadPlan:
+    users = load or ClosedLoop(MultiTurnWorkload(WORKLOAD, seed=1), clients)
+    groups = (ClientGroup(US, (url,), users, lambda _: api_key),)
+    return LoadPlan(groups, dialect, load_s, drain_s, ramp_s=0.0, pause_after_failure_s=0.01, **rest)
 
 
 def runner_for(plan: LoadPlan, on_record: Callable[[RequestRecord], None] | None = None) -> LiveRunner:
-    return LiveRunner(plan, MultiTurnWorkload(WORKLOAD, seed=1), clock=Clock(), on_record=on_record)
+    return LiveRunner(plan, clock=Clock(), on_record=on_record)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -249,3 +263,154 @@ async def test_tokens_that_come_after_the_load_are_told_apart() -> None:
         runner = runner_for(plan_for(url, load_s=0.1))
         await runner.run()
     assert [(record.tokens_in_time, record.output_tokens) for record in runner.records] == [(2, 3)]
+
+
+# Open loop, programs with branches, limits
+
+
+def burst(requests: int, **of_step: Any) -> Program:
+    """So many questions at once."""
+    steps = tuple(Step(f"question {number}", 4, **of_step) for number in range(requests))
+    return Program("burst", "user", "session", "opening", steps)
+
+
+async def prompt_answer(request: web.Request) -> web.StreamResponse:
+    return await send(request, token("a"), DONE)
+
+
+class StallingClock(Clock):
+    """Time that jumps ahead once, as it does for a process that was not scheduled."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def now_ns(self) -> int:
+        return super().now_ns() + self.ahead_ns
+
+
+async def test_in_open_loop_a_request_counts_from_when_it_was_due_and_not_from_when_it_left() -> None:
+    clock, seen = StallingClock(), itertools.count()
+
+    async def stall_at_the_first(request: web.Request) -> web.StreamResponse:
+        if next(seen) == 0:
+            clock.ahead_ns = 500_000_000
+        return await prompt_answer(request)
+
+    schedule = [(0.0, burst(1)), (0.1, burst(1)), (0.2, burst(1)), (0.55, burst(1))]
+    async with serving(stall_at_the_first) as url:
+        runner = LiveRunner(plan_for(url, load=OpenLoop(schedule), load_s=0.6), clock=clock)
+        await runner.run()
+    assert sorted(record.sent_ns for record in runner.records) == [0, 100_000_000, 200_000_000, 550_000_000]
+    late = [record for record in runner.records if record.sent_ns in (100_000_000, 200_000_000)]
+    for record in late:
+        assert record.first_token_ns is not None
+        assert record.first_token_ns - record.sent_ns >= 300_000_000 - 1
+        assert record.lag_ns >= 250_000_000
+
+
+async def test_slow_answers_hold_up_no_arrival() -> None:
+    release = asyncio.Event()
+    asked = itertools.count(1)
+
+    async def wait_for_all(request: web.Request) -> web.StreamResponse:
+        if next(asked) == 4:
+            release.set()
+        await release.wait()
+        return await prompt_answer(request)
+
+    schedule = [(number / 100, burst(1)) for number in range(4)]
+    records = await run_against(wait_for_all, load=OpenLoop(schedule), load_s=0.2)
+    assert [record.end for record in records] == [RequestEnd.COMPLETED] * 4
+
+
+async def test_over_the_bound_requests_fail_with_a_reason_and_are_not_sent() -> None:
+    asked = itertools.count()
+    release = asyncio.Event()
+
+    async def hold(request: web.Request) -> web.StreamResponse:
+        next(asked)
+        await release.wait()
+        return await prompt_answer(request)
+
+    async with serving(hold) as url:
+        runner = runner_for(plan_for(url, load=OpenLoop([(0.0, burst(5))]), in_flight_max=2))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(runner.run())
+            await until(lambda: len(runner.records) == 3)
+            release.set()
+    assert next(asked) == 2
+    details = sorted(record.detail for record in runner.records)
+    assert details == ["", "", *["not sent: 2 requests were in flight"] * 3]
+
+
+async def test_what_was_due_when_the_run_was_stopped_is_recorded_even_if_it_never_left() -> None:
+    clock = StallingClock()
+    async with serving(prompt_answer) as url:
+        runner = LiveRunner(plan_for(url, load=OpenLoop([(5.0, burst(2))]), load_s=10.0), clock=clock)
+        async with asyncio.TaskGroup() as tasks:
+            run = tasks.create_task(runner.run())
+            await until(lambda: bool(runner.samples[US]))
+            clock.ahead_ns = 6_000_000_000
+            runner._unstarted[99] = US, 5_000_000_000, 2
+            run.cancel()
+    assert [record.end for record in runner.records] == [RequestEnd.UNFINISHED] * 2
+    assert {record.sent_ns for record in runner.records} == {5_000_000_000}
+
+
+async def test_branches_wait_for_the_answer_they_go_on_from() -> None:
+    bodies: list[Any] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        bodies.append((await request.json())["messages"])
+        return await send(request, token(f"answer {len(bodies)}"), DONE)
+
+    steps = (Step("root", 4), Step("left", 4, after=0), Step("right", 4, after=0), Step("leaf", 4, after=1))
+    tree = Program("tree", "user", "session", "opening", steps)
+    records = await run_against(answer, load=OpenLoop([(0.0, tree)]), load_s=1.0)
+    assert len(records) == 4
+    assert [message["content"] for message in bodies[0]] == ["opening", "root"]
+    contents = [[message["content"] for message in body] for body in bodies]
+    assert ["opening", "root", "answer 1", "left"] in contents
+    assert ["opening", "root", "answer 1", "right"] in contents
+    assert any(len(each) == 6 and each[-1] == "leaf" for each in contents)
+
+
+async def test_an_answer_counts_no_less_than_it_should_have_taken() -> None:
+    steps = (Step("first", 4, answer_s_min=0.2), Step("second", 4, after=0))
+    chain = Program("chain", "user", "session", "", steps)
+    records = await run_against(prompt_answer, load=OpenLoop([(0.0, chain)]), load_s=1.0)
+    assert records[1].sent_ns == 200_000_000
+
+
+async def test_an_impatient_client_leaves() -> None:
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        return await send(request)
+
+    async with serving(hang) as url:
+        group = ClientGroup(US, (url,), OpenLoop([(0.0, burst(1))]), patience_s=0.05, impatient_share=1.0)
+        runner = runner_for(LoadPlan((group,), CHAT, 0.1, 5.0))
+        await runner.run()
+    assert [(record.end, record.detail) for record in runner.records] == [(RequestEnd.FAILED, "the client left")]
+
+
+async def test_urls_take_turns_and_completions_are_asked_with_a_prompt() -> None:
+    asked: dict[str, list[Any]] = {}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.setdefault(str(request.url), []).append(await request.json())
+        return await send(request, event({"choices": [{"index": 0, "text": "a"}]}), DONE)
+
+    dialect = Dialect(MODEL, Api.COMPLETIONS, include_usage=False, ignore_eos=True)
+    async with serving(answer) as one, serving(answer) as other:
+        group = ClientGroup(US, (one, other), OpenLoop([(0.0, burst(4))]))
+        runner = runner_for(LoadPlan((group,), dialect, 0.1, 5.0))
+        await runner.run()
+    assert [record.end for record in runner.records] == [RequestEnd.COMPLETED] * 4
+    assert {url: len(bodies) for url, bodies in asked.items()} == {
+        f"{one}/v1/completions": 2,
+        f"{other}/v1/completions": 2,
+    }
+    body = asked[f"{one}/v1/completions"][0]
+    assert body["prompt"].startswith("opening\nquestion")
+    assert ("stream_options" in body, body["ignore_eos"]) == (False, True)

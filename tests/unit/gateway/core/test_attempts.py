@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.attempts import Breaker, BreakerState, Ramp, RetryBudget
+from gateway.core.attempts import Breaker, BreakerState, Ramp, Rest, RetryBudget
 from gateway.core.config import AttemptConfig
 from gateway.core.vocabulary import AttemptResult
 
@@ -87,6 +87,19 @@ def test_a_ramp_doubles_each_step_and_then_is_no_limit() -> None:
         ramp.wake(now_ns)
         limits.append(ramp.limit)
     assert limits == [1, 2, 4, None]
+
+
+def test_rests_double_while_all_are_turned_away_and_never_pass_the_longest() -> None:
+    config = AttemptConfig(breaker_open_ns=3200)
+    rest = Rest(config)
+    rests = []
+    for now_ns in (0, 100, 200, 300, 400, 500, 600, 700):
+        rest.turned_away(now_ns)
+        rests.append(rest.until_ns - now_ns)
+    assert rests == [0, 100, 200, 400, 800, 1600, 3200, 3200]
+    rest.proved()
+    rest.turned_away(800)
+    assert rest.until_ns == 800
 
 
 def test_a_budget_never_runs_dry_for_a_quiet_gateway_and_never_multiplies_a_busy_one() -> None:

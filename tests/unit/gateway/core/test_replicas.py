@@ -51,6 +51,26 @@ def test_a_probe_of_an_unknown_replica_changes_nothing() -> None:
     assert len(some) == 1
 
 
+def test_one_that_turns_attempts_away_rests_longer_each_time_whatever_its_probes_say() -> None:
+    some = replicas()
+    state = some.at(0)
+    looks = [turned_away(some, now_ns) for now_ns in (0, 1 * SECOND, 2 * SECOND, 3 * SECOND)]
+    assert looks == [Standing.AVAILABLE, *[Standing.DISTRUSTED] * 3]
+    some.observe(ReplicaObservation(ReplicaId("r0"), 5 * SECOND, healthy=True), 5 * SECOND)
+    assert state.standing is Standing.AVAILABLE
+
+
+def turned_away(some: Replicas, now_ns: int) -> Standing:
+    """Two attempts at once, and then a probe that tells of an idle engine."""
+    state = some.at(0)
+    for number in range(2):
+        some.started(state, (RequestId("q"), number), now_ns)
+    for number in range(2):
+        some.ended(state, (RequestId("q"), number), AttemptResult.BUSY, now_ns)
+    some.observe(ReplicaObservation(ReplicaId("r0"), now_ns + 1, healthy=True), now_ns + 1)
+    return state.standing
+
+
 def test_outstanding_mode_counts_our_own_attempts() -> None:
     some = replicas(CoreConfig(pushing=PushingConfig(PushingMode.OUTSTANDING, outstanding_max=2)))
     state = some.at(0)

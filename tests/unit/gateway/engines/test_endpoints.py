@@ -22,7 +22,7 @@ def endpoint(name: str, url: str = URL) -> ReplicaEndpoint:
 def test_an_endpoint_is_where_its_replica_is() -> None:
     made = endpoint("a")
     assert (made.replica_id, made.place, made.dialect) == ("a", EU, Dialect.VLLM)
-    assert made.rank_header() == {}
+    assert made.own_headers == {"accept-encoding": "identity", "authorization": "Bearer secret"}
 
 
 def test_the_key_is_sent_and_never_shown() -> None:
@@ -34,7 +34,7 @@ def test_the_key_is_sent_and_never_shown() -> None:
 def test_ranks_are_replicas_of_one_engine() -> None:
     ranks = [ReplicaEndpoint.from_config(each, TlsContexts()) for each in config("a", ranks=2).by_rank()]
     assert [each.replica_id for each in ranks] == ["a@0", "a@1"]
-    assert [each.rank_header() for each in ranks] == [{"x-data-parallel-rank": "0"}, {"x-data-parallel-rank": "1"}]
+    assert [each.own_headers["x-data-parallel-rank"] for each in ranks] == ["0", "1"]
     endpoints = ReplicaEndpoints([*ranks, endpoint("b", "http://127.0.0.1:2")])
     first, second = endpoints.engines()
     assert (first.url, first.ranks) == (URL, 2)

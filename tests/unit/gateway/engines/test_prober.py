@@ -242,12 +242,8 @@ async def test_a_fault_in_one_loop_is_counted_and_ends_no_other(engine: FakeEngi
         def authorization(self) -> dict[str, str]:
             raise RuntimeError("a fault of ours")
 
-    class FragileEndpoint(ReplicaEndpoint):
-        @property
-        def engine(self) -> Engine:
-            return FragileEngine(self.url, self.dialect, "another key")
-
-    broken = FragileEndpoint(A, US, engine.url, Dialect.VLLM)
+    broken = endpoint(A, engine.url)
+    object.__setattr__(broken, "engine", FragileEngine(engine.url, Dialect.VLLM, "another key"))
     async with watching(broken, endpoint(B, engine.url)) as watch:
         await watch.first(B, healthy=True)
         while watch.prober.restarts[engine.url] < 3:

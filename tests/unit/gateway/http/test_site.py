@@ -41,6 +41,21 @@ async def test_it_serves_with_tls_and_without(tmp_path: Path, with_tls: bool) ->
             assert await response.text() == "hello"
 
 
+@pytest.mark.parametrize("with_tls", [True, False])
+async def test_only_those_who_ask_for_it_share_a_port(tmp_path: Path, with_tls: bool) -> None:
+    files = Files(tmp_path)
+    files.put(clients_leaf(new_ca()))
+    tls = HttpTls(files.listen(), Clock()).context if with_tls else None
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    await Site(runner, "127.0.0.1", 0, backlog=8, tls=tls, handshake_s=1.0, reuse_port=True).start()
+    port = runner.addresses[0][1]
+    await Site(runner, "127.0.0.1", port, backlog=8, tls=tls, handshake_s=1.0, reuse_port=True).start()
+    with pytest.raises(OSError, match="in use"):
+        await Site(runner, "127.0.0.1", port, backlog=8, tls=tls, handshake_s=1.0).start()
+    await runner.cleanup()
+
+
 async def test_a_handshake_that_is_never_made_is_given_up(tmp_path: Path) -> None:
     files = Files(tmp_path)
     files.put(clients_leaf(new_ca()))

@@ -29,6 +29,18 @@ def test_every_bench_can_be_run() -> None:
         assert callable(load_bench(name).run)
 
 
+def test_a_whole_gateway_is_measured_by_a_command_of_its_own() -> None:
+    assert "relay" not in bench_names()
+    result = CliRunner().invoke(bench, ["relay", "--help"])
+    assert result.exit_code == 0
+    assert "--rivals" in result.output
+
+
+@pytest.mark.parametrize("wrong", [["relay", "--only", "nosuch"], ["relay", "--rounds", "0"]])
+def test_a_relay_that_is_not_known_is_a_wrong_use(wrong: list[str]) -> None:
+    assert CliRunner().invoke(bench, wrong).exit_code == 2
+
+
 def test_tables_name_each_bench_and_figure(capsys: pytest.CaptureFixture[str]) -> None:
     print_tables(BENCHES)
     assert capsys.readouterr().out.splitlines() == [

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.core.vocabulary import RegionName
+from loadgen.figures import Figures, distribution
 from loadgen.report import PrefixTokens, RequestEnd, RequestRecord
 from loadgen.simulator.checkers import Counts
-from loadgen.simulator.results import Figures, distribution, document_of, figures_of
+from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import RegionSample, Story
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,43 @@ def test_round_trips_are_read_from_beside_the_scenario(tmp_path: Path) -> None:
     assert scenario.round_trips_ns()[RegionName("eu"), RegionName("us")] == 70_500_000
 
 
+def test_a_recorded_rate_is_read_from_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "week.csv").write_text("minute,per_minute\n0,10\n720,30\n")
+    recorded = {"file": "week.csv", "day": "240s", "peak": 6, "shift_hours": 12}
+    clients = [{"region": "us", "workload": "chat", "arrivals": {"recorded": recorded}}]
+    arrivals = parse_scenario(document(clients=clients), tmp_path / "small.yaml").clients[0].arrivals
+    assert arrivals is not None
+    assert [arrivals.as_curve().rate_at(at_s) for at_s in (0, 120, 240)] == [6, 2, 6]
+    assert arrivals.shift_hours == 12
+
+
+def test_questions_are_read_from_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "questions").write_text('Why?\n{"turns": ["How?", "And then?"]}\n{}\n')
+    workloads = {
+        "tree": {"tree": {}, "questions": "questions"},
+        "chat": {"conversations": {}, "questions": "questions"},
+    }
+    scenario = parse_scenario(document(workloads=workloads), tmp_path / "small.yaml")
+    programs = {name: list(islice(scenario.workload(name).programs("us/0"), 20)) for name in workloads}
+    assert {program.steps[0].text for program in programs["tree"]} == {"Why?", "How?"}
+    asked = {tuple(step.text for step in program.steps) for program in programs["chat"]}
+    assert ("How?", "And then?") in asked
+    assert {len(program.steps) for program in programs["tree"]} == {15}
+
+
+def test_one_user_does_many_things_at_once() -> None:
+    workloads = {
+        "chat": {"conversations": {}},
+        "tree": {"tree": {}},
+        "all": {"mixture": [{"workload": "chat"}, {"workload": "tree"}]},
+    }
+    clients = [{"region": "us", "workload": "all", "clients": 3, "one_user": True}]
+    workload = parse_scenario(document(workloads=workloads, clients=clients), Path("small.yaml")).workload_of(0)
+    programs = [program for user in ("us/0", "us/1") for program in islice(workload.programs(user), 8)]
+    assert len({program.session_key for program in programs}) == 1
+    assert {len(program.steps) == 15 for program in programs} == {True, False}
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -101,6 +139,27 @@ def test_round_trips_are_read_from_beside_the_scenario(tmp_path: Path) -> None:
         ({"clients": [{"region": "us", "workload": "chat"}]}, "clients[0]: should hold one of clients, arrivals"),
         ({"workloads": {"chat": {}}}, "workloads.chat: should hold one of conversations"),
         ({"workloads": {"chat": {"tree": {"branchs": 2}}}}, "workloads.chat.tree.branchs"),
+        (
+            {"workloads": {"chat": {"conversations": {}, "questions": "gone"}}},
+            "workloads.chat.questions: gone cannot be",
+        ),
+        ({"workloads": {"chat": {"bursts": {}, "questions": "gone"}}}, "only a tree or conversations ask them"),
+        (
+            {"clients": [{"region": "us", "workload": "chat", "arrivals": {"recorded": {"file": "x", "day": "1s"}}}]},
+            "file: x: x cannot be read",
+        ),
+        (
+            {
+                "clients": [
+                    {
+                        "region": "us",
+                        "workload": "chat",
+                        "arrivals": {"recorded": {"file": [[0, 1], [1, 2]], "day": "1s"}},
+                    }
+                ]
+            },
+            "should hold one of peak, mean",
+        ),
         ({"runs": [{"system": "magic"}]}, "runs[0].system"),
         ({"runs": [{}, {}]}, "runs: two are called 'skywalker'"),
         ({"runs": [{"placement": {"policy": "magic"}}]}, "runs[0].placement.policy"),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from loadgen.simulator.results import Figures
+from loadgen.figures import Figures
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5c6773; --faint: #d8dee4; --paper: #fff; --card: #f6f8fa;
@@ -41,14 +41,17 @@ def page_of(document: Figures) -> str:
     """A whole page."""
     runs = document["runs"]
     first = runs[0]
+    replicas = "" if document["replicas"] is None else f"{document['replicas']} replicas in "
+    digest = "" if document["digest"] is None else f" · digest <code>{escape(document['digest'])}</code>"
     facts = (
-        f"{document['replicas']} replicas in {len(document['regions'])} regions · seed {first['seed']} · "
-        f"{first['load_s']:g} s of load measured · digest <code>{escape(document['digest'])}</code>"
+        f"{replicas}{len(document['regions'])} regions · seed {first['seed']} · "
+        f"{first['load_s']:g} s of load measured{digest}"
     )
     parts = [
         f"<h1>{escape(document['scenario'])}</h1>",
         f"<p>{escape(document['about'])}</p><p class=soft>{facts}</p>",
         _faults(document["faults"]),
+        _origins(document.get("origins")),
         "<h2>Figures</h2>",
         _table(runs),
         "<h2>Time to first token</h2><p class=soft>Box: 25 to 75 %, whiskers 10 and 90 %, line: median, triangle: mean."
@@ -60,8 +63,8 @@ def page_of(document: Figures) -> str:
         _series_of(document),
         "<h2>Who served whom</h2><p class=soft>Share of each region's answered requests, by the engine's region.</p>",
         _flows(document),
-        "<h2>Why requests went where they went</h2>",
         _reasons(runs),
+        _failures(runs),
     ]
     return _whole(document["scenario"], "".join(parts))
 
@@ -87,6 +90,51 @@ def _faults(faults: Sequence[Figures]) -> str:
     )
     more = f"<li>and {len(faults) - 20} more</li>" if len(faults) > 20 else ""
     return f"<h2>What goes wrong</h2><ul>{rows}{more}</ul>"
+
+
+def _origins(origins: Figures | None) -> str:
+    """Only what was recorded needs to be said: from which file, and what of it is missing."""
+    if origins is None:
+        return ""
+    lines = [_trace_line(each) for each in origins["traces"]]
+    lines += [f"{each['workload']}: {each['questions']:,} questions of {each['file']}" for each in origins["questions"]]
+    lines = [
+        f"{escape(line)}{_unread(each)}"
+        for line, each in zip(lines, [*origins["traces"], *origins["questions"]], strict=True)
+    ]
+    lines += [
+        f"{escape(each['region'])}, {escape(each['workload'])}: <b>shifted</b> by {each['shifted_hours']:+g} h, "
+        "so that this is no curve that was measured there"
+        for each in origins["clients"]
+        if each["shifted_hours"]
+    ]
+    return f"<h2>What is asked</h2><ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>" if lines else ""
+
+
+_CHANGED = (("speed", "{:g} times as fast"), ("scale_tokens", "with {:g} times the tokens"))
+_LEFT_OUT = (
+    ("outside_window", "{:,} outside the window"),
+    ("sampled_out", "{:,} not in the sample"),
+    ("over_requests_max", "{:,} over the limit of requests"),
+    ("elsewhere", "{:,} of other regions"),
+    ("inputs_cut", "{:,} inputs cut short"),
+    ("outputs_cut", "{:,} outputs cut short"),
+    ("pauses_cut", "{:,} pauses cut short"),
+)
+
+
+def _trace_line(trace: Figures) -> str:
+    facts = [f"{trace['replayed']:,} of {trace['rows']:,} requests of {trace['file']} ({trace['format']})"]
+    facts += [words.format(trace[key]) for key, words in _CHANGED if trace[key] != 1]
+    facts += [words.format(trace[key]) for key, words in _LEFT_OUT if trace[key]]
+    return f"{trace['workload']}: {', '.join([*facts, *trace['notes']])}"
+
+
+def _unread(origin: Figures) -> str:
+    if not origin["unreadable"]:
+        return ", all lines readable"
+    reasons = "; ".join(origin["first_unreadable"])
+    return f", <b>{origin['unreadable']:,} lines unreadable</b>, the first: {escape(reasons)}"
 
 
 # The table
@@ -226,13 +274,16 @@ def _box(name: str, box: dict[str, float], place: Callable[[float], float], y: f
 _PLOTS = (
     ("Waiting at the gateways", "at_s", "queue"),
     ("Requests per engine, mean", "at_s", "outstanding_mean"),
+    ("Without a first token yet", "at_s", "waiting"),
+    ("Streaming", "at_s", "streaming"),
     ("TTFT p90, ms", "ttft_at_s", "ttft_p90_ms"),
 )
 
 
 def _series_of(document: Figures) -> str:
     cards = []
-    for title, at, key in _PLOTS:
+    known = set.intersection(*(set(series) for run in document["runs"] for series in run["series"].values()))
+    for title, at, key in (plot for plot in _PLOTS if plot[2] in known):
         lines = {
             region: [(run["series"][region][at], run["series"][region][key]) for run in document["runs"]]
             for region in document["regions"]
@@ -307,13 +358,25 @@ def _reasons(runs: Sequence[Figures]) -> str:
             of_run[each["reason"]] = of_run.get(each["reason"], 0) + each["attempts"]
         for reason, count in run["refusals"].items():
             counted[run["name"]][f"refused: {reason}"] = count
+    return _counts("Why requests went where they went", counted)
+
+
+def _failures(runs: Sequence[Figures]) -> str:
+    """How requests failed, as their clients saw it."""
+    return _counts("What failed", {run["name"]: run["total"]["failures"] for run in runs})
+
+
+def _counts(title: str, counted: dict[str, dict[str, int]]) -> str:
+    """A table of what was counted in each run; nothing where nothing was."""
     reasons = sorted({reason for each in counted.values() for reason in each})
-    head = "".join(f"<th>{escape(run['name'])}</th>" for run in runs)
+    if not reasons:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in counted)
     rows = "".join(
-        f"<tr><td>{escape(reason)}</td>{''.join(_reason_cell(counted[run['name']], reason) for run in runs)}</tr>"
+        f"<tr><td>{escape(reason)}</td>{''.join(_reason_cell(each, reason) for each in counted.values())}</tr>"
         for reason in reasons
     )
-    return f"<div class=scroll><table><tr><th></th>{head}</tr>{rows}</table></div>"
+    return f"<h2>{title}</h2><div class=scroll><table><tr><th></th>{head}</tr>{rows}</table></div>"
 
 
 def _reason_cell(counted: dict[str, int], reason: str) -> str:

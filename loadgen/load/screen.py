@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a live table on a terminal, a line now and then elsewhere. It only reads."""
+"""Shows a live run while it goes on: a live table on a terminal, a line now and then elsewhere. It only reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.core.vocabulary import RegionName
-from loadgen.demo.machine import CpuSampler
 from loadgen.live_runner import LiveRunner, Tally
+from loadgen.machine import CpuSampler
 
 _TERMINAL_INTERVAL_S = 0.5
 _LINE_INTERVAL_S = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadgen.demo.machine import CpuSampler, CpuTimes, parse_machine_stat, parse_process_stat, read_cpu_times
+from loadgen.machine import CpuSampler, CpuTimes, parse_machine_stat, parse_process_stat, read_cpu_times
 from loadgen.report import MachineUse
 
 MACHINE = """cpu  100 20 30 800 50 5 10 15 40 0

@@ -1,0 +1,40 @@
+"""How long a replica of ours takes to its first token, learnt from those that came: so much always, so much for each byte.
+
+It only fits a line; who asks decides what to make of it.
+"""
+
+from __future__ import annotations
+
+_FORGET = 0.98
+"""What a sample still counts after the next one: the last fifty make the line."""
+_SAMPLES_MIN = 8.0
+
+
+class FirstTokenLine:
+    """Least squares over the last samples of (bytes that no cache held, time to the first token)."""
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._sum_bytes = 0.0
+        self._sum_ns = 0.0
+        self._sum_bytes_bytes = 0.0
+        self._sum_bytes_ns = 0.0
+
+    def add(self, uncached_bytes: int, took_ns: int) -> None:
+        assert uncached_bytes >= 0, "nobody knows more of a prompt than there is"
+        assert took_ns >= 0, "time went backwards"
+        self._count = self._count * _FORGET + 1
+        self._sum_bytes = self._sum_bytes * _FORGET + uncached_bytes
+        self._sum_ns = self._sum_ns * _FORGET + took_ns
+        self._sum_bytes_bytes = self._sum_bytes_bytes * _FORGET + uncached_bytes * uncached_bytes
+        self._sum_bytes_ns = self._sum_bytes_ns * _FORGET + uncached_bytes * took_ns
+
+    def estimate_ns(self, uncached_bytes: int) -> float:
+        """Never negative; 0 until enough was seen, which leaves a choice to round trips."""
+        if self._count < _SAMPLES_MIN:
+            return 0.0
+        mean_bytes, mean_ns = self._sum_bytes / self._count, self._sum_ns / self._count
+        variance = self._sum_bytes_bytes / self._count - mean_bytes * mean_bytes
+        covariance = self._sum_bytes_ns / self._count - mean_bytes * mean_ns
+        slope = max(0.0, covariance / variance) if variance > 1.0 else 0.0
+        return max(0.0, mean_ns + slope * (uncached_bytes - mean_bytes))

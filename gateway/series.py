@@ -1,0 +1,84 @@
+"""Counters and histograms that cost a dictionary look-up to feed, and are put into Prometheus' shape when it asks.
+
+They know nothing of what they count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+Labels = tuple[str, ...]
+
+
+class Tally(Collector):
+    """A counter: one number for each set of label values."""
+
+    __slots__ = ("_counts", "_labels", "_name", "_words")
+
+    def __init__(self, name: str, words: str, labels: Labels) -> None:
+        self._name = name
+        self._words = words
+        self._labels = labels
+        self._counts: dict[Labels, float] = {} if labels else {(): 0.0}
+
+    def add(self, *values: str, amount: float = 1) -> None:
+        self._counts[values] = self._counts.get(values, 0) + amount
+
+    def describe(self) -> Iterable[Metric]:
+        return (CounterMetricFamily(self._name, self._words, labels=self._labels),)
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(self._name, self._words, labels=self._labels)
+        for values, count in self._counts.items():
+            family.add_metric(values, count)
+        yield family
+
+
+class _Observed:
+    """One series of a histogram."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * (buckets + 1)
+        self.total = 0.0
+
+
+class Distribution(Collector):
+    """A histogram over fixed buckets: how many values were at most each bound, and their sum."""
+
+    __slots__ = ("_bounds", "_labels", "_name", "_series", "_words")
+
+    def __init__(self, name: str, words: str, bounds: tuple[float, ...], labels: Labels) -> None:
+        self._name = name
+        self._words = words
+        self._labels = labels
+        self._bounds = bounds
+        self._series: dict[Labels, _Observed] = {} if labels else {(): _Observed(len(bounds))}
+
+    def observe(self, value: float, *values: str) -> None:
+        observed = self._series.get(values)
+        if observed is None:
+            observed = self._series[values] = _Observed(len(self._bounds))
+        observed.counts[bisect_left(self._bounds, value)] += 1
+        observed.total += value
+
+    def describe(self) -> Iterable[Metric]:
+        return (HistogramMetricFamily(self._name, self._words, labels=self._labels),)
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(self._name, self._words, labels=self._labels)
+        names = [floatToGoString(bound) for bound in (*self._bounds, float("inf"))]  # type: ignore[no-untyped-call]
+        for values, observed in self._series.items():
+            running = 0
+            buckets: list[tuple[str, float]] = []
+            for name, count in zip(names, observed.counts, strict=True):
+                running += count
+                buckets.append((name, running))
+            family.add_metric(values, buckets, observed.total)
+        yield family

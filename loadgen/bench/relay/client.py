@@ -1,0 +1,281 @@
+"""The bench's client: connections that send prepared requests, check each answer and note when it began.
+
+It shares a core with the engines, so it does nothing that is not needed. A wrong answer ends the measurement: a relay
+is not fast that loses events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import cast
+
+import httptools
+
+from loadgen.bench.relay import wire
+from loadgen.bench.relay.wire import Wanted
+
+_EVENT = b"data: "
+_ANSWER_MAX_S = 30.0
+_CONNECT_MAX_S = 10.0
+
+
+class WrongAnswer(Exception):
+    """A relay did not give its client what the engine said."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a load has seen so far."""
+
+    answers: int = 0
+    events: int = 0
+    reconnects: int = 0
+    first_byte_s: list[float] = field(default_factory=list)
+    """From the request's first byte to the first of the answer's body."""
+
+
+def now_s() -> float:
+    return time.perf_counter()  # noqa: TID251 - a bench
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection with one request at a time."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.is_open = False
+        self.began = asyncio.Event()
+        """The answer's body has begun, or there will be none."""
+        self._tally = tally
+        self._transport: asyncio.WriteTransport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: asyncio.Future[None] | None = None
+        self._wanted: Wanted | None = None
+        self._asked_s = 0.0
+        self._tail = b""
+        self._body_bytes = 0
+        self._events = 0
+
+    async def ask(self, wanted: Wanted) -> None:
+        """Send the request and wait for the whole answer. Raises WrongAnswer."""
+        self.send(wanted)
+        assert self._answer is not None
+        await self._answer
+
+    def send(self, wanted: Wanted) -> None:
+        """Send the request and do not wait for anything."""
+        assert self._transport is not None
+        self._wanted = wanted
+        self.began.clear()
+        self._tail = b""
+        self._body_bytes = self._events = 0
+        self._answer = asyncio.get_running_loop().create_future()
+        self._asked_s = now_s()
+        self._transport.write(wanted.payload)
+
+    def raise_if_over(self) -> None:
+        """Raises WrongAnswer when the answer has ended, or cannot go on, though it should still be on its way."""
+        if self._answer is not None and self._answer.done():
+            self._answer.result()
+            raise WrongAnswer("the answer ended too early")
+
+    def close(self) -> None:
+        """Whatever was to come is not waited for."""
+        if self._answer is not None:
+            self._answer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self.is_open = True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        self._fail(f"the connection was closed within an answer, after {self._events} events ({error})")
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(f"not HTTP: {error}")
+
+    def on_body(self, body: bytes) -> None:
+        if not self.began.is_set():
+            self.began.set()
+            self._tally.first_byte_s.append(now_s() - self._asked_s)
+        self._body_bytes += len(body)
+        seen = self._tail + body
+        events = seen.count(_EVENT) - self._tail.count(_EVENT)
+        self._events += events
+        self._tally.events += events
+        self._tail = seen[-len(wire.DONE_EVENT) :]
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        keeps_alive = self._parser.should_keep_alive()
+        self._parser = httptools.HttpResponseParser(self)
+        fault = self._fault(status)
+        if fault:
+            self._fail(fault)
+        elif self._answer is not None and not self._answer.done():
+            self._tally.answers += 1
+            self._answer.set_result(None)
+        if not keeps_alive:
+            self.is_open = False
+
+    def _fault(self, status: int) -> str:
+        wanted = self._wanted
+        if wanted is None:
+            return "an answer that nobody asked for"
+        if status != 200:
+            return f"status {status}: {self._tail!r}"
+        if not wanted.tokens:
+            return "" if self._body_bytes == len(wire.ANSWER_BODY) else f"a body of {self._body_bytes} bytes"
+        if self._events != wire.stream_events(wanted.tokens) or self._tail != wire.DONE_EVENT:
+            return f"{self._events} events instead of {wire.stream_events(wanted.tokens)}, the last {self._tail!r}"
+        return ""
+
+    def _fail(self, fault: str) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(WrongAnswer(fault))
+            self.began.set()
+
+
+async def connect(port: int, tally: Tally) -> Connection:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(_CONNECT_MAX_S):
+        _, connection = await loop.create_connection(lambda: Connection(tally), "127.0.0.1", port)
+    return connection
+
+
+async def ask_once(port: int, wanted: Wanted) -> None:
+    """One request on a connection of its own. Raises WrongAnswer, OSError and TimeoutError."""
+    connection = await connect(port, Tally())
+    try:
+        async with asyncio.timeout(_ANSWER_MAX_S):
+            await connection.ask(wanted)
+    finally:
+        connection.close()
+
+
+class _Line:
+    """One user's connection, opened again where the relay closed it."""
+
+    def __init__(self, port: int, tally: Tally) -> None:
+        self._port = port
+        self._tally = tally
+        self._connection: Connection | None = None
+
+    async def ask(self, wanted: Wanted) -> None:
+        if self._connection is None or not self._connection.is_open:
+            self._tally.reconnects += self._connection is not None
+            self._connection = await connect(self._port, self._tally)
+        await self._connection.ask(wanted)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+@asynccontextmanager
+async def closed_loop(port: int, wanted: Sequence[Wanted], users: int, *, max_s: float) -> AsyncIterator[Tally]:
+    """So many users who each send their next request as soon as the last one is answered, until the context is left."""
+    tally = Tally()
+    upcoming = cycle(wanted)
+    is_over = False
+
+    async def use() -> None:
+        line = _Line(port, tally)
+        try:
+            while not is_over:
+                await line.ask(next(upcoming))
+        finally:
+            line.close()
+
+    async with asyncio.timeout(max_s), asyncio.TaskGroup() as tasks:
+        for _ in range(users):
+            tasks.create_task(use())
+        yield tally
+        is_over = True
+
+
+@asynccontextmanager
+async def open_streams(
+    port: int, wanted: Sequence[Wanted], streams: int, *, ramp_s: float, rng: random.Random, max_s: float
+) -> AsyncIterator[Tally]:
+    """So many streams that begin within `ramp_s`; leaving the context waits for their ends."""
+    tally = Tally()
+
+    async def read(delay_s: float, each: Wanted) -> None:
+        await asyncio.sleep(delay_s)
+        line = _Line(port, tally)
+        try:
+            await line.ask(each)
+        finally:
+            line.close()
+
+    async with asyncio.timeout(max_s), asyncio.TaskGroup() as tasks:
+        for _, each in zip(range(streams), cycle(wanted), strict=False):
+            tasks.create_task(read(rng.uniform(0, ramp_s), each))
+        yield tally
+
+
+async def arrivals(
+    port: int, wanted: Sequence[Wanted], *, requests_per_s: float, count: int, rng: random.Random, max_s: float
+) -> Tally:
+    """Requests that come when they come, whether or not those before them are answered."""
+    tally = Tally()
+    idle: list[_Line] = []
+    lines: list[_Line] = []
+
+    async def send(each: Wanted) -> None:
+        if idle:
+            line = idle.pop()
+        else:
+            line = _Line(port, tally)
+            lines.append(line)
+        await line.ask(each)
+        idle.append(line)
+
+    try:
+        async with asyncio.timeout(max_s), asyncio.TaskGroup() as tasks:
+            due_s = now_s()
+            for _, each in zip(range(count), cycle(wanted), strict=False):
+                due_s += rng.expovariate(requests_per_s)
+                await asyncio.sleep(max(0.0, due_s - now_s()))
+                tasks.create_task(send(each))
+    finally:
+        for line in lines:
+            line.close()
+    return tally
+
+
+class HeldStreams:
+    """Streams that have begun and stay open until they are all cut."""
+
+    def __init__(self, port: int, wanted: Sequence[Wanted]) -> None:
+        self._port = port
+        self._upcoming = cycle(wanted)
+        self._connections: list[Connection] = []
+        self.tally = Tally()
+
+    async def grow_to(self, streams: int, *, max_s: float) -> None:
+        """Returns once each has had its first token."""
+        async with asyncio.timeout(max_s):
+            while len(self._connections) < streams:
+                connection = await connect(self._port, self.tally)
+                self._connections.append(connection)
+                connection.send(next(self._upcoming))
+            for connection in self._connections:
+                await connection.began.wait()
+                connection.raise_if_over()
+
+    def cut(self) -> None:
+        for connection in self._connections:
+            connection.close()

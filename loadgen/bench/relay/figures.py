@@ -1,0 +1,105 @@
+"""What the bench's readings say: medians, spreads, and ratios taken within one round. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+DIRECT = "direct"
+"""No relay at all: what clients and engines need by themselves."""
+
+
+class Figure(StrEnum):
+    """What is measured, the unit last."""
+
+    CPU_PER_REQUEST = "cpu_per_request_us"
+    CPU_PER_LONG_REQUEST = "cpu_per_8kb_request_us"
+    CPU_PER_CHUNK = "cpu_per_chunk_us"
+    TTFT_P50 = "ttft_p50_ms"
+    TTFT_P99 = "ttft_p99_ms"
+    ADDED_TTFT_P50 = "added_ttft_p50_ms"
+    ADDED_TTFT_P99 = "added_ttft_p99_ms"
+    REQUESTS_PER_S = "requests_per_s"
+    REQUESTS_PER_CPU_S = "requests_per_cpu_s"
+    MEMORY_PER_STREAM = "memory_per_stream_kib"
+    IDLE_CPU = "idle_cpu_percent"
+
+
+_ADDED = {Figure.TTFT_P50: Figure.ADDED_TTFT_P50, Figure.TTFT_P99: Figure.ADDED_TTFT_P99}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One figure of one relay in one round; of one of its processes where `part` names it."""
+
+    round_number: int
+    relay: str
+    figure: Figure
+    value: float
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    median: float
+    low: float
+    high: float
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least that share of the values do not exceed. Raises ValueError on none."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def summarize(values: Iterable[float]) -> Summary | None:
+    ordered = sorted(values)
+    return Summary(median(ordered), ordered[0], ordered[-1]) if ordered else None
+
+
+def by_round(readings: Iterable[Reading], relay: str, figure: Figure, part: str = "") -> dict[int, float]:
+    return {
+        each.round_number: each.value
+        for each in readings
+        if (each.relay, each.figure, each.part) == (relay, figure, part)
+    }
+
+
+def with_added(readings: Sequence[Reading]) -> list[Reading]:
+    """And what each relay adds to the time to the first token, against no relay in the same round."""
+    added: list[Reading] = []
+    for each in readings:
+        base = by_round(readings, DIRECT, each.figure).get(each.round_number)
+        if each.figure in _ADDED and each.relay != DIRECT and base is not None:
+            added.append(Reading(each.round_number, each.relay, _ADDED[each.figure], each.value - base))
+    return [*readings, *added]
+
+
+def ratio(readings: Sequence[Reading], figure: Figure, relay: str, base: str) -> Summary | None:
+    """How many times `base`, round by round; None where they never met."""
+    bases = by_round(readings, base, figure)
+    values = by_round(readings, relay, figure)
+    return summarize(value / bases[number] for number, value in values.items() if bases.get(number))
+
+
+def parts_of(readings: Iterable[Reading], relay: str) -> list[str]:
+    return list(dict.fromkeys(each.part for each in readings if each.relay == relay and each.part))
+
+
+def as_document(readings: Sequence[Reading]) -> Mapping[str, object]:
+    """Medians and spreads by relay and figure, for machines."""
+    document: dict[str, dict[str, object]] = {}
+    for each in readings:
+        values = summarize(by_round(readings, each.relay, each.figure, each.part).values())
+        assert values is not None
+        name = f"{each.relay}: {each.part}" if each.part else each.relay
+        document.setdefault(name, {})[each.figure] = {
+            "median": round(values.median, 3),
+            "low": round(values.low, 3),
+            "high": round(values.high, 3),
+        }
+    return document

@@ -1,0 +1,378 @@
+"""`nightside bench relay`: what a gateway costs beside other relays, on the same engines and requests.
+
+It starts everything itself, on two cores of this machine, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import resource
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from gateway.clock import Clock
+from loadgen.bench.relay import page, wire
+from loadgen.bench.relay.client import WrongAnswer
+from loadgen.bench.relay.figures import DIRECT, Figure, Reading, as_document, with_added
+from loadgen.bench.relay.machine import describe_machine, usable_cores
+from loadgen.bench.relay.measures import (
+    MEASURES,
+    OF_SIBLINGS,
+    QUICK,
+    TOKENS_PER_S,
+    USERS,
+    USERS_AT_SATURATION,
+    WITHOUT_RELAY,
+    Bench,
+    Effort,
+    MeasureName,
+    Subject,
+    ask_until_ready,
+)
+from loadgen.bench.relay.page import Aim, Story
+from loadgen.bench.relay.processes import BenchFailure, running, running_engines
+from loadgen.bench.relay.relays import (
+    ENVOY,
+    NIGHTSIDE,
+    RELAYS,
+    SIBLINGS,
+    VLLM_ROUTER,
+    Ready,
+    Relay,
+    Setting,
+    version_of,
+)
+from loadgen.demo.processes import log_tail
+
+AIMS = (
+    Aim(Figure.CPU_PER_CHUNK, 1.2, ENVOY.name),
+    Aim(Figure.CPU_PER_REQUEST, 1.0, VLLM_ROUTER.name),
+    Aim(Figure.ADDED_TTFT_P50, 1.0),
+    Aim(Figure.ADDED_TTFT_P99, 5.0),
+)
+ALL_RELAYS = (*RELAYS, SIBLINGS)
+_ENGINES = 8
+_READY_S = 40.0
+_SETTLE_S = 1.0
+_LOAD_MAX = 0.5
+_OPEN_FILES = 65_536
+_RIVALS = Path(".venv-relay")
+_NOTES = "relay_notes.md"
+
+
+@dataclass(slots=True)
+class Plan:
+    """What was asked for."""
+
+    effort: Effort
+    measures: Sequence[MeasureName]
+    relays: Sequence[Relay]
+    rivals: Path
+    relay_core: int
+    load_core: int
+    sibling_core: int
+    seed: int
+
+
+@dataclass(slots=True)
+class Run:
+    """Goes through the rounds; what came of it is in `readings` and `faults`, however it ended."""
+
+    plan: Plan
+    folder: Path
+    console: Console
+    readings: list[Reading] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
+    """Of the machine in the last minute. What else runs here is measured along."""
+
+    async def measure(self) -> None:
+        """Every relay in every round, in an order that turns, each time started anew. Raises BenchFailure."""
+        os.sched_setaffinity(0, {self.plan.load_core})
+        rng = random.Random(self.plan.seed)
+        async with running_engines(_ENGINES, self.plan.load_core, self.folder) as engines:
+            gc.freeze()
+            bench = Bench(self.plan.effort, engines, rng)
+            for number in range(1, self.plan.effort.rounds + 1):
+                await self._measure_engine(number, bench)
+                for relay in _turned(self.plan.relays, number - 1):
+                    if relay.name not in self.faults:
+                        await self._measure_relay(number, relay, bench)
+
+    async def _measure_engine(self, number: int, bench: Bench) -> None:
+        direct = Subject(DIRECT, bench.engines[0], None, {})
+        measures = [each for each in self.plan.measures if each in WITHOUT_RELAY]
+        await self._measure_subject(number, direct, bench, measures)
+
+    async def _measure_relay(self, number: int, relay: Relay, bench: Bench) -> None:
+        folder = self.folder / f"{number}-{relay.name.replace(' ', '-')}"
+        folder.mkdir()
+        measures = [each for each in self.plan.measures if relay is not SIBLINGS or each in OF_SIBLINGS]
+        try:
+            async with self._running(relay, bench, folder) as subject:
+                await self._measure_subject(number, subject, bench, measures)
+        except* (BenchFailure, WrongAnswer, OSError) as failures:
+            why = "; ".join(dict.fromkeys(str(each) or "it took too long" for each in _leaves(failures)))
+            self.faults[relay.name] = why
+            self.console.print(f"{relay.name}: {why}", markup=False)
+
+    @asynccontextmanager
+    async def _running(self, relay: Relay, bench: Bench, folder: Path) -> AsyncIterator[Subject]:
+        """The relay, once it has answered a request. Raises BenchFailure with the end of its log."""
+        plan = self.plan
+        setting = Setting(folder, bench.engines, plan.relay_core, plan.rivals, plan.sibling_core, bench.rng)
+        ready = await asyncio.to_thread(relay.prepare, setting)
+        async with AsyncExitStack() as stack:
+            processes: dict[str, int] = {}
+            for command in ready.commands:
+                process = await stack.enter_async_context(running(command, folder / f"{command.name}.log"))
+                processes[command.name] = process.pid
+            subject = Subject(relay.name, ready.port, ready.key, processes)
+            try:
+                await ask_until_ready(subject, bench, wait_max_s=_READY_S)
+            except TimeoutError as error:
+                raise BenchFailure(f"{error}\n{_log_tails(ready, folder)}") from error
+            await asyncio.sleep(_SETTLE_S)
+            yield subject
+
+    async def _measure_subject(
+        self, number: int, subject: Subject, bench: Bench, measures: Sequence[MeasureName]
+    ) -> None:
+        for name in measures:
+            self.console.print(
+                f"round {number} of {self.plan.effort.rounds}: {subject.name}: {name}", style="dim", highlight=False
+            )
+            for value in await MEASURES[name](bench, subject):
+                self.readings.append(Reading(number, subject.name, value.figure, value.value, value.part))
+
+
+def _turned(relays: Sequence[Relay], by: int) -> list[Relay]:
+    """Another one first in each round, so that none always follows the same."""
+    start = by % len(relays) if relays else 0
+    return [*relays[start:], *relays[:start]]
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+def _log_tails(ready: Ready, folder: Path) -> str:
+    return "\n".join(log_tail(folder / f"{command.name}.log") for command in ready.commands)
+
+
+def missing_relays(plan: Plan) -> dict[str, str]:
+    """The relays that are not installed, and why not."""
+    return {
+        relay.name: _why_missing(relay, plan.rivals)
+        for relay in plan.relays
+        if relay.package and version_of(relay, plan.rivals) is None
+    }
+
+
+def story_of(run: Run, missing: Mapping[str, str], command: str, date: str) -> Story:
+    plan, effort = run.plan, run.plan.effort
+    versions = {relay.name: version_of(relay, plan.rivals) for relay in plan.relays}
+    return Story(
+        readings=with_added(run.readings),
+        relays={
+            relay.name: f"{versions[relay.name]}: {relay.what}" if versions[relay.name] else relay.what
+            for relay in plan.relays
+        },
+        faults={**missing, **run.faults},
+        machine=describe_machine(),
+        conditions=[*_conditions(plan, effort), f"load average of the machine just before: {run.load_before:.2f}"],
+        command=command,
+        date=date,
+        ours=NIGHTSIDE.name,
+        aims=AIMS,
+        siblings=SIBLINGS.name,
+        siblings_note=_siblings_note(plan),
+    )
+
+
+def _why_missing(relay: Relay, rivals: Path) -> str:
+    """As whoever installed the environment noted it."""
+    note = rivals / f"unavailable-{relay.package}"
+    reason = note.read_text().strip() if note.exists() else f"it is not in {rivals}: `make relays` installs it"
+    return f"not available: {reason}"
+
+
+def _conditions(plan: Plan, effort: Effort) -> list[str]:
+    held = " to ".join(str(streams) for streams in effort.held)
+    return [
+        f"relays on core {plan.relay_core}; engines and client together on core {plan.load_core}",
+        f"{effort.rounds} rounds; in each every relay is started anew, in an order that turns; seed {plan.seed}",
+        f"{_ENGINES} engines in one process, which answer at once; events of {len(wire.TOKEN_EVENT)} bytes, as vLLM"
+        " sends them; every answer is checked for its length, its number of events and its end",
+        "CPU is what the relay's processes with all their threads used, divided by what clients got meanwhile",
+        f"requests: {USERS} users without pauses; saturation: {USERS_AT_SATURATION}",
+        f"chunks: {effort.streams} streams of {TOKENS_PER_S} tokens/s that neither begin nor end meanwhile",
+        f"first token: {effort.arrivals_per_s:g} streams/s at random times",
+        f"memory: growth of the proportional set size from {held} open streams",
+    ]
+
+
+def _siblings_note(plan: Plan) -> str:
+    if plan.sibling_core != plan.load_core:
+        return "Each sibling has a core of its own, and engines and client a third."
+    return (
+        "This machine has two cores, so the second sibling shares one with the engines and the client: requests/s shows"
+        " what is left for it there, and falls short of twice as many by what those need. What two processes lose"
+        " to each other shows in the requests per second of their CPU time, which should stay the same."
+    )
+
+
+def _show(console: Console, title: str, rows: Sequence[Sequence[str]]) -> None:
+    if not rows:
+        return
+    head, *body = rows
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(head):
+        table.add_column(name, justify="left" if index == 0 else "right")
+    for row in body:
+        table.add_row(*row)
+    console.print(table)
+
+
+def show(console: Console, story: Story) -> None:
+    """Everything on the page but the conditions."""
+    _show(console, "Median (low–high)", page.table(story))
+    _show(console, "Ratios", page.ratio_rows(story))
+    _show(console, "Aims", page.aim_rows(story))
+    _show(console, "By process", page.part_rows(story))
+    _show(console, "Two processes on one host", page.sibling_rows(story))
+    for name, why in story.faults.items():
+        console.print(f"not measured: {name}: {why}", markup=False)
+
+
+def _cores() -> tuple[int, int, int]:
+    """For relays, for the load, and for a second sibling. Raises UsageError."""
+    cores = usable_cores()
+    if len(cores) < 2:
+        raise click.UsageError("two cores are needed, one for the relay and one for engines and client")
+    return cores[0], cores[1], cores[min(2, len(cores) - 1)]
+
+
+def _raise_open_files_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@click.command()
+@click.option(
+    "--only",
+    "names",
+    multiple=True,
+    type=click.Choice([each.name for each in ALL_RELAYS]),
+    help="Measure this relay; may be repeated.",
+)
+@click.option(
+    "--measure",
+    "measures",
+    multiple=True,
+    type=click.Choice([str(each) for each in MeasureName]),
+    help="Take this measurement; may be repeated.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), help=f"{Effort().rounds} by default, {QUICK.rounds} with --quick."
+)
+@click.option("--quick", is_flag=True, help="Short windows: a first look, not a result.")
+@click.option("--rivals", type=click.Path(path_type=Path), default=_RIVALS, show_default=True, help="Where they are.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Other prompts, other arrivals.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the page there too.")
+@click.pass_context
+def relay(context: click.Context, /, *, as_json: bool, output: Path | None, **asked: Any) -> None:
+    """Measure what a gateway costs beside other relays, on the same engines and requests.
+
+    The other relays come from an environment of their own, which `make relays` installs. It takes two cores, and
+    nothing else should run on them meanwhile. What stands in relay_notes.md beside the page goes into it.
+    """
+    plan = _plan(**asked)
+    console = Console(stderr=as_json)
+    _raise_open_files_limit()
+    missing = missing_relays(plan)
+    installed = [each for each in plan.relays if each.name not in missing]
+    run = Run(replace(plan, relays=installed), Path(tempfile.mkdtemp(prefix="nightside-relay-")), console)
+    if run.load_before > _LOAD_MAX:
+        console.print(f"something else runs here (load average {run.load_before:.1f}): these figures will be too high")
+    try:
+        uvloop.run(run.measure())
+    except BenchFailure as failure:
+        raise click.ClickException(str(failure)) from failure
+    story = story_of(run, missing, _command_line(asked), Clock().wall_time()[:10])
+    show(console, story)
+    if as_json:
+        click.echo(json.dumps(document_of(story), indent=2))
+    if output is not None:
+        write_page(output, story)
+        console.print(f"written: {output}", markup=False)
+    if run.faults:
+        console.print(f"Logs and files: {run.folder}", markup=False, soft_wrap=True)
+        context.exit(1)
+    shutil.rmtree(run.folder)
+
+
+def _plan(
+    *, names: Sequence[str], measures: Sequence[str], rounds: int | None, quick: bool, rivals: Path, seed: int
+) -> Plan:
+    effort = QUICK if quick else Effort()
+    relay_core, load_core, sibling_core = _cores()
+    return Plan(
+        effort=replace(effort, rounds=rounds or effort.rounds),
+        measures=[each for each in MeasureName if not measures or each in measures],
+        relays=[each for each in ALL_RELAYS if not names or each.name in names],
+        rivals=rivals.absolute(),
+        relay_core=relay_core,
+        load_core=load_core,
+        sibling_core=sibling_core,
+        seed=seed,
+    )
+
+
+def _command_line(asked: Mapping[str, Any]) -> str:
+    """As somebody would type it to get the same figures."""
+    words = ["nightside bench relay", *(["--quick"] if asked["quick"] else [])]
+    words += [f'--only "{name}"' for name in asked["names"]] + [f"--measure {name}" for name in asked["measures"]]
+    return " ".join([*words, *([f"--rounds {asked['rounds']}"] if asked["rounds"] else [])])
+
+
+def write_page(output: Path, story: Story) -> None:
+    """With what people wrote about it, which stands beside it."""
+    notes = output.parent / _NOTES
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page.markdown(story, notes.read_text() if notes.exists() else ""))
+
+
+def document_of(story: Story) -> dict[str, object]:
+    """For machines: medians and spreads, every reading, and what it was measured on."""
+    return {
+        "machine": story.machine,
+        "relays": dict(story.relays),
+        "not_measured": dict(story.faults),
+        "figures": as_document(story.readings),
+        "readings": [
+            {"round": each.round_number, "relay": each.relay, "process": each.part, each.figure: each.value}
+            for each in story.readings
+        ],
+    }

@@ -1,0 +1,254 @@
+"""The measurements: each puts one load on one running relay and reads what it cost. They compare nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loadgen.bench.relay import client, machine, wire
+from loadgen.bench.relay.client import HeldStreams, Tally, arrivals, closed_loop, now_s, open_streams
+from loadgen.bench.relay.engine import PACE_PATH
+from loadgen.bench.relay.figures import Figure, percentile
+from loadgen.bench.relay.relays import HOST
+
+_LONG_PROMPT_BYTES = 8 * 1024
+_SHORT_PROMPT_BYTES = 256
+_USUAL_PROMPT_BYTES = 2 * 1024
+_PROMPTS = 64
+USERS = 16
+USERS_AT_SATURATION = 64
+TOKENS_PER_S = 20
+_HOLD_S = 600.0
+_SLACK_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long is measured, and how much at once."""
+
+    rounds: int = 5
+    warm_s: float = 1.0
+    window_s: float = 4.0
+    stream_window_s: float = 8.0
+    ramp_s: float = 2.0
+    """Streams begin over this long, each at its own moment."""
+    settle_s: float = 1.0
+    """Between the last that was begun and a look at memory."""
+    streams: int = 200
+    arrivals: int = 600
+    arrivals_per_s: float = 50.0
+    held: tuple[int, int] = (200, 1000)
+    """Open streams at which memory is read."""
+
+
+QUICK = Effort(rounds=1, warm_s=0.7, window_s=1.5, stream_window_s=3.0, arrivals=200, held=(200, 600))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A running relay, or an engine in its place."""
+
+    name: str
+    port: int
+    key: str | None
+    processes: Mapping[str, int]
+    """Its processes by name; empty where there is no relay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    figure: Figure
+    value: float
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What measurements share."""
+
+    effort: Effort
+    engines: Sequence[int]
+    rng: random.Random
+
+    def requests(self, subject: Subject, size_bytes: int, stream_tokens: int = 0) -> list[wire.Wanted]:
+        texts = wire.prompts(_PROMPTS, size_bytes, self.rng)
+        return wire.requests(texts, stream_tokens=stream_tokens, host=f"{HOST}:{subject.port}", key=subject.key)
+
+    async def pace(self, gap_s: float) -> None:
+        """Of all engines, from now on."""
+        body = str(round(gap_s * 1e6)).encode()
+        head = b"POST %s HTTP/1.1\r\nhost: %s\r\ncontent-length: %d\r\n\r\n" % (PACE_PATH, HOST.encode(), len(body))
+        async with asyncio.timeout(_SLACK_S):
+            reader, writer = await asyncio.open_connection(HOST, self.engines[0])
+            writer.write(head + body)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+
+
+class _Meter:
+    """CPU time of a relay's processes since it was made."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._trees = {name: machine.process_tree(pid) for name, pid in subject.processes.items()}
+        self._started_ns = self._now_ns()
+        self._started_s = now_s()
+
+    def _now_ns(self) -> dict[str, int]:
+        return {name: machine.cpu_ns(pids) for name, pids in self._trees.items()}
+
+    def values(self, figure: Figure, *, per: float, scale: float) -> list[Value]:
+        """CPU time of all processes for each of `per` things, and of each process where there are several."""
+        used_ns = {name: now - self._started_ns[name] for name, now in self._now_ns().items()}
+        if not used_ns or not per:
+            return []
+        parts = [Value(figure, ns * scale / per, name) for name, ns in used_ns.items()] if len(used_ns) > 1 else []
+        return [Value(figure, sum(used_ns.values()) * scale / per), *parts]
+
+    def used_s(self) -> float:
+        return (sum(self._now_ns().values()) - sum(self._started_ns.values())) / 1e9
+
+    def elapsed_s(self) -> float:
+        return now_s() - self._started_s
+
+
+_MICROSECONDS = 1e-3
+
+
+async def measure_requests(bench: Bench, subject: Subject) -> list[Value]:
+    """CPU per request that is not streamed, with short and with long prompts."""
+    values: list[Value] = []
+    for figure, size in (
+        (Figure.CPU_PER_REQUEST, _SHORT_PROMPT_BYTES),
+        (Figure.CPU_PER_LONG_REQUEST, _LONG_PROMPT_BYTES),
+    ):
+        effort = bench.effort
+        wanted = bench.requests(subject, size)
+        max_s = effort.warm_s + effort.window_s + _SLACK_S
+        async with closed_loop(subject.port, wanted, USERS, max_s=max_s) as tally:
+            await asyncio.sleep(effort.warm_s)
+            meter, before = _Meter(subject), tally.answers
+            await asyncio.sleep(effort.window_s)
+            values += meter.values(figure, per=tally.answers - before, scale=_MICROSECONDS)
+    return values
+
+
+async def measure_saturation(bench: Bench, subject: Subject) -> list[Value]:
+    """Requests a second when nobody pauses; without a relay, what the rest of the bench is able to do."""
+    effort = bench.effort
+    wanted = bench.requests(subject, _SHORT_PROMPT_BYTES)
+    max_s = effort.warm_s + effort.window_s + _SLACK_S
+    async with closed_loop(subject.port, wanted, USERS_AT_SATURATION, max_s=max_s) as tally:
+        await asyncio.sleep(effort.warm_s)
+        meter, before = _Meter(subject), tally.answers
+        await asyncio.sleep(effort.window_s)
+        answers, elapsed_s, used_s = tally.answers - before, meter.elapsed_s(), meter.used_s()
+    rate = [Value(Figure.REQUESTS_PER_S, answers / elapsed_s)]
+    return [*rate, Value(Figure.REQUESTS_PER_CPU_S, answers / used_s)] if used_s else rate
+
+
+async def measure_chunks(bench: Bench, subject: Subject) -> list[Value]:
+    """CPU per streamed chunk while streams run steadily: none begins or ends within the window."""
+    effort = bench.effort
+    stream_s = effort.ramp_s + effort.warm_s + effort.stream_window_s + bench.effort.settle_s
+    wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
+    await bench.pace(1 / TOKENS_PER_S)
+    async with open_streams(
+        subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
+    ) as tally:
+        await asyncio.sleep(effort.ramp_s + effort.warm_s)
+        meter, before = _Meter(subject), tally.events
+        await asyncio.sleep(effort.stream_window_s)
+        return meter.values(Figure.CPU_PER_CHUNK, per=tally.events - before, scale=_MICROSECONDS)
+
+
+async def measure_first_token(bench: Bench, subject: Subject) -> list[Value]:
+    """Time to the first token of short streams that come at a modest rate, from engines that do not wait."""
+    effort = bench.effort
+    wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, 8)
+    await bench.pace(0.005)
+    max_s = effort.arrivals / effort.arrivals_per_s + _SLACK_S
+    warm = await _arrive(bench, subject, wanted, count=50, max_s=max_s)
+    assert warm.answers == 50
+    tally = await _arrive(bench, subject, wanted, count=effort.arrivals, max_s=max_s)
+    return [
+        Value(Figure.TTFT_P50, 1e3 * percentile(tally.first_byte_s, 0.5)),
+        Value(Figure.TTFT_P99, 1e3 * percentile(tally.first_byte_s, 0.99)),
+    ]
+
+
+async def _arrive(bench: Bench, subject: Subject, wanted: Sequence[wire.Wanted], *, count: int, max_s: float) -> Tally:
+    rate = bench.effort.arrivals_per_s
+    return await arrivals(subject.port, wanted, requests_per_s=rate, count=count, rng=bench.rng, max_s=max_s)
+
+
+async def measure_memory(bench: Bench, subject: Subject) -> list[Value]:
+    """Memory per open stream: what it grows by from some streams to many, all of them waiting for their next token."""
+    low, high = bench.effort.held
+    wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, 2)
+    await bench.pace(_HOLD_S)
+    trees = {name: machine.process_tree(pid) for name, pid in subject.processes.items()}
+    streams = HeldStreams(subject.port, wanted)
+    try:
+        readings = []
+        for count in (low, high):
+            await streams.grow_to(count, max_s=_SLACK_S)
+            await asyncio.sleep(bench.effort.settle_s)
+            readings.append({name: machine.pss_kib(pids) for name, pids in trees.items()})
+    finally:
+        streams.cut()
+    grown = {name: (readings[1][name] - readings[0][name]) / (high - low) for name in trees}
+    parts = [Value(Figure.MEMORY_PER_STREAM, kib, name) for name, kib in grown.items()] if len(grown) > 1 else []
+    return [Value(Figure.MEMORY_PER_STREAM, sum(grown.values())), *parts]
+
+
+async def measure_idle(bench: Bench, subject: Subject) -> list[Value]:
+    """What the relay does when nobody asks it for anything, in hundredths of a core."""
+    meter = _Meter(subject)
+    await asyncio.sleep(bench.effort.window_s)
+    return meter.values(Figure.IDLE_CPU, per=meter.elapsed_s(), scale=1e-7)
+
+
+class MeasureName(StrEnum):
+    """What can be asked for by name."""
+
+    IDLE = "idle"
+    REQUESTS = "requests"
+    SATURATION = "saturation"
+    CHUNKS = "chunks"
+    FIRST_TOKEN = "first-token"  # noqa: S105 - a token of text
+    MEMORY = "memory"
+
+
+MEASURES: Mapping[MeasureName, Callable[[Bench, Subject], Awaitable[list[Value]]]] = {
+    MeasureName.IDLE: measure_idle,
+    MeasureName.REQUESTS: measure_requests,
+    MeasureName.SATURATION: measure_saturation,
+    MeasureName.CHUNKS: measure_chunks,
+    MeasureName.FIRST_TOKEN: measure_first_token,
+    MeasureName.MEMORY: measure_memory,
+}
+"""In this order, memory last, since it leaves connections that were cut."""
+
+WITHOUT_RELAY = (MeasureName.SATURATION, MeasureName.FIRST_TOKEN)
+"""What is also measured without a relay."""
+OF_SIBLINGS = (MeasureName.SATURATION,)
+
+
+async def ask_until_ready(subject: Subject, bench: Bench, *, wait_max_s: float) -> None:
+    """Returns once a request has been answered. Raises TimeoutError with what was answered last."""
+    (wanted, *_) = bench.requests(subject, _SHORT_PROMPT_BYTES)
+    last: Exception | None = None
+    try:
+        async with asyncio.timeout(wait_max_s):
+            while True:
+                try:
+                    return await client.ask_once(subject.port, wanted)
+                except (OSError, client.WrongAnswer) as error:
+                    last = error
+                await asyncio.sleep(0.1)
+    except TimeoutError as error:
+        raise TimeoutError(f"no right answer within {wait_max_s:.0f} s: {last}") from error

@@ -1,0 +1,207 @@
+"""Tells what the bench measured: as rows for a terminal, and as a page of Markdown. It judges only by aims it is given.
+
+The page is made anew each time; what people write about it stands in a file of its own and is put in as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loadgen.bench.relay.figures import DIRECT, Figure, Reading, Summary, by_round, parts_of, ratio, summarize
+
+TITLES = {
+    Figure.CPU_PER_REQUEST: "CPU per request, not streamed (µs)",
+    Figure.CPU_PER_LONG_REQUEST: "the same with an 8 KB prompt (µs)",
+    Figure.CPU_PER_CHUNK: "CPU per streamed chunk (µs)",
+    Figure.TTFT_P50: "time to the first token, p50 (ms)",
+    Figure.ADDED_TTFT_P50: "added to it, p50 (ms)",
+    Figure.TTFT_P99: "time to the first token, p99 (ms)",
+    Figure.ADDED_TTFT_P99: "added to it, p99 (ms)",
+    Figure.REQUESTS_PER_S: "requests/s at saturation",
+    Figure.REQUESTS_PER_CPU_S: "requests per second of its CPU time",
+    Figure.MEMORY_PER_STREAM: "memory per open stream (KiB)",
+    Figure.IDLE_CPU: "CPU without requests (% of a core)",
+}
+RATIOS = (
+    Figure.CPU_PER_REQUEST,
+    Figure.CPU_PER_LONG_REQUEST,
+    Figure.CPU_PER_CHUNK,
+    Figure.REQUESTS_PER_S,
+    Figure.MEMORY_PER_STREAM,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What the gateway should reach: an absolute value, or a ratio to another relay."""
+
+    figure: Figure
+    at_most: float
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything that one run of the bench has to tell."""
+
+    readings: Sequence[Reading]
+    relays: Mapping[str, str]
+    """Each relay by name, and what was switched on."""
+    faults: Mapping[str, str]
+    """Why a relay is not there, or not in every figure."""
+    machine: Mapping[str, object]
+    conditions: Sequence[str]
+    command: str
+    date: str
+    ours: str
+    aims: Sequence[Aim] = field(default_factory=tuple)
+    siblings: str = ""
+    """The relay of two processes, if it was measured."""
+    siblings_note: str = ""
+
+
+def number(value: float) -> str:
+    """Three digits that matter."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def cell(summary: Summary | None) -> str:
+    """The median, and the spread where rounds differ."""
+    if summary is None:
+        return "–"
+    text = number(summary.median)
+    return text if summary.low == summary.high else f"{text} ({number(summary.low)}–{number(summary.high)})"
+
+
+def table(story: Story) -> list[list[str]]:
+    """A head and a row for each figure: its median with the spread, relay by relay."""
+    columns = [name for name in [*story.relays, DIRECT] if name != story.siblings and _has_any(story, name)]
+    rows = [["", *columns]]
+    for figure, title in TITLES.items():
+        cells = [cell(_summary(story, name, figure)) for name in columns]
+        if any(each != "–" for each in cells):
+            rows.append([title, *cells])
+    return rows
+
+
+def _summary(story: Story, relay: str, figure: Figure, part: str = "") -> Summary | None:
+    return summarize(by_round(story.readings, relay, figure, part).values())
+
+
+def _has_any(story: Story, relay: str) -> bool:
+    return any(each.relay == relay for each in story.readings)
+
+
+def ratio_rows(story: Story) -> list[list[str]]:
+    """Ours against each other relay, and each relay of ours against the plain one."""
+    others = [name for name in story.relays if name not in (story.ours, story.siblings) and _has_any(story, name)]
+    rows = [["", *(_ratio_title(story, name) for name in others)]]
+    for figure in RATIOS:
+        cells = [cell(_ratio(story, figure, name)) for name in others]
+        if any(each != "–" for each in cells):
+            rows.append([TITLES[figure], *cells])
+    return rows if len(rows) > 1 else []
+
+
+def _is_ours(story: Story, name: str) -> bool:
+    return name.startswith(story.ours)
+
+
+def _ratio_title(story: Story, name: str) -> str:
+    return f"{name} / {story.ours}" if _is_ours(story, name) else f"{story.ours} / {name}"
+
+
+def _ratio(story: Story, figure: Figure, name: str) -> Summary | None:
+    relay, base = (name, story.ours) if _is_ours(story, name) else (story.ours, name)
+    return ratio(story.readings, figure, relay, base)
+
+
+def aim_rows(story: Story) -> list[list[str]]:
+    """Each aim, what was measured, and whether that is enough; none for what was not measured."""
+    rows = [["aim", "measured", "reached"]]
+    for aim in story.aims:
+        measured = (
+            _summary(story, story.ours, aim.figure)
+            if aim.base is None
+            else ratio(story.readings, aim.figure, story.ours, aim.base)
+        )
+        if measured is not None:
+            rows.append([_aim_text(aim), cell(measured), "yes" if measured.median <= aim.at_most else "no"])
+    return rows if len(rows) > 1 else []
+
+
+def _aim_text(aim: Aim) -> str:
+    against = f" × {aim.base}" if aim.base else ""
+    return f"{TITLES[aim.figure].rsplit(' (', 1)[0]} ≤ {aim.at_most:g}{against or ' ' + _unit(aim.figure)}"
+
+
+def _unit(figure: Figure) -> str:
+    return TITLES[figure].rsplit("(", 1)[1].removesuffix(")")
+
+
+def part_rows(story: Story) -> list[list[str]]:
+    """What each process of a relay costs, where it has several."""
+    rows = [["relay", "process", "figure", "value"]]
+    for relay in story.relays:
+        for part in parts_of(story.readings, relay):
+            for figure, title in TITLES.items():
+                summary = _summary(story, relay, figure, part)
+                if summary is not None:
+                    rows.append([relay, part, title, cell(summary)])
+    return rows if len(rows) > 1 else []
+
+
+def sibling_rows(story: Story) -> list[list[str]]:
+    """One process against two."""
+    if not _has_any(story, story.siblings):
+        return []
+    rows = [["", "one process", "two siblings", "two / one"]]
+    for figure in (Figure.REQUESTS_PER_S, Figure.REQUESTS_PER_CPU_S):
+        one, two = (_summary(story, name, figure) for name in (story.ours, story.siblings))
+        times = ratio(story.readings, figure, story.siblings, story.ours)
+        rows.append([TITLES[figure], cell(one), cell(two), cell(times)])
+    return rows
+
+
+def markdown(story: Story, notes: str = "") -> str:
+    """The whole page. `notes` is put before the conditions, as it is."""
+    return "\n\n".join(each.strip() for each in _sections(story, notes) if each.strip()) + "\n"
+
+
+def _sections(story: Story, notes: str) -> Iterator[str]:
+    yield "# What a relay costs"
+    yield (
+        f"Measured on {story.date} with `{story.command}`, which makes this page. Medians of its rounds, with the"
+        " lowest and the highest in brackets; ratios are taken within a round. Compare columns, not machines."
+    )
+    yield _markdown_table(table(story))
+    yield _titled("Ratios", ratio_rows(story))
+    yield _titled("Aims", aim_rows(story))
+    yield _titled("By process", part_rows(story))
+    if sibling_rows(story):
+        yield _titled("Two processes on one host", sibling_rows(story))
+        yield story.siblings_note
+    yield notes
+    yield "## Conditions"
+    yield _bullets([*(f"{name}: {value}" for name, value in story.machine.items()), *story.conditions])
+    yield _bullets([f"`{name}`: {what}" for name, what in story.relays.items() if _has_any(story, name)])
+    if story.faults:
+        yield "## Not measured"
+        yield _bullets([f"`{name}`: {why}" for name, why in story.faults.items()])
+
+
+def _titled(title: str, rows: Sequence[Sequence[str]]) -> str:
+    return f"## {title}\n\n{_markdown_table(rows)}" if rows else ""
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)

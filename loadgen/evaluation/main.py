@@ -1,0 +1,91 @@
+"""`nightside results`: plays an evaluation's cells in virtual time, and writes its page and its plots.
+
+It only finds files, plays and writes; every figure and every sentence comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gateway.config import ConfigError
+from loadgen.evaluation.cache import CellCache, code_version
+from loadgen.evaluation.experiments import Cell, all_cells
+from loadgen.evaluation.playing import Results, play_all
+from loadgen.evaluation.skywalker.page import page_of
+from loadgen.evaluation.skywalker.plan import evaluation, find_traces
+
+_FOLDER = Path("docs/results")
+_CACHE = Path("build/results")
+_SLOTS = ("agreement", "scale")
+"""Results that others measure; the page shows what they left in its folder."""
+
+
+@click.group()
+def results() -> None:
+    """Measure against what papers published, and write it down."""
+
+
+@results.command()
+@click.option(
+    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+)
+@click.option("--full", is_flag=True, help="Ten seeds instead of three; takes hours.")
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER, show_default=True)
+@click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default=_CACHE,
+              show_default=True, help="Where finished cells are kept.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
+@click.option("--only", multiple=True, metavar="EXPERIMENT", help="Play these alone, and write no page; repeatable.")
+def skywalker(
+    *, traces: Path | None, full: bool, out: Path, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
+) -> None:
+    """Everything of SkyWalker's evaluation, in OUT/skywalker.md.
+
+    Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
+    """
+    plan = evaluation(find_traces(traces), full=full)
+    chosen = [each for each in plan.experiments if not only or each.name.startswith(only)]
+    if not chosen:
+        raise click.UsageError(f"no such experiment; there are: {', '.join(each.name for each in plan.experiments)}")
+    cache = CellCache(cache_folder, code_version())
+    try:
+        found = _played(all_cells(chosen), cache, jobs or os.cpu_count() or 1)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    if only:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in page_of(plan, found, _others(out)).items():
+        (out / name).write_text(text, encoding="utf-8")
+    click.echo(f"{out / 'skywalker.md'}")
+
+
+def _played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("cells", total=None)
+        return play_all(
+            cells,
+            cache,
+            processes=processes,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+def _others(folder: Path) -> dict[str, object]:
+    """By slot, what was measured elsewhere; nothing where it was not. Raises ClickException where it is no JSON."""
+    found: dict[str, object] = {}
+    for slot in _SLOTS:
+        file = folder / f"{slot}.json"
+        if not file.exists():
+            continue
+        try:
+            found[slot] = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise click.ClickException(f"{file}: {error}") from error
+    return found

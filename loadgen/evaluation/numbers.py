@@ -1,0 +1,91 @@
+"""What seeds give together: medians with their spread, and ratios of runs that asked for the same.
+
+It only counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from loadgen.figures import Figures
+
+Measure = Callable[[Figures], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """The median of some seeds, and how far they went."""
+
+    median: float
+    low: float
+    high: float
+
+    def shown(self, digits: int = 2) -> str:
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+def middle_of(values: Sequence[float | None]) -> Middle | None:
+    """None where no seed has a value."""
+    present = [value for value in values if value is not None]
+    return Middle(median(present), min(present), max(present)) if present else None
+
+
+def inverse(middle: Middle) -> Middle:
+    """Of a ratio: the other way round."""
+    return Middle(1 / middle.median, 1 / middle.high, 1 / middle.low)
+
+
+def measured(runs: Sequence[Figures], measure: Measure) -> Middle | None:
+    return middle_of([measure(run) for run in runs])
+
+
+def ratio(runs: Sequence[Figures], base: Sequence[Figures], measure: Measure) -> Middle | None:
+    """Of each seed's run to the base's run with the same seed: what both were asked is the same."""
+    pairs = [(measure(run), measure(other)) for run, other in zip(runs, base, strict=True)]
+    return middle_of([one / other if one is not None and other else None for one, other in pairs])
+
+
+def total(key: str) -> Measure:
+    """A figure of all clients together."""
+    return lambda run: run["total"][key]
+
+
+def seconds(kind: str, quantile: str) -> Measure:
+    """A quantile of all clients' times, in seconds."""
+
+    def measure(run: Figures) -> float | None:
+        found = run["total"][kind]
+        return None if found is None else found[quantile] / 1000
+
+    return measure
+
+
+THROUGHPUT = total("requests_per_s")
+TOKENS = total("tokens_per_s")
+TTFT_P50 = seconds("ttft_ms", "p50")
+TTFT_MEAN = seconds("ttft_ms", "mean")
+TTFT_P90 = seconds("ttft_ms", "p90")
+ANSWER_P50 = seconds("duration_ms", "p50")
+ANSWER_P90 = seconds("duration_ms", "p90")
+HITS = total("prefix_hit_rate")
+FORWARDED = total("forwarded_share")
+BUSIEST = total("outstanding_max_to_mean")
+OUTSTANDING = total("outstanding_mean")
+
+
+def median_of(runs: Sequence[Figures], measure: Measure) -> float | None:
+    found = measured(runs, measure)
+    return found.median if found else None
+
+
+_BOX = ("p10", "p25", "p50", "p75", "p90", "mean")
+
+
+def middle_box(runs: Sequence[Figures], kind: str) -> dict[str, float] | None:
+    """Each part of a box plot, in milliseconds, at its median; None where a seed has none."""
+    boxes = [run["total"][kind] for run in runs]
+    if not all(boxes):
+        return None
+    return {name: median(box[name] for box in boxes) for name in _BOX}

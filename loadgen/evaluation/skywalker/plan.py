@@ -1,0 +1,335 @@
+"""SkyWalker's evaluation (§5) as experiments, and what we add to it: recorded traces, sensitivity, and our own rule.
+
+Workloads and load are set to what the paper says of them, never to a figure of ours; see the scenarios `paper_*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.evaluation.experiments import Changes, Experiment, Point
+
+SKYWALKER = "SkyWalker"
+SKYWALKER_CH = "SkyWalker-CH"
+REGION_LOCAL = "region-local"
+GKE = "GKE-style"
+SGLANG = "SGLang"
+SGLANG_04 = "SGLang v0.4"
+LEAST_LOAD = "least load"
+ROUND_ROBIN = "round robin"
+CONSISTENT_HASH = "consistent hash"
+
+BASELINES = (GKE, ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG, SGLANG_04)
+"""Those that the paper compares with; SGLang's router with the defaults of today and of the paper's time."""
+
+_SGLANG_04 = {"cache_aware_match_share": 0.5, "cache_aware_spread_max": 32, "cache_aware_spread_ratio": 1.0001}
+_PAPER = {"explore_rule": "share", "remote_choice": "prefix", "remote_prefix_min_share": 0.0}
+"""What the paper's algorithm does, whatever our defaults are."""
+
+
+def _run(name: str, system: str, **sections: Mapping[str, object]) -> Changes:
+    return {"name": name, "system": system, **sections}
+
+
+def _skywalker(name: str, placement: Mapping[str, object] | None = None, **sections: Mapping[str, object]) -> Changes:
+    return _run(name, "skywalker", placement=_PAPER | dict(placement or {}), **sections)
+
+
+SYSTEMS = (
+    _skywalker(SKYWALKER),
+    _run(SKYWALKER_CH, "skywalker_ch"),
+    _run(REGION_LOCAL, "region_local", placement=_PAPER),
+    _run(GKE, "gke"),
+    _run(ROUND_ROBIN, "global_round_robin"),
+    _run(LEAST_LOAD, "global_least_load"),
+    _run(CONSISTENT_HASH, "global_consistent_hash"),
+    _run(SGLANG, "global_sglang"),
+    _run(SGLANG_04, "global_sglang", placement=_SGLANG_04),
+)
+
+WORTH = "worth"
+FIRST_TOKEN = "first token"  # noqa: S105
+MIN_SHARE = "share ≥ ½ abroad"
+ALL_OF_THEM = "worth + first token"
+VARIANTS = (
+    _skywalker(SKYWALKER),
+    _skywalker(WORTH, {"explore_rule": "worth"}),
+    _skywalker(FIRST_TOKEN, {"remote_choice": "first_token"}),
+    _skywalker(MIN_SHARE, {"remote_prefix_min_share": 0.5}),
+    _skywalker(ALL_OF_THEM, {"explore_rule": "worth", "remote_choice": "first_token"}),
+)
+"""Our own rules, each by itself, and two of them together; `first token` knows no minimum share."""
+
+VARIANT_WORDS = {
+    WORTH: "(`explore_rule: worth`) the replica that knows most of a prompt competes with the least loaded one: each"
+    " request that it has more weighs as much as the prefill of `explore_load`, 128 bytes of prompt. The paper follows"
+    " a match from half of the prompt on.",
+    FIRST_TOKEN: "(`remote_choice: first_token`) the region where round trip, queue, and prefill of what it was not"
+    " sent add up to least, at the rate that the first tokens of our own replicas tell.",
+    MIN_SHARE: "(`remote_prefix_min_share: 0.5`) below half a match the nearest region, not the one with the match.",
+    ALL_OF_THEM: f"`{WORTH}` and `{FIRST_TOKEN}` together.",
+}
+
+_EIGHT = {"regions.us-east-1.replicas": 3, "regions.eu-west-1.replicas": 2, "regions.ap-northeast-1.replicas": 3}
+_TWELVE = {"regions.us-east-1.replicas": 4, "regions.eu-west-1.replicas": 4, "regions.ap-northeast-1.replicas": 4}
+_SIX = {"regions.us-east-1.replicas": 2, "regions.eu-west-1.replicas": 2, "regions.ap-northeast-1.replicas": 2}
+
+ARENA, WILDCHAT, TREES, MIXED = "Arena-like", "WildChat-like", "ToT", "mixed tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The recorded files that were found, by what they are for."""
+
+    mooncake: Path | None = None
+    sessions: Path | None = None
+    gsm8k: Path | None = None
+
+
+def find_traces(folder: Path | None) -> Traces:
+    """What a folder holds, under the names that these files are published with."""
+    if folder is None:
+        return Traces()
+
+    def found(pattern: str) -> Path | None:
+        return next(iter(sorted(file.resolve() for file in folder.glob(pattern))), None)
+
+    return Traces(
+        found("mooncake/conversation_trace.jsonl*"),
+        found("claude_code_sessions/requests.jsonl*"),
+        found("gsm8k/train.jsonl*"),
+    )
+
+
+def workloads(traces: Traces) -> tuple[Point, ...]:
+    """What everything is measured on: the paper's four on both of its fleets, then what was recorded."""
+    asked: Changes = {} if traces.gsm8k is None else {"workloads.tree.questions": str(traces.gsm8k)}
+    both = asked if not asked else dict(asked) | {"workloads.large_tree.questions": str(traces.gsm8k)}
+    fleets = (("4/4/4", _TWELVE), ("3/3/2", _EIGHT))
+    kinds: tuple[tuple[str, str, Changes], ...] = (
+        (ARENA, "paper_conversations.yaml", {}),
+        (WILDCHAT, "paper_wildchat.yaml", {}),
+        (TREES, "paper_trees.yaml", asked),
+        (MIXED, "paper_mixed_trees.yaml", both),
+    )
+    points = [
+        Point(f"{kind}, {fleet}", scenario, {**changes, **replicas})
+        for kind, scenario, changes in kinds
+        for fleet, replicas in fleets
+    ]
+    if traces.mooncake is not None:
+        points.append(_replayed("Mooncake conversation, 2/2/2", traces.mooncake, "60s", "15s"))
+    if traces.sessions is not None:
+        for name, scale in (("agentic sessions, 2/2/2", 0.1), ("agentic sessions twice as long, 2/2/2", 0.2)):
+            points.append(_replayed(name, traces.sessions, "45s", "15s", scale_tokens=scale, pause_max="2s"))
+    return tuple(points)
+
+
+def _replayed(name: str, file: Path, duration: str, warm_up: str, **trace: object) -> Point:
+    """On engines with room for such prompts; a third of the clients and half of the replicas of the paper's fleet."""
+    regions = ("us-east-1", "eu-west-1", "ap-northeast-1")
+    changes: dict[str, object] = {
+        "preset": "llama-3.1-8b-h100",
+        "duration": duration,
+        "warm_up": warm_up,
+        "workloads": {"chat": {"trace": {"file": str(file), "input_tokens_max": 100_000, **trace}}},
+        "clients": [{"region": region, "workload": "chat", "clients": 40} for region in regions],
+    }
+    return Point(name, "paper_conversations.yaml", changes | _SIX)
+
+
+# Fig. 9
+
+SELECTIONS: tuple[tuple[str, Changes], ...] = (
+    ("SGLang's selection", {"policy": "cache_aware"}),
+    ("SGLang v0.4's selection", {"policy": "cache_aware", **_SGLANG_04}),
+    ("ours", {"policy": "prefix"}),
+    ("ours with `worth`", {"policy": "prefix", "explore_rule": "worth"}),
+)
+OUTSTANDING_LIMITS = (20, 30, 40, 50)
+BLIND, PENDING, WITHOUT_CREDIT = "BP", "SP-P", "SP-P without credit"
+
+
+def outstanding(limit: int) -> str:
+    return f"SP-O {limit}"
+
+
+PUSHING: tuple[tuple[str, Changes], ...] = (
+    (BLIND, {"mode": "blind"}),
+    *((outstanding(limit), {"mode": "outstanding", "outstanding_max": limit}) for limit in OUTSTANDING_LIMITS),
+    (PENDING, {}),
+    (WITHOUT_CREDIT, {"in_band_credit": None}),
+)
+
+PUSHING_POINT = "4 replicas"
+
+# Fig. 10 and Fig. 3
+
+REGIONS = ("us-east-1", "eu-west-1", "ap-northeast-1")
+
+
+def spread_out(replicas: int) -> Changes:
+    """As evenly as can be, the rest from the first region on."""
+    share, rest = divmod(replicas, len(REGIONS))
+    return {f"regions.{region}.replicas": share + (number < rest) for number, region in enumerate(REGIONS)}
+
+
+SKEWED_FLEETS = tuple(range(6, 13))
+DAY_FLEETS = tuple(range(3, 13))
+DAY_ALONE_FLEETS = (3, 6, 9, 12, 15)
+"""As many in each region: what one needs there does not depend on the others."""
+DAY_TTFT_P90_S = 2.0
+"""The SLO of the simulated day: nine in ten first tokens within this, in each region, in each of its 24 hours."""
+
+# Sensitivity
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One setting, changed alone."""
+
+    name: str
+    paper: str
+    """What the paper uses."""
+    values: tuple[tuple[str, Changes, Changes], ...]
+    """Each with what it changes of the scenario and of the run's placement."""
+    base: str
+    """What the others are compared with."""
+    default: str | None
+    """What a region file has if it says nothing."""
+    chosen: str = ""
+    """Why, where the figures alone do not say it."""
+
+
+_ROUND_TRIPS = (
+    ("us-east-1", "eu-west-1", 70_000),
+    ("us-east-1", "ap-northeast-1", 149_000),
+    ("eu-west-1", "ap-northeast-1", 201_000),
+)
+"""In microseconds."""
+
+
+def _round_trips(factor: float) -> Changes:
+    return {"round_trips": [[one, other, f"{max(1, round(us * factor))}us"] for one, other, us in _ROUND_TRIPS]}
+
+
+def _axis(name: str, paper: str, values: Sequence[tuple[str, Changes]], base: str, default: str | None) -> Axis:
+    return Axis(name, paper, tuple((value, {}, of_placement) for value, of_placement in values), base, default)
+
+
+AXES = (
+    Axis(
+        "probe interval",
+        "100 ms",
+        tuple((f"{ms} ms", {"probe_interval": f"{ms}ms"}, {}) for ms in (25, 50, 100, 250, 1000)),
+        "100 ms",
+        "100 ms",
+    ),
+    _axis("τ", "small", [(str(tau), {"peer_queue_length_max": tau}) for tau in (0, 2, 10, 50)], "10", "10"),
+    _axis(
+        "explore below",
+        "50 %",
+        [(f"{round(100 * share)} %", {"explore_below_share": share}) for share in (0.0, 0.1, 0.25, 0.5, 0.75)],
+        "50 %",
+        "50 %",
+    ),
+    _axis(
+        "`worth`, a request",
+        "–",
+        [(f"{size} B", {"explore_rule": "worth", "explore_load": f"{size}B"}) for size in (32, 64, 128, 256, 512)],
+        "128 B",
+        "128 B",
+    ),
+    Axis(
+        "round trips",
+        "× 1",
+        tuple((f"× {factor:g}", _round_trips(factor), {}) for factor in (0, 0.5, 1, 2, 4)),
+        "× 1",
+        None,
+    ),
+    _axis(
+        "index bound",
+        "2²⁴ characters",
+        [(size, {"prefix_index_max": size}) for size in ("16KiB", "64KiB", "256KiB", "1MiB", "64MiB")],
+        "64MiB",
+        "64MiB",
+    ),
+)
+SENSITIVITY_POINTS = (f"{ARENA}, 4/4/4", f"{MIXED}, 4/4/4")
+SKEWED = "skewed, 9 replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All experiments of one evaluation."""
+
+    traces: Traces
+    full: bool
+    seeds: tuple[int, ...]
+    fig8: Experiment
+    fig9: Experiment
+    fig10: Experiment
+    day_pooled: Experiment
+    day_alone: Experiment
+    sensitivity: Mapping[tuple[str, str], Experiment]
+    """By axis and value."""
+    improvement: Experiment
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        figures = (self.fig8, self.fig9, self.fig10, self.day_pooled, self.day_alone)
+        return (*figures, *self.sensitivity.values(), self.improvement)
+
+
+def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | None = None) -> Evaluation:
+    """`full`: ten seeds instead of three, and the sensitivity on every workload."""
+    chosen = tuple(seeds or range(1, 11 if full else 4))
+    asked = workloads(traces)
+    skewed = Point(SKEWED, "paper_skewed.yaml", spread_out(9))
+    sensitive = (*(point for point in asked if full or point.name in SENSITIVITY_POINTS), skewed)
+    mesh = (_skywalker(SKYWALKER), _skywalker(WORTH, {"explore_rule": "worth"}))
+    alone = _run(REGION_LOCAL, "region_local", placement=_PAPER)
+    return Evaluation(
+        traces,
+        full,
+        chosen,
+        fig8=Experiment("fig8", asked, SYSTEMS, chosen),
+        fig9=Experiment("fig9", (_pushing_point(traces),), _pushing_runs(), chosen),
+        fig10=Experiment("fig10", _fleets("paper_skewed.yaml", SKEWED_FLEETS), (*mesh, alone), chosen),
+        day_pooled=Experiment("day, pooled", _fleets("paper_day.yaml", DAY_FLEETS), mesh[:1], chosen),
+        day_alone=Experiment("day, alone", _fleets("paper_day.yaml", DAY_ALONE_FLEETS), (alone,), chosen),
+        sensitivity={
+            (axis.name, value): Experiment(
+                f"sensitivity, {axis.name} {value}",
+                tuple(Point(each.name, each.scenario, {**each.changes, **of_scenario}) for each in sensitive),
+                (_skywalker(SKYWALKER, of_placement),),
+                chosen,
+            )
+            for axis in AXES
+            for value, of_scenario, of_placement in axis.values
+        },
+        improvement=Experiment("improvement", (*asked, skewed), VARIANTS, chosen),
+    )
+
+
+def _fleets(scenario: str, counts: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(Point(str(count), scenario, spread_out(count)) for count in counts)
+
+
+def _pushing_point(traces: Traces) -> Point:
+    asked: Changes = {} if traces.gsm8k is None else {"workloads.tree.questions": str(traces.gsm8k)}
+    return Point(PUSHING_POINT, "paper_pushing.yaml", asked)
+
+
+def pushing_name(selection: str, pushing: str) -> str:
+    return f"{selection}, {pushing}"
+
+
+def _pushing_runs() -> tuple[Changes, ...]:
+    return tuple(
+        _skywalker(pushing_name(selection, name), placement, pushing=dict(pushing))
+        for selection, placement in SELECTIONS
+        for name, pushing in PUSHING
+    )

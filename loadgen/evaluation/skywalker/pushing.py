@@ -1,0 +1,61 @@
+"""Fig. 9: blind, outstanding and pending-request pushing, on four selections, with the in-band credit on and off."""
+
+from __future__ import annotations
+
+from loadgen.evaluation import numbers as of
+from loadgen.evaluation.markdown import bullets, number, percent, seconds_of, spread_times, table
+from loadgen.evaluation.numbers import measured, median_of, ratio
+from loadgen.evaluation.plots import bars
+from loadgen.evaluation.skywalker.plan import PENDING, PUSHING, SELECTIONS, WITHOUT_CREDIT
+from loadgen.evaluation.skywalker.reader import Reader, Section
+
+_HEAD = ("selection, pushing", "requests/s", "SP-P over it", "TTFT p90, s", "it over SP-P", "whole p50, s", "hits",
+         "busiest / mean")  # fmt: skip
+_PLOT = "skywalker-fig9.svg"
+
+
+def pushing(reader: Reader) -> Section:
+    cases = [(selection, name) for selection, _ in SELECTIONS for name, _ in PUSHING]
+    drawn = [
+        (
+            f"{selection}, {name}",
+            [median_of(reader.pushing(selection, name), measure) for measure in (of.THROUGHPUT, of.TTFT_P90)],
+        )
+        for selection, name in cases
+    ]
+    plot = bars(("Requests a second", "P90 of TTFT, s (log)"), drawn, "Pushing: throughput and first tokens", logs=1)
+    text = "\n".join(
+        [
+            "## Fig. 9: when to push\n",
+            "One region, 4 replicas, 30 clients, ToT with two branches. Paper: SP-P over BP × 1.27 in throughput and"
+            " × 18.47 in P90 of TTFT, over SP-O × 1.4 in throughput.\n",
+            table(_HEAD, [_row(reader, selection, name) for selection, name in cases]),
+            _credit(reader),
+            f"![Throughput and P90 of TTFT]({_PLOT})\n",
+        ]
+    )
+    return Section(text, {_PLOT: plot})
+
+
+def _row(reader: Reader, selection: str, name: str) -> tuple[str, ...]:
+    runs, pending = reader.pushing(selection, name), reader.pushing(selection, PENDING)
+    return (
+        f"{selection}, {name}",
+        number(measured(runs, of.THROUGHPUT)),
+        spread_times(ratio(pending, runs, of.THROUGHPUT)),
+        seconds_of(measured(runs, of.TTFT_P90)),
+        spread_times(ratio(runs, pending, of.TTFT_P90), 1),
+        seconds_of(measured(runs, of.ANSWER_P50)),
+        percent(measured(runs, of.HITS)),
+        number(measured(runs, of.BUSIEST)),
+    )
+
+
+def _credit(reader: Reader) -> str:
+    said = []
+    for selection, _ in SELECTIONS:
+        with_credit, without = reader.pushing(selection, PENDING), reader.pushing(selection, WITHOUT_CREDIT)
+        throughput = spread_times(ratio(with_credit, without, of.THROUGHPUT))
+        waits = spread_times(ratio(with_credit, without, of.TTFT_P90))
+        said.append(f"{selection}: throughput {throughput}, P90 of TTFT {waits}")
+    return f"The in-band credit, on against off:\n\n{bullets(said)}"

@@ -1,0 +1,64 @@
+"""Looks up what came of SkyWalker's experiments, for whoever writes a section of its page. It writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loadgen.evaluation.experiments import Experiment
+from loadgen.evaluation.numbers import Measure, Middle, ratio
+from loadgen.evaluation.playing import Results
+from loadgen.evaluation.skywalker.plan import PUSHING_POINT, Axis, Evaluation, pushing_name
+from loadgen.figures import Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page, and its plots by file name."""
+
+    text: str
+    plots: Mapping[str, str] = field(default_factory=dict)
+
+
+class Reader:
+    """All results, by what sections call them. Lists have one entry for each seed."""
+
+    def __init__(self, plan: Evaluation, results: Results) -> None:
+        self.plan = plan
+        self._results = results
+
+    def of(self, experiment: Experiment, point: str, run: str) -> list[Figures]:
+        return self._results.of(experiment, point, run)
+
+    # The comparison of Fig. 8
+
+    def workloads(self, *kinds: str) -> list[str]:
+        """Those of these kinds; all without any."""
+        names = [point.name for point in self.plan.fig8.points]
+        return [name for name in names if not kinds or name.startswith(tuple(f"{kind}, " for kind in kinds))]
+
+    def system(self, workload: str, system: str) -> list[Figures]:
+        return self.of(self.plan.fig8, workload, system)
+
+    def compared(self, workload: str, system: str, base: str, measure: Measure) -> Middle | None:
+        return ratio(self.system(workload, system), self.system(workload, base), measure)
+
+    def all_compared(
+        self, workloads: Sequence[str], system: str, bases: Sequence[str], measure: Measure
+    ) -> dict[tuple[str, str], Middle]:
+        """By workload and base."""
+        found = {
+            (workload, base): self.compared(workload, system, base, measure) for workload in workloads for base in bases
+        }
+        return {place: each for place, each in found.items() if each is not None}
+
+    # The others
+
+    def pushing(self, selection: str, pushing: str) -> list[Figures]:
+        return self.of(self.plan.fig9, PUSHING_POINT, pushing_name(selection, pushing))
+
+    def skewed(self, replicas: int, run: str) -> list[Figures]:
+        return self.of(self.plan.fig10, str(replicas), run)
+
+    def axis(self, axis: Axis, value: str, workload: str, run: str) -> list[Figures]:
+        return self.of(self.plan.sensitivity[axis.name, value], workload, run)

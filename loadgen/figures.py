@@ -1,0 +1,121 @@
+"""From requests to figures, the same for simulated and for live ones: what a report shows, the unit last in each name.
+
+It only counts; what was asked during the warm-up is left out, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gateway.core.vocabulary import RegionName
+from loadgen.report import PrefixTokens, RequestEnd, RequestRecord
+
+_SECOND_NS = 1_000_000_000
+_MILLISECOND_NS = 1_000_000
+_QUANTILES = {"p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75, "p90": 0.90, "p99": 0.99}
+_BUCKETS = 24
+"""Stretches of time for which the first tokens' delay is shown."""
+
+Figures = dict[str, Any]
+"""JSON-able."""
+
+Window = tuple[int, int]
+"""What is measured: from the end of the warm-up to the end of the load."""
+
+
+def figures_on(records: Sequence[RequestRecord], window: Window) -> Figures:
+    """What the clients behind these records lived through."""
+    asked = asked_in(records, window)
+    completed = [each for each in asked if each.end is RequestEnd.COMPLETED]
+    answered = [each for each in asked if each.served_by is not None]
+    told = [each for each in asked if each.cached_tokens is not None]
+    load_s = (window[1] - window[0]) / _SECOND_NS
+    in_time = [each for each in records if each.end is RequestEnd.COMPLETED and window[0] <= each.ended_ns <= window[1]]
+    return {
+        "requests": len(asked),
+        "completed": len(completed),
+        "failed": sum(each.end is RequestEnd.FAILED for each in asked),
+        "unfinished": sum(each.end is RequestEnd.UNFINISHED for each in asked),
+        "requests_per_s": round(len(in_time) / load_s, 3),
+        "tokens_per_s": round(sum(_tokens_within(each, window) for each in records) / load_s, 2),
+        "ttft_ms": distribution(
+            each.first_token_ns - each.sent_ns for each in asked if each.first_token_ns is not None
+        ),
+        "duration_ms": distribution(each.ended_ns - each.sent_ns for each in completed),
+        "tpot_ms": distribution(_time_per_token_ns(each) for each in completed if each.output_tokens > 1),
+        "forwarded_share": share(sum(each.served_by != each.client_region for each in answered), len(answered)),
+        "cached_share": share(
+            sum(each.cached_tokens or 0 for each in told), sum(each.prompt_tokens or 0 for each in told)
+        ),
+        "failures": dict(Counter(each.detail for each in asked if each.end is RequestEnd.FAILED).most_common()),
+    }
+
+
+def asked_in(records: Iterable[RequestRecord], window: Window) -> list[RequestRecord]:
+    return [each for each in records if each.sent_ns >= window[0]]
+
+
+def distribution(values_ns: Iterable[int]) -> dict[str, float] | None:
+    """Nearest-rank percentiles and the mean, in milliseconds; None without values."""
+    ordered = sorted(values_ns)
+    if not ordered:
+        return None
+    ranks = {name: ordered[max(0, math.ceil(part * len(ordered)) - 1)] for name, part in _QUANTILES.items()}
+    in_ms = {name: round(value_ns / _MILLISECOND_NS, 3) for name, value_ns in ranks.items()}
+    return in_ms | {"mean": round(sum(ordered) / len(ordered) / _MILLISECOND_NS, 3)}
+
+
+def share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def hit_rate(tokens: Iterable[PrefixTokens]) -> float | None:
+    counted = tuple(tokens)
+    return share(sum(each.hit for each in counted), sum(each.queried for each in counted))
+
+
+def flows(records: Iterable[RequestRecord]) -> list[Figures]:
+    """Who served whom."""
+    counted = Counter((each.client_region, each.served_by) for each in records if each.served_by is not None)
+    return [
+        {"client_region": client, "engine_region": engine, "requests": count}
+        for (client, engine), count in sorted(counted.items())
+    ]
+
+
+def first_tokens_over_time(region: RegionName, records: Iterable[RequestRecord], window: Window) -> Figures:
+    """How long one region's clients waited for their first token, by when they asked."""
+    bucket_ns = max(1, window[1] // _BUCKETS)
+    buckets: dict[int, list[int]] = {}
+    for each in records:
+        if each.client_region == region and each.first_token_ns is not None:
+            buckets.setdefault(each.sent_ns // bucket_ns, []).append(each.first_token_ns - each.sent_ns)
+    return {
+        "ttft_at_s": [(number + 0.5) * bucket_ns / _SECOND_NS for number in sorted(buckets)],
+        "ttft_p90_ms": [(distribution(buckets[number]) or {})["p90"] for number in sorted(buckets)],
+    }
+
+
+def tokens_by(at_ns: int, *, first_token_ns: int | None, ended_ns: int, tokens: int) -> int:
+    """How many of an answer's tokens had come by then, as if they had come evenly."""
+    if ended_ns <= at_ns:
+        return tokens
+    if first_token_ns is None or first_token_ns > at_ns or not tokens:
+        return 0
+    return 1 + int((tokens - 1) * (at_ns - first_token_ns) / (ended_ns - first_token_ns))
+
+
+def _tokens_within(record: RequestRecord, window: Window) -> int:
+    before, after = (
+        tokens_by(at_ns, first_token_ns=record.first_token_ns, ended_ns=record.ended_ns, tokens=record.output_tokens)
+        for at_ns in window
+    )
+    return after - before
+
+
+def _time_per_token_ns(record: RequestRecord) -> int:
+    assert record.first_token_ns is not None
+    return (record.ended_ns - record.first_token_ns) // (record.output_tokens - 1)

@@ -1,0 +1,178 @@
+"""One request to an OpenAI-compatible endpoint and its streamed answer, read event by event.
+
+It reads no more of an answer than is measured. It must never mend what it measures: no retry, and what is not whole is
+a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import aiohttp
+import msgspec
+
+from gateway.core.vocabulary import ModelName, RegionName
+from loadgen.workload import Message
+
+REGION_HEADER = "x-nightside-region"
+SESSION_HEADER = "x-session-id"
+_DONE = b"[DONE]"
+_EVENT_BYTES_MAX = 2**20
+_ERROR_TEXT_MAX = 200
+
+
+class AnswerFailure(Exception):
+    """The request failed, in words for the report."""
+
+
+class Api(StrEnum):
+    """Which call a request is made with."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions" if self is Api.CHAT else "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How an endpoint wants to be asked."""
+
+    model: ModelName
+    api: Api = Api.CHAT
+    include_usage: bool = True
+    """Ask for the token counts at the end of the stream; an endpoint that knows no such option may refuse it."""
+    ignore_eos: bool = False
+    """Ask for as many tokens as the workload says, no fewer: an extension of vLLM and SGLang."""
+
+    def body(self, messages: Sequence[Message], output_tokens: int) -> bytes:
+        document: dict[str, object] = {"model": self.model, "max_tokens": output_tokens, "stream": True}
+        if self.api is Api.CHAT:
+            document["messages"] = messages
+        else:
+            document["prompt"] = "\n".join(message["content"] for message in messages)
+        if self.include_usage:
+            document["stream_options"] = {"include_usage": True}
+        if self.ignore_eos:
+            document["ignore_eos"] = True
+        return msgspec.json.encode(document)
+
+
+# What is read of an answer; everything else in it is skipped.
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    text: str | None = None
+
+
+class _CachedTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """What the endpoint says it has counted."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _CachedTokens | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: object = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has come back of one request so far."""
+
+    served_by: RegionName | None = None
+    text: list[str] = field(default_factory=list)
+    """One piece for each event that held any."""
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def output_tokens(self) -> int:
+        """As the endpoint counts them; where it does not, an event is a token."""
+        return len(self.text) if self.usage.completion_tokens is None else self.usage.completion_tokens
+
+
+async def exchange(
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    body: bytes,
+    answer: Answer,
+    on_text: Callable[[], None],
+) -> None:
+    """Send one request and read its whole answer into `answer`; `on_text` is called after each event that held text.
+
+    Raises AnswerFailure, and what aiohttp raises of connections.
+    """
+    async with session.post(url, data=body, headers={"Content-Type": "application/json"} | dict(headers)) as response:
+        if response.status != 200:
+            raise AnswerFailure(await _refusal(response))
+        served_by = response.headers.get(REGION_HEADER)
+        answer.served_by = RegionName(served_by) if served_by else None
+        data = b""
+        async for data in _events(response.content):
+            if data != _DONE and _took_text(answer, data):
+                on_text()
+    if data != _DONE:
+        raise AnswerFailure("the stream ended without [DONE]")
+    if not answer.text:
+        raise AnswerFailure("the answer held no token")
+
+
+def _took_text(answer: Answer, data: bytes) -> bool:
+    try:
+        chunk = _decode(data)
+    except msgspec.MsgspecError as error:
+        raise AnswerFailure(f"an event that is no chunk: {error}") from error
+    if chunk.error is not None:
+        raise AnswerFailure(f"error event: {_shortened(msgspec.json.encode(chunk.error).decode())}")
+    answer.usage = chunk.usage or answer.usage
+    text = "".join(choice.delta.content or choice.text or "" for choice in chunk.choices)
+    if text:
+        answer.text.append(text)
+    return bool(text)
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> str:
+    text = (await response.content.read(_EVENT_BYTES_MAX)).decode(errors="replace")
+    return f"HTTP {response.status}: {_shortened(text)}"
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _ERROR_TEXT_MAX else text[: _ERROR_TEXT_MAX - 1] + "…"
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The payloads of `data:` lines, one per event, as the chat API sends them."""
+    rest = b""
+    async for piece in content.iter_any():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+        if len(rest) > _EVENT_BYTES_MAX:
+            raise AnswerFailure(f"an event longer than {_EVENT_BYTES_MAX} bytes")

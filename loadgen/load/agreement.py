@@ -1,0 +1,263 @@
+"""Does the simulator say what happens? One scenario, simulated and played live several times each, figure by figure.
+
+The one number that the simulator is given from outside, what an HTTP hop costs, is measured on an idle mesh, with other
+requests than those of the scenario; nothing is fitted to the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+from rich.console import Console
+
+from gateway.clock import Clock
+from gateway.core.vocabulary import ModelName, RegionName
+from loadgen.demo.mesh import Mesh
+from loadgen.engine.model import EngineConfig, EngineModel, EngineRequest, FirstToken
+from loadgen.figures import Figures
+from loadgen.live_client import Answer, Api, Dialect, exchange
+from loadgen.live_runner import LiveRunner
+from loadgen.load.local_mesh import local_mesh, urls_of
+from loadgen.load.outcome import LiveRun, live_figures
+from loadgen.load.plan import Keys, Limits, plan_of
+from loadgen.load.screen import Screen
+from loadgen.machine import CpuSampler
+from loadgen.simulator.results import figures_of
+from loadgen.simulator.scenario import RunSection, Scenario, load_scenario
+from loadgen.simulator.world import World
+from loadgen.workload import Message
+
+BUSY_SHARE = 0.6
+"""Of the machine; above it a live run measures the machine too, and is marked."""
+GAP_MAX = 0.10
+_SECOND_NS = 1_000_000_000
+_HOPS = 2
+"""From a client to a gateway, and from there to an engine."""
+_STORIES = 9
+_PROBES = 24
+_PROBE_PAUSE_S = 0.05
+_IN_FLIGHT_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure that both have."""
+
+    name: str
+    of: Callable[[Figures], float | None]
+
+
+METRICS = (
+    Metric("tokens_per_s", lambda run: run["total"]["tokens_per_s"]),
+    Metric("requests_per_s", lambda run: run["total"]["requests_per_s"]),
+    Metric("ttft_p50_ms", lambda run: (run["total"]["ttft_ms"] or {}).get("p50")),
+    Metric("ttft_p90_ms", lambda run: (run["total"]["ttft_ms"] or {}).get("p90")),
+    Metric("forwarded_share", lambda run: run["total"]["forwarded_share"]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a first token takes on an idle mesh, of requests that share nothing. Medians."""
+
+    modelled_ns: int
+    """Of the engine model by itself, for the same prompts."""
+    engine_ns: int
+    """Measured at an engine ..."""
+    gateway_ns: int
+    """... and through the gateway in front of it."""
+
+    @property
+    def hop_ns(self) -> int:
+        """What a hop adds: the simulator's `network.in_region`."""
+        return max(1, (self.gateway_ns - self.modelled_ns) // _HOPS)
+
+
+class Agreement:
+    """The whole comparison. `document` tells what has been measured so far, however it ended."""
+
+    def __init__(self, path: Path, changes: Mapping[str, object], folder: Path, console: Console) -> None:
+        """Raises ConfigError."""
+        self._path = path
+        self._changes = dict(changes)
+        self._scenario = load_scenario(path, changes)
+        self._run = self._scenario.runs[0]
+        self._folder = folder
+        self._console = console
+        self._overhead: Overhead | None = None
+        self._simulated: list[Figures] = []
+        self._live: list[Figures] = []
+
+    async def compare(self, live_runs: int) -> None:
+        for number in range(live_runs):
+            await self._play_live(number, live_runs)
+
+    async def _play_live(self, number: int, live_runs: int) -> None:
+        folder = self._folder / f"live-{number}"
+        async with asyncio.TaskGroup() as tasks, local_mesh(self._scenario, self._run, folder, tasks) as mesh:
+            if self._overhead is None:
+                self._overhead = await measured_overhead(self._scenario, mesh)
+                self._simulated = simulated(self._path, self._changes, self._run, self._overhead)
+            figures = await self._send(mesh, f"live {number + 1} of {live_runs}", tasks)
+            self._live.append(figures)
+
+    async def _send(self, mesh: Mesh, name: str, tasks: asyncio.TaskGroup) -> Figures:
+        scenario = self._scenario
+        dialect = Dialect(ModelName(scenario.model))
+        runner = LiveRunner(plan_of(scenario, urls_of(mesh), Keys(), dialect, Limits(_IN_FLIGHT_MAX)), clock=Clock())
+        cpu = CpuSampler((os.getpid(), *mesh.pids))
+        background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self._console, name, runner, cpu).run())]
+        try:
+            await runner.run()
+        finally:
+            for task in background:
+                task.cancel()
+        run = LiveRun(name, runner.records, runner.samples, scenario.duration, machine=cpu.use())
+        return live_figures(scenario, run)
+
+    def document(self) -> Figures:
+        return agreement_document(self._scenario, self._overhead, self._simulated, self._live)
+
+
+def simulated(path: Path, changes: Mapping[str, object], run: RunSection, overhead: Overhead) -> list[Figures]:
+    """The scenario with the measured cost of a hop, and again with a microsecond more each time: as live, a trifle of
+    time decides who goes first, and one story alone would say nothing of how far that leads."""
+    hop_us = max(1, overhead.hop_ns // 1000)
+    variants = [dict(changes) | {"network.in_region": f"{hop_us + more}us"} for more in range(_STORIES)]
+    scenarios = [load_scenario(path, variant) for variant in variants]
+    return [figures_of(scenario, World(scenario, run).play()) for scenario in scenarios]
+
+
+# What a hop costs
+
+
+async def measured_overhead(scenario: Scenario, mesh: Mesh) -> Overhead:
+    """One request at a time, straight to an engine and through its gateway in turn. Each has words of its own from the
+    first on, so that nothing is found in a cache."""
+    region = next(iter(mesh.gateways))
+    gateway, engine = mesh.gateways[region], mesh.engines[region][0]
+    dialect = Dialect(ModelName(scenario.model))
+    prompt_tokens: list[int] = []
+    times: dict[str, list[int]] = {gateway: [], engine: []}
+    async with aiohttp.ClientSession() as session:
+        for number in range(_PROBES):
+            for url, measured in times.items():
+                answer, first_ns = await _probe(session, url, dialect, f"{number:04} to {url}")
+                measured.append(first_ns)
+                prompt_tokens.append(answer.usage.prompt_tokens or 0)
+                await asyncio.sleep(_PROBE_PAUSE_S)
+    config = next(engine for owned in scenario.fleet().values() for _, engine in owned)
+    modelled_ns = first_token_ns(config, round(median(prompt_tokens)))
+    return Overhead(modelled_ns, round(median(times[engine])), round(median(times[gateway])))
+
+
+async def _probe(session: aiohttp.ClientSession, url: str, dialect: Dialect, words: str) -> tuple[Answer, int]:
+    answer, clock = Answer(), Clock()
+    heard: list[int] = []
+    sent_ns = clock.now_ns()
+    body = dialect.body([Message(role="user", content=f"{words:<64}")], 2)
+    url += Api.CHAT.path
+    await exchange(
+        session, url, headers={}, body=body, answer=answer, on_text=lambda: heard.append(clock.now_ns() - sent_ns)
+    )
+    return answer, heard[0]
+
+
+def first_token_ns(config: EngineConfig, prompt_tokens: int) -> int:
+    """How long an idle engine of the model takes."""
+    model = EngineModel(config)
+    model.submit(EngineRequest("probe", prompt_tokens, 2), 0)
+    while (at_ns := model.next_change_ns()) is not None:
+        if any(isinstance(output, FirstToken) for output in model.advance(at_ns)):
+            return at_ns
+    raise AssertionError("the model gave no token")
+
+
+# Figure by figure
+
+
+def agreement_document(
+    scenario: Scenario, overhead: Overhead | None, simulated: Sequence[Figures], live: Sequence[Figures]
+) -> Figures:
+    """JSON-able; without a live run there is nothing to compare."""
+    quiet = [run for run in live if not is_busy(run)]
+    return {
+        "scenario": scenario.name,
+        "about": scenario.about,
+        "seed": scenario.seed,
+        "load_s": (scenario.duration - scenario.warm_up) / _SECOND_NS,
+        "overhead_ms": None if overhead is None else _overhead_document(overhead),
+        "live_runs": len(live),
+        "quiet_runs": len(quiet),
+        "gap_max": GAP_MAX,
+        "metrics": _compared(simulated, live),
+        "regions": {
+            region: _compared([_of_region(run, region) for run in simulated], [_of_region(run, region) for run in live])
+            for region in scenario.regions
+        },
+        "machine": [_machine(run) for run in live],
+        "simulated": [_short(run) for run in simulated],
+        "live": [_short(run) for run in live],
+    }
+
+
+def is_busy(run: Figures) -> bool:
+    """Nobody knows how busy a machine was that does not tell."""
+    return run["machine_cpu"] is None or run["machine_cpu"]["mean_share"] > BUSY_SHARE
+
+
+def _overhead_document(overhead: Overhead) -> Figures:
+    named = {
+        "modelled_first_token": overhead.modelled_ns,
+        "engine_first_token": overhead.engine_ns,
+        "gateway_first_token": overhead.gateway_ns,
+        "hop": overhead.hop_ns,
+    }
+    return {name: round(value_ns / 1e6, 3) for name, value_ns in named.items()}
+
+
+def _compared(simulated: Sequence[Figures], live: Sequence[Figures]) -> list[Figures]:
+    return [_row(metric, simulated, live) for metric in METRICS]
+
+
+def _row(metric: Metric, simulated: Sequence[Figures], live: Sequence[Figures]) -> Figures:
+    told = [value for run in simulated if (value := metric.of(run)) is not None]
+    measured = [value for run in live if (value := metric.of(run)) is not None]
+    gap = gap_between(median(told), median(measured)) if told and measured else None
+    return {
+        "metric": metric.name,
+        "simulated_median": median(told) if told else None,
+        "simulated_min": min(told, default=None),
+        "simulated_max": max(told, default=None),
+        "live_median": median(measured) if measured else None,
+        "live_min": min(measured, default=None),
+        "live_max": max(measured, default=None),
+        "gap": gap,
+        "agrees": None if gap is None else abs(gap) <= GAP_MAX,
+    }
+
+
+def gap_between(simulated: float, live: float) -> float | None:
+    """How much more the simulator says, as a share of what was measured; None where nothing was."""
+    if simulated == live:
+        return 0.0
+    return round(simulated / live - 1, 4) if live else None
+
+
+def _of_region(run: Figures, region: RegionName | str) -> Figures:
+    return {"total": run["regions"][region]}
+
+
+def _machine(run: Figures) -> Figures:
+    return (run["machine_cpu"] or {}) | {"busy": is_busy(run)}
+
+
+def _short(run: Figures) -> Figures:
+    """Without what is only drawn."""
+    return {key: value for key, value in run.items() if key not in ("series", "placements")}

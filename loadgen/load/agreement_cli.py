@@ -1,0 +1,105 @@
+"""`nightside agreement`: plays one scenario live and simulated on this machine and compares.
+
+It only shows and writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from gateway.config import ConfigError
+from loadgen.demo.processes import DemoFailure
+from loadgen.figures import Figures
+from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
+from loadgen.load.agreement import BUSY_SHARE, Agreement
+from loadgen.settings import setting
+
+SCENARIO = Path(__file__).parents[1] / "scenarios" / "agreement.yaml"
+EXIT_APART = 1
+_SHOWN = ("simulated_median", "simulated_min", "simulated_max", "live_median", "live_min", "live_max")
+
+
+@click.command()
+@click.argument("scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--runs", type=click.IntRange(1, 99), default=5, show_default=True, help="How often it is played live.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write what came of it here, as JSON."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON; progress goes to stderr.")
+@click.pass_context
+def agreement(
+    context: click.Context,
+    *,
+    scenario: Path | None,
+    runs: int,
+    settings: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Play SCENARIO live and simulated, and say how far apart they are.
+
+    Exit codes: 0 they agree, 1 they do not, 130 it was stopped.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="nightside-agreement-"))
+    is_interrupted, complaints = False, []
+    try:
+        work = Agreement(scenario or SCENARIO, dict(map(setting, settings)), folder, Console(stderr=True))
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        is_interrupted = asyncio.run(ends_by_signal(work.compare(runs)))
+    except* (ConfigError, DemoFailure) as failures:
+        complaints = [str(failure) for failure in leaves(failures)]
+    if complaints:
+        raise click.ClickException("\n".join([*complaints, f"Logs and region files: {folder}"]))
+    shutil.rmtree(folder)
+    document = work.document()
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(document, indent=2) + "\n")
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _print(document)
+    context.exit(EXIT_INTERRUPTED if is_interrupted else _exit_code(document))
+
+
+def _exit_code(document: Figures) -> int:
+    return 0 if all(row["agrees"] for row in document["metrics"]) else EXIT_APART
+
+
+def _print(document: Figures) -> None:
+    table = Table(title=document["scenario"], title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for number, heading in enumerate(("", "simulated", "from", "to", "live", "from", "to", "gap")):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for region, rows in {"all": document["metrics"], **document["regions"]}.items():
+        for row in rows:
+            values = [row[key] for key in _SHOWN]
+            gap = "–" if row["gap"] is None else f"{row['gap']:+.1%}"
+            table.add_row(f"{region} {row['metric']}", *map(_shown, values), gap)
+        table.add_section()
+    console = Console()
+    console.print(table)
+    shares = ", ".join(
+        f"{each['mean_share']:.0%}{' (busy)' if each['busy'] else ''}"
+        for each in document["machine"]
+        if "mean_share" in each
+    )
+    console.print(f"CPU of the machine in use, run by run: {shares or 'unknown'}; busy is over {BUSY_SHARE:.0%}.")
+    console.print(f"A hop costs {(document['overhead_ms'] or {}).get('hop')} ms, measured on the idle mesh.")
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if abs(value) < 1 else f"{value:.1f}"

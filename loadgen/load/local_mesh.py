@@ -1,0 +1,86 @@
+"""Brings a scenario to life on this machine: its engines emulated, its gateways as processes, the distances in between.
+
+What it cannot bring to life it refuses, rather than playing something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import yaml
+
+from gateway.config import ConfigError
+from gateway.core.vocabulary import ModelName, RegionName
+from loadgen.demo.mesh import Mesh, running_mesh
+from loadgen.demo.scenario import DemoScenario, RegionScenario
+from loadgen.simulator.scenario import RunSection, Scenario
+
+_MILLISECOND_NS = 1_000_000
+
+
+@asynccontextmanager
+async def local_mesh(
+    scenario: Scenario, run: RunSection, folder: Path, tasks: asyncio.TaskGroup
+) -> AsyncIterator[Mesh]:
+    """Raises ConfigError for what cannot be brought to life; a process that dies fails `tasks`."""
+    check_live(scenario, run)
+    config = run.as_config()
+    async with running_mesh(_as_demo(scenario, folder), config.placement.overflow, folder, tasks) as mesh:
+        yield mesh
+
+
+def check_live(scenario: Scenario, run: RunSection) -> None:
+    """Raises ConfigError for what cannot be brought to life."""
+    if faults := _faults_of(scenario, run):
+        raise ConfigError("\n".join(faults))
+
+
+def _faults_of(scenario: Scenario, run: RunSection) -> list[str]:
+    plain = RunSection.model_validate({"placement": {"overflow": str(run.as_config().placement.overflow)}})
+    found = []
+    if run.as_config() != plain.as_config():
+        found.append(f"run {run.name}: only `overflow` can differ from the defaults on live gateways")
+    if scenario.faults:
+        found.append("faults: cannot be brought about on live gateways")
+    for name, region in scenario.regions.items():
+        if region.gateways != 1 or region.adopted or region.preset or region.slots or not region.replicas:
+            found.append(f"regions.{name}: should have one gateway and some replicas like all others")
+    return found
+
+
+def _as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
+    """As the demo has it, with policies and distances written to `folder`."""
+    policies = folder / "policies"
+    policies.mkdir(parents=True, exist_ok=True)
+    for name in scenario.regions:
+        document = scenario.policy_document(name).model_dump(mode="json", exclude_defaults=True)
+        (policies / f"{name}.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    round_trips = folder / "round_trips.csv"
+    lines = (
+        f"{one},{other},{round_trip_ns / _MILLISECOND_NS:g}"
+        for (one, other), round_trip_ns in scenario.round_trips_ns().items()
+        if one < other
+    )
+    round_trips.write_text("\n".join(lines) + "\n")
+    return DemoScenario(
+        regions=tuple(
+            RegionScenario(scenario.place(name), clients=0, engines=region.replicas, policies=policies)
+            for name, region in scenario.regions.items()
+        ),
+        model=ModelName(scenario.model),
+        preset=scenario.preset,
+        slots=scenario.slots or _slots_of(scenario),
+        seed=scenario.seed,
+        round_trips_file=round_trips,
+    )
+
+
+def _slots_of(scenario: Scenario) -> int:
+    return next(engine.sequences_max for owned in scenario.fleet().values() for _, engine in owned)
+
+
+def urls_of(mesh: Mesh) -> dict[RegionName, tuple[str, ...]]:
+    return {region: (url,) for region, url in mesh.gateways.items()}

@@ -1,0 +1,179 @@
+"""`nightside load`: sends a scenario's load to live endpoints, region by region, and reports as the simulator does.
+
+Whatever happens, what was measured until then is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from gateway.clock import Clock
+from gateway.config import ConfigError
+from gateway.core.vocabulary import ModelName
+from loadgen.figures import Figures
+from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
+from loadgen.live_client import Api, Dialect
+from loadgen.live_runner import LiveRunner, LoadPlan
+from loadgen.load.outcome import LiveRun, live_document, live_figures
+from loadgen.load.plan import Limits, only_simulated, plan_of, read_keys, urls_by_region
+from loadgen.load.screen import Screen
+from loadgen.machine import CpuSampler
+from loadgen.results import summary_table, write_results
+from loadgen.settings import setting
+from loadgen.simulator.scenario import load_scenario
+
+EXIT_PROBLEM = 1
+_SECOND_NS = 1_000_000_000
+_BUSY_SHARE = 0.6
+
+
+@click.command()
+@click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    required=True,
+    metavar="[REGION=]URL",
+    help="Where a region's clients send; repeatable.",
+)
+@click.option("--key", "keys", multiple=True, metavar="OWNER=KEY", help="API key; OWNER is REGION, REGION/TENANT or *.")
+@click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML of OWNER: KEY, which no list of processes shows.",
+)
+@click.option("--model", help="Instead of the scenario's.")
+@click.option("--api", type=click.Choice([str(api) for api in Api]), default=str(Api.CHAT), show_default=True)
+@click.option("--no-usage", is_flag=True, help="Do not ask for token counts; each event is taken for one token.")
+@click.option("--ignore-eos", is_flag=True, help="Ask vLLM or SGLang for exactly as many tokens as the scenario says.")
+@click.option("--duration", metavar="TIME", help="How long load is sent, such as 90s, instead of the scenario's.")
+@click.option("--seed", type=int, help="Instead of the scenario's.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
+@click.option(
+    "--connections-max",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Requests in flight; one more fails without being sent.",
+)
+@click.option(
+    "--ca-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Who vouches for https endpoints, instead of those whom this machine trusts.",
+)
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results and report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
+@click.pass_context
+def load(
+    context: click.Context,
+    *,
+    scenario: Path,
+    urls: tuple[str, ...],
+    keys: tuple[str, ...],
+    key_file: Path | None,
+    model: str | None,
+    api: str,
+    no_usage: bool,
+    ignore_eos: bool,
+    duration: str | None,
+    seed: int | None,
+    settings: tuple[str, ...],
+    connections_max: int,
+    ca_file: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Send SCENARIO's load to live OpenAI-compatible endpoints and report what its clients see.
+
+    Exit codes: 0 it ran, 1 nothing was answered or the scenario is wrong, 130 it was stopped (Ctrl-C), and what was
+    measured until then is reported.
+    """
+    changes = dict(map(setting, settings))
+    changes |= {key: value for key, value in (("duration", duration), ("seed", seed)) if value is not None}
+    try:
+        loaded = load_scenario(scenario, changes)
+        dialect = Dialect(ModelName(model or loaded.model), Api(api), not no_usage, ignore_eos)
+        limits = Limits(connections_max, _tls(ca_file))
+        plan = plan_of(loaded, urls_by_region(urls, loaded), read_keys(keys, key_file, loaded), dialect, limits)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    console = Console(stderr=True)
+    for words in only_simulated(loaded):
+        console.print(f"Left out: {words}.", highlight=False)
+    run = asyncio.run(send(plan, console, name=loaded.name))
+    document = live_document(loaded, [live_figures(loaded, run)])
+    if out is not None:
+        write_results(out, document)
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _print(document, out)
+    context.exit(_exit_code(run, document))
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
+    if ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--ca-file {ca_file}: holds no certificates that can be read: {error}") from error
+
+
+async def send(plan: LoadPlan, console: Console, *, name: str) -> LiveRun:
+    """The whole run, or what a signal leaves of it; a table shows how it goes on, on a terminal only."""
+    runner = LiveRunner(plan, clock=Clock())
+    cpu = CpuSampler((os.getpid(),))
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(cpu.run())]
+            if console.is_terminal:
+                background.append(tasks.create_task(Screen(console, name, runner, cpu).run()))
+            try:
+                await runner.run()
+            finally:
+                for task in background:
+                    task.cancel()
+
+    is_partial = await ends_by_signal(run())
+    return LiveRun(name, runner.records, runner.samples, round(runner.load_s * _SECOND_NS), is_partial, cpu.use())
+
+
+def _exit_code(run: LiveRun, document: Figures) -> int:
+    if run.is_partial:
+        return EXIT_INTERRUPTED
+    return 0 if any(each["total"]["completed"] for each in document["runs"]) else EXIT_PROBLEM
+
+
+def _print(document: Figures, out: Path | None) -> None:
+    (run,) = document["runs"]
+    rows = [*run["regions"].items(), ("all", run["total"])] if len(run["regions"]) > 1 else [("all", run["total"])]
+    console = Console()
+    console.print(summary_table(document["scenario"], rows))
+    for detail, count in run["total"]["failures"].items():
+        console.print(f"{count} × {detail}", soft_wrap=True, markup=False, highlight=False, style="red")
+    for words in _caveats(run):
+        console.print(words, soft_wrap=True, highlight=False)
+    if out is not None:
+        console.print(f"Results and report: {out}", soft_wrap=True)
+
+
+def _caveats(run: Figures) -> list[str]:
+    """What makes the figures less than they seem."""
+    words = []
+    if run["partial"]:
+        words.append(f"Stopped after {run['load_s']:g} s of load; what was open then counts as unfinished.")
+    if run["machine_cpu"] is not None and run["machine_cpu"]["mean_share"] > _BUSY_SHARE:
+        words.append(f"This machine was {run['machine_cpu']['mean_share']:.0%} busy, which shows in the latencies.")
+    if run["lag_ms"] is not None and run["lag_ms"]["p99"] > 10:
+        words.append(f"Requests left up to {run['lag_ms']['p99']:.0f} ms (p99) after they were due; that is counted.")
+    return words

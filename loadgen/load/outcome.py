@@ -1,0 +1,111 @@
+"""What came of a live run, in the shape of a simulated one: what cannot be seen from outside is null.
+
+It only counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.core.vocabulary import RegionName
+from loadgen.figures import (
+    Figures,
+    Window,
+    asked_in,
+    distribution,
+    figures_on,
+    first_tokens_over_time,
+    flows,
+)
+from loadgen.live_runner import TallySample
+from loadgen.report import MachineUse, RequestEnd, RequestRecord
+from loadgen.simulator.origins import origins_of
+from loadgen.simulator.scenario import Scenario
+
+_SECOND_NS = 1_000_000_000
+_UNSEEN = {"outstanding_mean": None, "outstanding_max_to_mean": None, "queue_mean": None, "queue_max": None}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """Everything that one live run gave."""
+
+    name: str
+    records: Sequence[RequestRecord]
+    samples: Mapping[RegionName, Sequence[TallySample]]
+    load_ns: int
+    """How long load was sent, or until the run was stopped."""
+    is_partial: bool = False
+    machine: MachineUse | None = None
+    """The machine that sent."""
+
+
+def live_figures(scenario: Scenario, run: LiveRun) -> Figures:
+    window = _window(scenario, run)
+    asked = asked_in(run.records, window)
+    return {
+        "name": run.name,
+        "system": "live",
+        "digest": None,
+        "seed": scenario.seed,
+        "load_s": round((window[1] - window[0]) / _SECOND_NS, 3),
+        "simulated_s": None,
+        "core_events": None,
+        "all_requests": len(run.records),
+        "total": figures_on(run.records, window) | {"prefix_hit_rate": None} | _UNSEEN,
+        "regions": {
+            region: figures_on([each for each in run.records if each.client_region == region], window)
+            | {"prefix_hit_rate": None}
+            for region in run.samples
+        },
+        "flows": flows(asked),
+        "placements": [],
+        "refusals": {},
+        "ends": dict(sorted(Counter(map(_how, run.records)).items())),
+        "series": {region: _series(region, run, window) for region in run.samples},
+        "partial": run.is_partial,
+        "lag_ms": distribution(each.lag_ns for each in asked),
+        "machine_cpu": _machine(run.machine),
+    }
+
+
+def live_document(scenario: Scenario, runs: Sequence[Figures]) -> Figures:
+    """What `results.json` holds."""
+    return {
+        "scenario": scenario.name,
+        "about": scenario.about,
+        "digest": None,
+        "regions": list(dict.fromkeys(clients.region for clients in scenario.clients)),
+        "replicas": None,
+        "faults": [],
+        "origins": origins_of(scenario),
+        "runs": list(runs),
+    }
+
+
+def _window(scenario: Scenario, run: LiveRun) -> Window:
+    """A run that was stopped before its warm-up was over is shown whole."""
+    start_ns = scenario.warm_up if run.load_ns > scenario.warm_up else 0
+    return start_ns, max(run.load_ns, start_ns + 1)
+
+
+def _how(record: RequestRecord) -> str:
+    return record.detail if record.end is RequestEnd.FAILED else str(record.end)
+
+
+def _series(region: RegionName, run: LiveRun, window: Window) -> Figures:
+    samples = run.samples[region]
+    return {
+        "at_s": [round(sample.at_ns / _SECOND_NS, 3) for sample in samples],
+        "waiting": [sample.waiting for sample in samples],
+        "streaming": [sample.streaming for sample in samples],
+    } | first_tokens_over_time(region, run.records, window)
+
+
+def _machine(machine: MachineUse | None) -> Figures | None:
+    if machine is None:
+        return None
+    shares = {"mean_share": machine.mean_share, "peak_share": machine.peak_share, "own_share": machine.own_share}
+    return {name: None if value is None else round(value, 3) for name, value in shares.items()}

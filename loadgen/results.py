@@ -1,0 +1,44 @@
+"""What a run leaves behind, simulated or live: `results.json`, `report.html`, and a table on the terminal.
+
+It shows what the document holds, and computes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from loadgen.figures import Figures
+from loadgen.page import page_of
+
+_COLUMNS = ("run", "req/s", "tok/s", "TTFT p50", "p90", "end p50", "hits", "away", "failed", "open")
+
+
+def write_results(folder: Path, document: Figures) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(document, indent=2) + "\n")
+    (folder / "report.html").write_text(page_of(document), encoding="utf-8")
+
+
+def summary_table(title: str, rows: Iterable[tuple[str, Figures]]) -> Table:
+    """One line for each run: its name, and the figures of all regions together."""
+    table = Table(title=title, title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for number, heading in enumerate(_COLUMNS):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True, min_width=len(heading))
+    for name, total in rows:
+        table.add_row(*_cells(name, total))
+    return table
+
+
+def _cells(name: str, total: Figures) -> tuple[str, ...]:
+    ttft, duration = total["ttft_ms"] or {}, total["duration_ms"] or {}
+    hits = total["cached_share"] if total["prefix_hit_rate"] is None else total["prefix_hit_rate"]
+    seconds = [f"{value / 1000:.2f}" if value is not None else "–" for value in
+               (ttft.get("p50"), ttft.get("p90"), duration.get("p50"))]  # fmt: skip
+    shares = [f"{value:.1%}" if value is not None else "–" for value in (hits, total["forwarded_share"])]
+    rates = f"{total['requests_per_s']:.1f}", f"{total['tokens_per_s']:.0f}"
+    return name, *rates, *seconds, *shares, str(total["failed"]), str(total["unfinished"])

@@ -1,0 +1,82 @@
+"""Mooncake traces: one JSON object a line, with a time in milliseconds and ids of blocks of 512 tokens.
+
+Equal ids stand for equal blocks after equal blocks, so prefixes come out as they were. Pure: lines in, rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
+from typing import Annotated
+
+import msgspec
+
+from loadgen.passages import Passage, runs_of
+from loadgen.traces.rows import (
+    BlockNumber,
+    InputTokens,
+    OutputTokens,
+    RowFault,
+    Trace,
+    TraceFormat,
+    TraceRow,
+    Unreadable,
+    parsed,
+)
+
+BLOCK_TOKENS = 512
+_STAMP_S = 3.0
+_STAMP_SLACK_S = 0.05
+_STAMPED_SHARE = 0.9
+
+
+class _Line(msgspec.Struct):
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    """Milliseconds."""
+    input_length: InputTokens
+    output_length: OutputTokens
+    hash_ids: list[BlockNumber]
+
+
+def parse_mooncake(lines: Iterable[str]) -> Trace:
+    """Requests are told to be of one session when they share the second block: the first is everybody's."""
+    unreadable = Unreadable()
+    decoder = msgspec.json.Decoder(_Line)
+    rows = parsed(lines, lambda line: _row(decoder.decode(line)), unreadable)
+    rows = [
+        replace(row, session=row.session or f"alone-{number}", passage=replace(row.passage, own=f"{number}"))
+        for number, row in enumerate(rows)
+    ]
+    rows.sort(key=lambda row: row.at_s)
+    notes = ["sessions are inferred from shared prefixes"]
+    if _are_stamped(rows):
+        rows = _spread(rows)
+        notes.append(f"times were rounded to {_STAMP_S:g} s: spread evenly inside them")
+    return Trace(TraceFormat.MOONCAKE, rows, unreadable, notes=tuple(notes))
+
+
+def _row(line: _Line) -> TraceRow:
+    if (len(line.hash_ids) - 1) * BLOCK_TOKENS >= line.input_length:
+        raise RowFault(f"{len(line.hash_ids)} blocks of {BLOCK_TOKENS} are more than {line.input_length} tokens")
+    passage = Passage("", runs_of(line.hash_ids), BLOCK_TOKENS, line.input_length)
+    session = str(line.hash_ids[1]) if len(line.hash_ids) > 1 else ""
+    return TraceRow(line.timestamp / 1000, session, passage, line.output_length)
+
+
+def _are_stamped(rows: list[TraceRow]) -> bool:
+    """Whether nearly all times are whole multiples of the stamp."""
+    near = sum(abs(row.at_s - _stamp(row) * _STAMP_S) <= _STAMP_SLACK_S for row in rows)
+    return near > _STAMPED_SHARE * len(rows)
+
+
+def _stamp(row: TraceRow) -> int:
+    return round(row.at_s / _STAMP_S)
+
+
+def _spread(rows: list[TraceRow]) -> list[TraceRow]:
+    spread = []
+    for stamp, together in groupby(rows, key=_stamp):
+        same = list(together)
+        spread += [replace(row, at_s=(stamp + number / len(same)) * _STAMP_S) for number, row in enumerate(same)]
+    return spread

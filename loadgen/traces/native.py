@@ -1,0 +1,121 @@
+"""Nightside's own format for traces: one JSON object a line, as `docs/workloads.md` describes it.
+
+Everything that another trace says can be said in it. Pure: lines in, rows and lines out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from loadgen.passages import Passage
+from loadgen.traces.rows import (
+    BlockNumber,
+    InputTokens,
+    OutputTokens,
+    RowFault,
+    Seconds,
+    Trace,
+    TraceFormat,
+    TraceRow,
+    Unreadable,
+)
+
+
+class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    input_tokens: InputTokens
+    output_tokens: OutputTokens
+    at: Seconds | None = None
+    session: str = ""
+    id: str = ""
+    after: str | None = None
+    think: Seconds = 0.0
+    api: Seconds = 0.0
+    blocks: list[tuple[BlockNumber, BlockNumber]] = []
+    block_tokens: InputTokens = 16
+    space: str = ""
+    region: str = ""
+    tenant: str = ""
+
+
+class _Session:
+    """Which of a session's rows have which id."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.number_of: dict[str, int] = {}
+
+    def add(self, row_id: str) -> None:
+        if row_id:
+            self.number_of[row_id] = self.rows
+        self.rows += 1
+
+
+def parse_native(lines: Iterable[str]) -> Trace:
+    unreadable = Unreadable()
+    decoder = msgspec.json.Decoder(_Line)
+    rows: list[TraceRow] = []
+    sessions: dict[str, _Session] = {}
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            line = decoder.decode(text)
+            session = sessions.setdefault(line.session or f"line-{number}", _Session())
+            row = _row(line, line.session or f"line-{number}", f"{number}", session)
+        except (RowFault, msgspec.MsgspecError) as fault:
+            unreadable.add(f"line {number}", fault)
+        else:
+            session.add(line.id)
+            rows.append(row)
+    return Trace(TraceFormat.NIGHTSIDE, rows, unreadable)
+
+
+def native_lines(trace: Trace) -> Iterator[bytes]:
+    """The trace in this format, each line with its end."""
+    counted: dict[str, int] = {}
+    for row in trace.rows:
+        passage = row.passage
+        number = counted[row.session] = counted.get(row.session, -1) + 1
+        line = _Line(
+            input_tokens=passage.tokens,
+            output_tokens=row.output_tokens,
+            at=None if row.after is not None else round(row.at_s, 6),
+            session=row.session,
+            id=f"{number}",
+            after=None if row.after is None else f"{row.after}",
+            think=row.think_s,
+            api=row.api_s,
+            blocks=list(passage.runs),
+            block_tokens=passage.block_tokens,
+            space=passage.space,
+            region=row.region,
+            tenant=row.tenant,
+        )
+        yield msgspec.json.encode(line) + b"\n"
+
+
+def _row(line: _Line, session: str, own: str, session_so_far: _Session) -> TraceRow:
+    if (line.at is None) == (line.after is None):
+        raise RowFault("should hold one of at, after")
+    if line.id in session_so_far.number_of:
+        raise RowFault(f"another row of its session has the id {line.id!r}")
+    if line.after is not None and line.after not in session_so_far.number_of:
+        raise RowFault(f"waits for {line.after!r} of its session, which is not there before it")
+    if any(last < first for first, last in line.blocks):
+        raise RowFault("a range of blocks ends before it begins")
+    passage = Passage(line.space, tuple(line.blocks), line.block_tokens, line.input_tokens, own)
+    if (passage.blocks - 1) * passage.block_tokens >= passage.tokens:
+        raise RowFault(f"{passage.blocks} blocks of {passage.block_tokens} are more than {passage.tokens} tokens")
+    return TraceRow(
+        line.at or 0.0,
+        session,
+        passage,
+        line.output_tokens,
+        None if line.after is None else session_so_far.number_of[line.after],
+        line.think,
+        line.api,
+        line.region,
+        line.tenant,
+    )

@@ -1,0 +1,100 @@
+"""What all traces come down to: rows of what was asked and when, and a count of those that could not be read.
+
+Pure: lines come in, rows go out. No row is dropped without being counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from loadgen.passages import Passage
+
+_TOKENS_MAX = 2**24
+InputTokens = Annotated[int, msgspec.Meta(ge=1, le=_TOKENS_MAX)]
+OutputTokens = Annotated[int, msgspec.Meta(ge=0, le=_TOKENS_MAX)]
+BlockNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+"""What a row can hold; beyond that it is taken to be broken."""
+
+_REASONS_MAX = 5
+_REASON_LENGTH_MAX = 200
+
+
+class TraceFormat(StrEnum):
+    """How a trace is written down."""
+
+    MOONCAKE = "mooncake"
+    AGENTIC = "agentic"
+    AZURE = "azure"
+    SERVEGEN = "servegen"
+    NIGHTSIDE = "nightside"
+
+
+class RowFault(ValueError):
+    """Why a row cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One request as it was recorded."""
+
+    at_s: float
+    """From the beginning of the trace, or of its session where a trace does not know more."""
+    session: str
+    """Whose requests belong together: a user, a conversation or a client."""
+    passage: Passage
+    """Its whole input."""
+    output_tokens: int
+    after: int | None = None
+    """The row of its session, counted from 0, whose answer it waited for; None came at its own time."""
+    think_s: float = 0.0
+    """From that answer to this request."""
+    api_s: float = 0.0
+    """How long its answer took then."""
+    region: str = ""
+    tenant: str = ""
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """How many rows could not be read, and why the first of them."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, where: str, why: object) -> None:
+        self.count += 1
+        if len(self.first) < _REASONS_MAX:
+            self.first.append(f"{where}: {why}"[:_REASON_LENGTH_MAX])
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All that was read."""
+
+    format: TraceFormat
+    rows: list[TraceRow]
+    unreadable: Unreadable
+    notes: tuple[str, ...] = ()
+    """What had to be supposed."""
+
+
+def parsed(lines: Iterable[str], parse: Callable[[str], TraceRow | None], unreadable: Unreadable) -> list[TraceRow]:
+    """Every line that can be read; None stands for a line that is no row, such as a header."""
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse(line)
+        except (RowFault, msgspec.MsgspecError) as fault:
+            unreadable.add(f"line {number}", fault)
+        else:
+            if row is not None:
+                rows.append(row)
+    return rows

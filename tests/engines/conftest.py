@@ -1,0 +1,76 @@
+"""Two real vLLM for the whole session. Where they cannot be had the tests are skipped with the reason, unless
+`--require-engines` is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.engines.real import LLAMACPP_FOLDER, VLLM_FOLDER, Engine, all_up, vllm, why_missing
+from tests.engines.regions import RealMesh
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-engines", action="store_true", help="Fail where a real engine cannot be had.")
+
+
+def _needs(folder: Path, config: pytest.Config) -> None:
+    reason = why_missing(folder)
+    if reason and config.getoption("--require-engines"):
+        pytest.fail(f"no real engine: {reason}")
+    if reason:
+        pytest.skip(f"no real engine: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    one: Engine
+    two: Engine
+
+    def __iter__(self) -> Iterator[Engine]:
+        yield self.one
+        yield self.two
+
+
+@pytest.fixture(scope="session")
+def running_engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    _needs(VLLM_FOLDER, request.config)
+    folder = tmp_path_factory.mktemp("vllm")
+    engines = Engines(vllm(folder / "one.log"), vllm(folder / "two.log"))
+    try:
+        asyncio.run(all_up(engines))
+        yield engines
+    finally:
+        for engine in engines:
+            engine.kill()
+
+
+@pytest.fixture
+async def engines(running_engines: Engines) -> Engines:
+    """Both up and idle, whatever the test before did to them."""
+    await all_up(running_engines)
+    for engine in running_engines:
+        await engine.until_holding(0)
+    return running_engines
+
+
+@pytest.fixture(scope="session")
+def llamacpp_environment(request: pytest.FixtureRequest) -> Path:
+    _needs(LLAMACPP_FOLDER, request.config)
+    return LLAMACPP_FOLDER
+
+
+@pytest.fixture
+def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> RealMesh:
+    return RealMesh(tmp_path, unused_tcp_port_factory)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as made:
+        yield made

@@ -1,0 +1,184 @@
+"""Real engines as processes: started, asked how they do, stopped in every way. None outlives the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadgen.demo.processes import log_tail
+from tests.support.core import MODEL
+
+ROOT: Final = Path(__file__).parents[2]
+VLLM_FOLDER: Final = ROOT / ".venv-engines"
+LLAMACPP_FOLDER: Final = ROOT / ".venv-llamacpp"
+START_S = 240.0
+END_S = 30.0
+_POLL_S = 0.1
+
+RUNNING_MAX = 4
+"""Requests that one vLLM here runs at once; the others wait in it."""
+HELD_MAX = 8
+"""Requests that may run or wait in it; more are refused."""
+CONTEXT_TOKENS = 2048
+KV_BLOCKS = 129
+KV_BLOCK_TOKENS = 32
+"""KV cache for twice the longest context (one block is vLLM's own): it fills, and forgets, within a test."""
+
+
+def why_missing(folder: Path) -> str:
+    """Why the engine of this environment cannot be started, in words; empty when it can."""
+    if (folder / "ready").is_file():
+        return ""
+    with suppress(FileNotFoundError):
+        return (folder / "unavailable").read_text().strip()
+    return f"there is no {folder.name}: make test-engines sets it up"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Engine:
+    """One engine, whose process may come and go at the same address."""
+
+    def __init__(self, command: Sequence[str | Path], port: int, log: Path, environment: dict[str, str]) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [str(each) for each in command]
+        self._log = log
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
+
+    def start(self, *more: str) -> None:
+        """With further options for this one life."""
+        assert not self.is_running
+        self._is_ending = False
+        tether = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid())]
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*tether, *self._command, *more],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def be_up(self) -> None:
+        """Start it again if it has ended, or is about to."""
+        if self._is_ending:
+            await self.until_gone()
+        if not self.is_running:
+            self.start()
+        await self.until_ready()
+
+    async def until_ready(self) -> None:
+        async with asyncio.timeout(START_S):
+            while not await self.is_healthy():
+                assert self.is_running, f"the engine ended while it started\n{log_tail(self._log)}"
+                await asyncio.sleep(_POLL_S)
+
+    async def is_healthy(self) -> bool:
+        with suppress(aiohttp.ClientError, TimeoutError):
+            timeout = aiohttp.ClientTimeout(total=2)
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{self.url}/health") as answer:
+                return answer.status == 200
+        return False
+
+    def terminate(self) -> None:
+        """Ask its first process to end, as whoever runs containers does."""
+        assert self._process is not None
+        self._is_ending = True
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """The whole family at once: what vLLM's first process leaves behind would go on computing."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(END_S)
+
+    async def until_gone(self) -> None:
+        assert self._process is not None
+        try:
+            await asyncio.to_thread(self._process.wait, 2 * END_S)
+        finally:
+            self.kill()
+
+    async def counters(self) -> dict[str, float]:
+        """What its metrics page counts, by name, series added up."""
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as answer:
+            page = await answer.text()
+        total: dict[str, float] = {}
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                total[sample.name] = total.get(sample.name, 0.0) + sample.value
+        return total
+
+    async def until_holding(self, requests: int) -> None:
+        """Until so many run or wait in it: whoever runs may be put back for a while when the KV cache is full."""
+        async with asyncio.timeout(END_S):
+            while await self.held() != requests:  # noqa: ASYNC110 - another process, which tells us nothing
+                await asyncio.sleep(_POLL_S)
+
+    async def held(self) -> float:
+        counters = await self.counters()
+        return counters["vllm:num_requests_running"] + counters["vllm:num_requests_waiting"]
+
+
+def vllm(log: Path) -> Engine:
+    """A vLLM with the tiny random model."""
+    port = free_port()
+    options: dict[str, object] = {
+        "host": "127.0.0.1",
+        "port": port,
+        "served-model-name": MODEL,
+        "dtype": "float32",
+        "max-model-len": CONTEXT_TOKENS,
+        "max-num-seqs": RUNNING_MAX,
+        "max-num-queued-reqs": HELD_MAX,
+        "block-size": KV_BLOCK_TOKENS,
+        "num-gpu-blocks-override": KV_BLOCKS,
+    }
+    flags = ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    named = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    serve: list[str | Path] = [VLLM_FOLDER / "bin/vllm", "serve", VLLM_FOLDER / "models/tiny"]
+    environment = {
+        "PATH": f"{VLLM_FOLDER / 'bin'}:{os.defpath}",
+        "HOME": str(log.parent),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    return Engine([*serve, *named, *flags], port, log, environment)
+
+
+async def all_up(engines: Iterable[Engine]) -> None:
+    """They start side by side."""
+    async with asyncio.TaskGroup() as tasks:
+        for engine in engines:
+            tasks.create_task(engine.be_up())

@@ -1,0 +1,198 @@
+"""Real vLLM that die, stop and start again while gateways send to them: nothing is lost without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.engines.conftest import Engines
+from tests.engines.real import Engine
+from tests.engines.regions import RealMesh, RealRegion, replicas
+from tests.support.core import EU, MODEL, US
+from tests.support.gateways import counted, until
+
+pytestmark = pytest.mark.timeout(300)
+
+GRACEFUL = ("--shutdown-timeout", "20")
+"""With it, vLLM finishes what runs when it is asked to end; without, it cuts everything off."""
+LONG: dict[str, Any] = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+LONG_CALLS: dict[str, dict[str, Any]] = {
+    "/v1/completions": LONG,
+    "/v1/chat/completions": {**LONG, "messages": [{"role": "user", "content": "x"}]},
+    "/v1/responses": {"model": MODEL, "input": "x", "max_output_tokens": 1900, "stream": True},
+    "/v1/messages": {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 1900,
+        "stream": True,
+    },
+}
+FIRST_TOKENS = {
+    "/v1/completions": b'"text"',
+    "/v1/chat/completions": b'"content"',
+    "/v1/responses": b'"response.output_text.delta"',
+    "/v1/messages": b'"content_block_delta"',
+}
+
+
+@asynccontextmanager
+async def under_way(
+    session: aiohttp.ClientSession, url: str, path: str = "/v1/completions"
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A long stream of which a token has arrived."""
+    async with session.post(f"{url}{path}", json=LONG_CALLS[path]) as answer:
+        assert answer.status == 200
+        while FIRST_TOKENS[path] not in await answer.content.readline():
+            pass
+        yield answer
+
+
+def last_event(said: bytes) -> dict[str, Any]:
+    payloads = [line.removeprefix(b"data: ") for line in said.splitlines() if line.startswith(b"data: ")]
+    document = json.loads([each for each in payloads if each != b"[DONE]"][-1])
+    assert isinstance(document, dict)
+    return document
+
+
+@asynccontextmanager
+async def two_regions(engines: Engines, mesh: RealMesh) -> AsyncIterator[tuple[RealRegion, RealRegion]]:
+    """One engine each."""
+    us, eu = mesh.add("us-1", US, {"one": engines.one.url}), mesh.add("eu-1", EU, {"two": engines.two.url})
+    async with mesh.running():
+        await us.until_free(1)
+        await eu.until_free(1)
+        yield us, eu
+
+
+class Load:
+    """Clients that ask again and again, in small streams, until told to stop; they count what came of it."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, clients: int = 3) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._session = session
+        self._url = url
+        self._clients = clients
+        self._stopped = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Load]:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(self._clients):
+                tasks.create_task(self._ask(number))
+            yield self
+            self._stopped = True
+
+    async def grows(self, by: int) -> None:
+        goal = self.outcomes["whole"] + by
+        await until(lambda: self.outcomes["whole"] >= goal)
+
+    async def _ask(self, number: int) -> None:
+        turn = 0
+        while not self._stopped:
+            turn += 1
+            body = {**LONG, "prompt": f"client {number}, turn {turn}", "max_tokens": 40}
+            async with self._session.post(f"{self._url}/v1/completions", json=body) as answer:
+                said = await answer.read()
+            self.outcomes[_outcome(answer.status, said)] += 1
+
+
+def _outcome(status: int, said: bytes) -> str:
+    if status != 200 or b'"error"' in said:
+        return f"{status}: {said[-300:]!r}"
+    is_whole = last_event(said)["choices"][0]["finish_reason"] == "length" and said.endswith(b"[DONE]\n\n")
+    return "whole" if is_whole else f"broken: {said[-300:]!r}"
+
+
+async def test_a_killed_engine_ends_its_stream_with_an_error_and_the_other_region_serves(
+    engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
+) -> None:
+    async with two_regions(engines, mesh) as (us, eu):
+        async with under_way(session, us.url) as answer:
+            engines.one.kill()
+            said = await answer.content.read()
+        assert last_event(said)["error"]["code"] == "engine_failed_midstream"
+        for _ in range(3):
+            async with session.post(f"{us.url}/v1/completions", json={**LONG, "max_tokens": 8}) as after:
+                assert after.status == 200
+                assert after.headers["x-nightside-region"] == EU.region
+                assert b'"error"' not in await after.read()
+        for region in (us, eu):
+            await region.until_idle()
+            assert region.gateway.core.gauges(0).attempts == 0
+        engines.one.start(*GRACEFUL)
+        await engines.one.until_ready()
+        await us.until_free(1)
+        async with session.post(f"{us.url}/v1/completions", json={**LONG, "max_tokens": 8}) as back:
+            await back.read()
+            assert back.headers["x-nightside-region"] == US.region
+
+
+async def test_what_an_engine_cuts_off_at_its_end_is_not_passed_off_as_complete(
+    engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
+) -> None:
+    """Without `--shutdown-timeout` vLLM ends its streams with `finish_reason: abort` and `[DONE]`, or whatever its
+    other APIs make of that."""
+    async with two_regions(engines, mesh) as (_, eu):
+        async with AsyncExitStack() as stack:
+            answers = [await stack.enter_async_context(under_way(session, eu.url, path)) for path in LONG_CALLS]
+            engines.two.terminate()
+            said = [await answer.content.read() for answer in answers]
+        for path, each in zip(LONG_CALLS, said, strict=True):
+            assert _says_that_it_failed(last_event(each)), (path, each[-600:])
+            assert b'"abort"' not in each
+        await eu.until_idle()
+        assert counted(eu.gateway, "attempts_total", target="replica", result="failed") == len(LONG_CALLS)
+        await engines.two.until_gone()
+        engines.two.start(*GRACEFUL)
+        await engines.two.until_ready()
+        await eu.until_free(1)
+
+
+def _says_that_it_failed(event: dict[str, Any]) -> bool:
+    return bool(event.get("error")) or event.get("type") in ("error", "response.failed")
+
+
+async def _take_out(us: RealRegion, engines: Engines, leaving: Engine) -> None:
+    """As docs/engines.md has it: out of the region file, SIGHUP, wait until it is empty, stop it."""
+    staying = {name: each.url for name, each in (("one", engines.one), ("two", engines.two)) if each is not leaving}
+    await us.change(replicas=replicas(staying))
+    await leaving.until_holding(0)
+
+
+async def _restart(engine: Engine) -> None:
+    engine.terminate()
+    await engine.until_gone()
+    engine.start(*GRACEFUL)
+    await engine.until_ready()
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["gateway-told", "gateway-not-told"])
+async def test_a_rolling_restart_fails_no_request(
+    engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, is_told: bool
+) -> None:
+    both = {"one": engines.one.url, "two": engines.two.url}
+    us = mesh.add("us-1", US, both)
+    async with mesh.running():
+        await us.until_free(2)
+        async with Load(session, us.url).running() as load:
+            await load.grows(by=10)
+            for engine in engines:
+                if is_told:
+                    await _take_out(us, engines, engine)
+                await _restart(engine)
+                if is_told:
+                    await us.change(replicas=replicas(both))
+                await us.until_free(2)
+                await load.grows(by=10)
+        print(f"whole answers during the rolling restart: {load.outcomes['whole']}")  # noqa: T201
+        assert set(load.outcomes) == {"whole"}, load.outcomes
+        await us.until_idle()
+        if is_told:
+            assert counted(us.gateway, "attempts_total", target="replica", result="busy") == 0

@@ -1,0 +1,111 @@
+"""A peer that says of itself whatever a test likes, as often as it likes, and treats forwards just as freely."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from gateway.core.vocabulary import (
+    DEFAULT_POOL,
+    GatewayId,
+    LoadReport,
+    ModelCapacity,
+    ModelName,
+    Outcome,
+    Place,
+    RefusalReason,
+    ReplicaId,
+)
+from gateway.legs import LegHead, RanAt
+from gateway.peers import codec
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.engine import Tally
+from tests.fakes.peer import FakePeer, ForwardContext, Forwarded, SubscribeContext, serve_fake_peer
+from tests.support.core import EU, MODEL
+
+Beat = Callable[[int], pb.SubscribeResponse]
+"""The heartbeat of that number, counted from 1 over all subscriptions."""
+_BEAT_S = 0.02
+
+
+def idle_report(sequence: int, *, available: int = 1, model: ModelName = MODEL, place: Place = EU) -> LoadReport:
+    capacity = ModelCapacity(model, DEFAULT_POOL, place, max(available, 1), available)
+    return LoadReport(
+        GatewayId("eu-1"),
+        place,
+        sequence,
+        accepting=True,
+        assignment_version=1,
+        policy_digest="d",
+        capacities=(capacity,),
+    )
+
+
+def idle_beat(number: int) -> pb.SubscribeResponse:
+    """Idle, at this very moment, for ever."""
+    return codec.load_to_pb(idle_report(number), age_ns=0)
+
+
+async def refuse(_: pb.ForwardRequest, context: ForwardContext) -> None:
+    await context.write(codec.refused_to_pb(RefusalReason.BUSY, "no"))
+
+
+async def never_answer(_: pb.ForwardRequest, context: ForwardContext) -> None:
+    await asyncio.Event().wait()
+
+
+async def accept_and_hang(_: pb.ForwardRequest, context: ForwardContext) -> None:
+    await context.write(codec.accepted_to_pb())
+    await asyncio.Event().wait()
+
+
+def serve_with(*pieces: bytes) -> Forwarded:
+    """Run it, or so it says."""
+
+    async def script(_: pb.ForwardRequest, context: ForwardContext) -> None:
+        await context.write(codec.accepted_to_pb())
+        for message in answered_with(*pieces):
+            await context.write(message)
+
+    return script
+
+
+def answered_with(*pieces: bytes) -> list[pb.ForwardResponse]:
+    head = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
+    ended = pb.ForwardResponse(ended=pb.Ended(outcome=Outcome.COMPLETED))
+    return [codec.head_to_pb(head), *map(codec.data_to_pb, pieces), ended]
+
+
+class Liar:
+    """Set `beat` and `forwards`; `open` counts the forwards that are still in its hands."""
+
+    def __init__(self, fake: FakePeer) -> None:
+        self.fake = fake
+        self.beat: Beat = idle_beat
+        self.forwards: Forwarded = refuse
+        self.beats = 0
+        self.arrived = Tally()
+        self.open = 0
+        fake.subscribed = self._subscribed
+        fake.forwarded = self._forwarded
+
+    async def _subscribed(self, _: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        while True:
+            self.beats += 1
+            await context.write(self.beat(self.beats))
+            await asyncio.sleep(_BEAT_S)
+
+    async def _forwarded(self, request: pb.ForwardRequest, context: ForwardContext) -> None:
+        self.arrived.add()
+        self.open += 1
+        try:
+            await self.forwards(request, context)
+        finally:
+            self.open -= 1
+
+
+@asynccontextmanager
+async def serve_liar(port: int = 0) -> AsyncIterator[Liar]:
+    async with serve_fake_peer(port) as fake:
+        yield Liar(fake)

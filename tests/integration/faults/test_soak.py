@@ -1,0 +1,244 @@
+"""An hour's worth of a modest region's requests in minutes, with faults mixed in: nothing may grow.
+
+A slice runs with every other test; `make soak` runs the whole of it. Requests come in rounds with a rest after each,
+so that what is counted between them is what was left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, linear_regression
+
+import aiohttp
+import msgspec
+import pytest
+
+from gateway.driver import TAIL_STEPS_DEFAULT
+from tests.fakes.engine import (
+    GOOD_ANSWER,
+    GOOD_STREAM,
+    ROLE,
+    Exchange,
+    FakeEngine,
+    answer,
+    hang,
+    stream,
+    stream_and_cut,
+    token,
+)
+from tests.support.core import MODEL
+from tests.support.gateways import until
+from tests.support.processes import Process, gateway_process, two_regions
+
+ROUNDS = 12
+WARM_UP = 4
+"""Rounds after which everything that has a bound has reached it."""
+CLIENTS = 24
+RECORDS_MAX = 100
+SETTINGS: dict[str, object] = {
+    "logging": {"level": "error"},
+    "decisions": {"requests_max": RECORDS_MAX},
+    "placement": {"prefix_index_max": "16KiB"},
+    "pushing": {"mode": "outstanding", "outstanding_max": 8},
+    "attempt": {"breaker_open": "100ms", "breaker_open_max": "100ms", "ramp_step": "50ms"},
+}
+GONE_AT_REST = (
+    "gateway.owner.RequestOwner",
+    "gateway.owner._Relay",
+    "gateway.driver.Mailbox",
+    "gateway.core.admission.RequestState",
+    "gateway.core.admission.AttemptState",
+    "gateway.http.sink.HttpSink",
+    "gateway.peers.client.PeerLeg",
+    "gateway.peers.server.ForwardSink",
+    "gateway.sse.EventScanner",
+)
+"""One request's own; with no request there is none of them."""
+RESIDENT_GROWTH_BYTES_MAX = 4 << 20
+OBJECTS_GROWTH_MAX = 60
+"""Of any one kind of ours, over all rounds after the warm-up; a leak of one in a hundred requests shows."""
+TOLD = ("gateway.core.effects.", "gateway.core.events.", "gateway.core.vocabulary.")
+"""What the driver's tail keeps of its last steps: as many always, of changing kinds."""
+
+
+class Census(msgspec.Struct):
+    tasks: int
+    open_files: int
+    resident_bytes: int
+    objects: int
+    ours: dict[str, int]
+
+
+@dataclass
+class Watched:
+    """One gateway under the soak."""
+
+    process: Process
+    census_file: Path
+    rounds: list[Census] = field(default_factory=list)
+
+    async def count(self) -> None:
+        self.census_file.unlink(missing_ok=True)
+        self.process.signal(signal.SIGUSR1)
+        await until(self.census_file.exists)
+        self.rounds.append(msgspec.json.decode(self.census_file.read_bytes(), type=Census))
+
+
+class Clients:
+    """Ask in every way a client may, well or badly."""
+
+    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str], rng: random.Random) -> None:
+        self.ends = Counter[str]()
+        self._session = session
+        self._urls = urls
+        self._rng = rng
+
+    async def round(self, requests: int) -> None:
+        left = iter(range(requests))
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CLIENTS):
+                tasks.create_task(self._ask_on(left))
+
+    async def _ask_on(self, left: Iterator[int]) -> None:
+        for _ in left:
+            self.ends[await self._ask()] += 1
+
+    async def _ask(self) -> str:
+        patience_s = 0.02 if self._rng.random() < 0.12 else 1.0
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self._post()
+        except TimeoutError:
+            return "left"
+        except aiohttp.ClientError:
+            return "cut"
+
+    async def _post(self) -> str:
+        rng = self._rng
+        body = {
+            "model": MODEL if rng.random() > 0.02 else "nobody-has-it",
+            "messages": [{"role": "user", "content": f"{rng.random()} " * rng.choice((1, 20, 400))}],
+            "stream": rng.random() < 0.8,
+        }
+        headers = {"connection": "close"} if rng.random() < 0.1 else {}
+        url = rng.choices(self._urls, (3, 1))[0]
+        async with self._session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
+            await response.read()
+            return str(response.status)
+
+
+def faulty_engine(rng: random.Random) -> FakeEngine:
+    """Mostly well; now and then it fails in one of the ways that engines do."""
+    failures = (
+        answer(500, b'{"error": "no"}'),
+        answer(503, b'{"error": "full"}'),
+        answer(400, b'{"error": {"message": "too long", "code": 400}}'),
+        stream_and_cut(ROLE + token("Hel")),
+        stream(ROLE),
+        hang,
+    )
+
+    async def script(exchange: Exchange) -> None:
+        if rng.random() < 0.06:
+            await rng.choice(failures)(exchange)
+        elif json.loads(exchange.received.body)["stream"]:
+            await stream(*GOOD_STREAM)(exchange)
+        else:
+            await answer(200, GOOD_ANSWER)(exchange)
+
+    engine = FakeEngine()
+    engine.plays(script)
+    return engine
+
+
+@asynccontextmanager
+async def soaked(
+    folder: Path, ports: Callable[[], int], us_engine: FakeEngine, eu_engine: FakeEngine
+) -> AsyncIterator[list[Watched]]:
+    """Both regions, from whose engines and clients nothing is kept either."""
+    async with AsyncExitStack() as stack:
+        for engine in (us_engine, eu_engine):
+            await stack.enter_async_context(engine.serving())
+        watched = []
+        for file in two_regions(folder, ports, us_engine, eu_engine, **SETTINGS):
+            census_file = file.with_suffix(".census")
+            run = [sys.executable, "-m", "tests.support.counted_gateway", str(file), str(census_file)]
+            watched.append(Watched(await stack.enter_async_context(gateway_process(file, run=run)), census_file))
+        yield watched
+
+
+@pytest.mark.timeout(1800)
+async def test_nothing_grows_however_many_requests_end_however_badly(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], request: pytest.FixtureRequest
+) -> None:
+    requests = request.config.getoption("--soak-requests")
+    rng = random.Random(5)
+    engines = [faulty_engine(rng), faulty_engine(rng)]
+    async with soaked(tmp_path, unused_tcp_port_factory, *engines) as watched, aiohttp.ClientSession() as session:
+        us, _ = watched
+        await us.process.until_metric(session, lambda usable: usable == 1, "nightside_peers_usable")
+        clients = Clients(session, [each.process.http_url for each in watched], rng)
+        for _ in range(ROUNDS):
+            await clients.round(requests // ROUNDS)
+            for each in watched:
+                await each.process.until_at_rest(session)
+                await each.count()
+            for engine in engines:
+                await until(lambda engine=engine: engine.playing == 0)  # type: ignore[misc]
+                engine.received.clear()
+                engine.connections.clear()
+        forwarded = await us.process.metric(session, "nightside_forwards_sent_total")
+        assert_mixed(clients.ends, requests, forwarded)
+    for name, each in zip(("us", "eu"), watched, strict=True):
+        report(name, each.rounds)
+        assert_nothing_left(each.rounds)
+        assert_no_growth(each.rounds)
+
+
+def assert_mixed(ends: Counter[str], requests: int, forwarded: float) -> None:
+    """A soak that only ever met one thing would prove little."""
+    print(f"requests {requests}, forwarded {forwarded:.0f}, ends {dict(ends)}")  # noqa: T201 - shown with -s or on failure
+    assert ends["200"] > requests / 2
+    assert min(ends[kind] for kind in ("left", "404", "400")) > 0
+    assert forwarded > requests / 200
+
+
+def report(name: str, rounds: list[Census]) -> None:
+    for number, each in enumerate(rounds):
+        print(  # noqa: T201 - shown with -s or on failure
+            f"{name} round {number}: {each.resident_bytes / 2**20:.1f} MiB, {each.open_files} files,"
+            f" {each.tasks} tasks, {each.objects} objects, {sum(each.ours.values())} of ours"
+        )
+
+
+def assert_nothing_left(rounds: list[Census]) -> None:
+    for number, each in enumerate(rounds):
+        left = {kind: each.ours[kind] for kind in GONE_AT_REST if each.ours.get(kind)}
+        assert not left, f"after round {number}"
+
+
+def assert_no_growth(rounds: list[Census]) -> None:
+    steady = rounds[WARM_UP:]
+    for kind in sorted({kind for each in steady for kind in each.ours}):
+        grown = growth([each.ours.get(kind, 0) for each in steady])
+        most = TAIL_STEPS_DEFAULT if kind.startswith(TOLD) else OBJECTS_GROWTH_MAX
+        assert grown <= most, f"{grown:.0f} more of {kind}"
+    assert growth([each.open_files for each in steady]) <= CLIENTS / 2
+    assert growth([each.tasks for each in steady]) <= CLIENTS / 2
+    assert growth([each.objects for each in steady]) <= 0.05 * fmean(each.objects for each in steady)
+    assert growth([each.resident_bytes for each in steady]) <= RESIDENT_GROWTH_BYTES_MAX
+    assert max(each.ours.get("gateway.decisions._Record", 0) for each in rounds) <= RECORDS_MAX
+
+
+def growth(values: list[int]) -> float:
+    """From the first to the last, by the straight line that fits best: one round's whim is not growth."""
+    return linear_regression(range(len(values)), values).slope * (len(values) - 1)

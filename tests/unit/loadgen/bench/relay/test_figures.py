@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from loadgen.bench.relay.figures import (
+    DIRECT,
+    Figure,
+    Reading,
+    Summary,
+    as_document,
+    by_round,
+    parts_of,
+    percentile,
+    ratio,
+    summarize,
+    with_added,
+)
+
+CHUNK = Figure.CPU_PER_CHUNK
+TTFT = Figure.TTFT_P99
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 51), (0.99, 100), (1.0, 100)])
+def test_percentiles_are_values_that_were_seen(share: float, value: float) -> None:
+    assert percentile([float(each) for each in range(100, 0, -1)], share) == value
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 0.5)
+
+
+def test_a_summary_is_the_median_between_the_extremes() -> None:
+    assert summarize([3.0, 1.0, 9.0]) == Summary(median=3.0, low=1.0, high=9.0)
+    assert summarize([]) is None
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """The machine was twice as slow in the second round, for both alike."""
+    readings = [
+        Reading(1, "ours", CHUNK, 20.0),
+        Reading(1, "theirs", CHUNK, 10.0),
+        Reading(2, "ours", CHUNK, 40.0),
+        Reading(2, "theirs", CHUNK, 20.0),
+        Reading(3, "ours", CHUNK, 999.0),
+    ]
+    assert ratio(readings, CHUNK, "ours", "theirs") == Summary(2.0, 2.0, 2.0)
+    assert ratio(readings, CHUNK, "ours", "nobody") is None
+
+
+def test_what_a_relay_adds_is_told_against_no_relay_in_the_same_round() -> None:
+    readings = [
+        Reading(1, DIRECT, TTFT, 1.0),
+        Reading(1, "ours", TTFT, 1.5),
+        Reading(2, DIRECT, TTFT, 3.0),
+        Reading(2, "ours", TTFT, 3.25),
+        Reading(3, "ours", TTFT, 7.0),
+    ]
+    added = with_added(readings)
+    assert by_round(added, "ours", Figure.ADDED_TTFT_P99) == {1: 0.5, 2: 0.25}
+    assert by_round(added, DIRECT, Figure.ADDED_TTFT_P99) == {}
+    assert added[: len(readings)] == readings
+
+
+def test_parts_stand_apart_from_their_relay() -> None:
+    readings = [
+        Reading(1, "forward", CHUNK, 30.0),
+        Reading(1, "forward", CHUNK, 10.0, "near"),
+        Reading(1, "forward", CHUNK, 20.0, "far"),
+    ]
+    assert by_round(readings, "forward", CHUNK) == {1: 30.0}
+    assert parts_of(readings, "forward") == ["near", "far"]
+    assert list(as_document(readings)) == ["forward", "forward: near", "forward: far"]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.bench.relay.figures import DIRECT, Figure, Reading, Summary
+from loadgen.bench.relay.page import Aim, Story, aim_rows, cell, markdown, number, part_rows, ratio_rows, table
+
+READINGS = [
+    Reading(1, "ours", Figure.CPU_PER_CHUNK, 30.0),
+    Reading(2, "ours", Figure.CPU_PER_CHUNK, 20.0),
+    Reading(1, "theirs", Figure.CPU_PER_CHUNK, 20.0),
+    Reading(2, "theirs", Figure.CPU_PER_CHUNK, 20.0),
+    Reading(1, "ours twice", Figure.CPU_PER_CHUNK, 90.0),
+    Reading(1, "ours twice", Figure.CPU_PER_CHUNK, 50.0, "near"),
+    Reading(1, "ours twice", Figure.CPU_PER_CHUNK, 40.0, "far"),
+    Reading(1, DIRECT, Figure.REQUESTS_PER_S, 20_000.0),
+]
+STORY = Story(
+    readings=READINGS,
+    relays={"ours": "everything on", "ours twice": "and a peer", "theirs": "1.2: as it comes"},
+    faults={"gone": "not available: no wheel for this machine"},
+    machine={"cpu": "a fast one"},
+    conditions=["seed 1"],
+    command="nightside bench relay",
+    date="2026-11-21",
+    ours="ours",
+    aims=(Aim(Figure.CPU_PER_CHUNK, 1.2, "theirs"), Aim(Figure.ADDED_TTFT_P50, 1.0)),
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.126, "0.13"), (9.99, "9.99"), (12.34, "12.3"), (123.4, "123"), (12345.6, "12,346")]
+)
+def test_numbers_keep_the_digits_that_matter(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_cell_shows_the_spread_where_there_is_one() -> None:
+    assert cell(Summary(25.0, 20.0, 30.0)) == "25.0 (20.0–30.0)"
+    assert cell(Summary(25.0, 25.0, 25.0)) == "25.0"
+    assert cell(None) == "–"
+
+
+def test_the_table_has_a_column_for_each_relay_and_no_row_without_figures() -> None:
+    assert table(STORY) == [
+        ["", "ours", "ours twice", "theirs", "direct"],
+        ["CPU per streamed chunk (µs)", "25.0 (20.0–30.0)", "90.0", "20.0", "–"],
+        ["requests/s at saturation", "–", "–", "–", "20,000"],
+    ]
+
+
+def test_ratios_are_ours_to_theirs_and_ours_with_more_to_ours() -> None:
+    assert ratio_rows(STORY) == [
+        ["", "ours twice / ours", "ours / theirs"],
+        ["CPU per streamed chunk (µs)", "3.00", "1.25 (1.00–1.50)"],
+    ]
+
+
+def test_an_aim_is_judged_by_the_median_and_left_out_where_nothing_was_measured() -> None:
+    assert aim_rows(STORY) == [
+        ["aim", "measured", "reached"],
+        ["CPU per streamed chunk ≤ 1.2 × theirs", "1.25 (1.00–1.50)", "no"],
+    ]
+    content = replace(STORY, aims=(Aim(Figure.CPU_PER_CHUNK, 30.0),))
+    assert aim_rows(content)[1:] == [["CPU per streamed chunk ≤ 30 µs", "25.0 (20.0–30.0)", "yes"]]
+
+
+def test_processes_are_told_apart() -> None:
+    assert [row[:2] + row[3:] for row in part_rows(STORY)[1:]] == [
+        ["ours twice", "near", "50.0"],
+        ["ours twice", "far", "40.0"],
+    ]
+
+
+def test_the_page_has_no_empty_sections_and_names_what_was_not_measured() -> None:
+    text = markdown(STORY)
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# What a relay costs",
+        "## Ratios",
+        "## Aims",
+        "## By process",
+        "## Conditions",
+        "## Not measured",
+    ]
+    assert "- `gone`: not available: no wheel for this machine" in text
+    assert "`nightside bench relay`" in text
+    assert "| CPU per streamed chunk (µs) | 25.0 (20.0–30.0) | 90.0 | 20.0 | – |" in text
+
+
+def test_what_people_wrote_stands_in_the_page_as_it_is() -> None:
+    assert "\n\n## What paid\n\nFewer copies.\n\n## Conditions" in markdown(STORY, "## What paid\n\nFewer copies.\n")

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from loadgen.bench.relay import wire
+
+
+def test_prompts_begin_alike_and_then_differ() -> None:
+    texts = wire.prompts(8, 2048, random.Random(1))
+    assert {len(text) for text in texts} == {2048}
+    assert len({text[:512] for text in texts}) == 1
+    assert len({text[512:768] for text in texts}) == len(texts)
+
+
+@pytest.mark.parametrize("tokens", [0, 7])
+def test_the_engine_reads_from_a_request_what_the_client_put_there(tokens: int) -> None:
+    (wanted,) = wire.requests(["hello"], stream_tokens=tokens, host="127.0.0.1:1", key="ns-key")
+    head, _, body = wanted.payload.partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+    assert b"authorization: Bearer ns-key" in head
+    assert wire.read_ask(body) == wire.Ask(is_stream=bool(tokens), tokens=tokens or 32, wants_usage=False)
+
+
+def test_the_engine_understands_what_relays_make_of_a_request() -> None:
+    body = b'{"max_completion_tokens": 9, "stream": true, "stream_options": {"include_usage": true}}'
+    assert wire.read_ask(body) == wire.Ask(is_stream=True, tokens=9, wants_usage=True)
+
+
+def test_a_chunk_is_as_long_as_it_says() -> None:
+    assert wire.http_chunk(b"x" * 255) == b"ff\r\n" + b"x" * 255 + b"\r\n"
+    assert wire.http_chunk(b"") == b"0\r\n\r\n"
