@@ -90,7 +90,7 @@ class PlacementConfig:
     ring_virtual_nodes: int = 160
     prefix_index_bytes_max: int = 64 * 2**20
     prefix_ttl_ns: int = 3600 * _SECOND_NS
-    considered_max: int = 8
+    considered_max: int = 5
     """Targets recorded with each decision, for `explain`; 0 records none."""
     stored_responses_max: int = 100_000
     """Stored responses whose place is remembered; over it, the oldest is forgotten."""

@@ -132,6 +132,8 @@ class Replicas:
         self._free_slots: list[int] = []
         self._slots_used = 0
         self._groups: dict[tuple[ModelName, PoolName, Place], int] = {}
+        self._models: dict[ModelName, None] = {}
+        """Those of the groups, in order."""
         self._levels = LoadLevels()
         self._cursor = 0
         self.available = 0
@@ -269,10 +271,10 @@ class Replicas:
         return mask
 
     def serves(self, model: ModelName) -> bool:
-        return any(served == model for served, _, _ in self._groups)
+        return model in self._models
 
     def models(self) -> list[ModelName]:
-        return list(dict.fromkeys(model for model, _, _ in self._groups))
+        return list(self._models)
 
     def least_loaded(self, mask: int) -> int:
         """The slot of `mask` with the lowest load; equal ones take turns. `mask` must not be empty."""
@@ -328,6 +330,7 @@ class Replicas:
             for model in state.spec.models:
                 group = (model, state.spec.pool, state.spec.place)
                 self._groups[group] = self._groups.get(group, 0) | 1 << state.slot
+        self._models = dict.fromkeys(model for model, _, _ in self._groups)
 
     def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
         if not state.healthy:

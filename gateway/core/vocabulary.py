@@ -342,9 +342,8 @@ class LoadReport:
         if replace(self, sequence=0, capacities=(), queues=()) != replace(last, sequence=0, capacities=(), queues=()):
             return True
         now, before = self._numbers(), last._numbers()
-        return any(
-            abs(now.get(key, 0) - before.get(key, 0)) > share * before.get(key, 0) for key in now.keys() | before.keys()
-        )
+        pairs = ((now.get(key, 0), before.get(key, 0)) for key in now.keys() | before.keys())
+        return any(bool(new) != bool(old) or abs(new - old) > share * old for new, old in pairs)
 
     def _numbers(self) -> dict[tuple[object, ...], int]:
         """By what each counts."""

@@ -197,10 +197,13 @@ def _broke_off(error: Exception) -> LegFailure:
 
 def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> list[tuple[str, str]]:
     """Later attempts get an id of their own: an engine may still be busy forgetting the first."""
-    headers = {**dict(request.headers), **endpoint.own_headers}
-    if order.attempt > 1 and "x-request-id" in headers:
-        headers["x-request-id"] = f"{order.request_id}-{order.attempt}"
-    return list(headers.items())
+    own = endpoint.own_headers
+    headers = [pair for pair in request.headers if pair[0] not in own]
+    if order.attempt > 1:
+        fresh = ("x-request-id", f"{order.request_id}-{order.attempt}")
+        headers = [fresh if pair[0] == "x-request-id" else pair for pair in headers]
+    headers += own.items()
+    return headers
 
 
 def _in_words(error: Exception) -> str:

@@ -72,9 +72,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Idle, alive, and nothing unasked-for has come in."""
+        """Idle, alive, and with nothing in it: neither an unread answer nor anything unasked-for."""
         is_open = self._transport is not None and not self._transport.is_closing()
-        return is_open and self._error is None and self.is_complete and self._keeps_alive
+        return is_open and self._error is None and self.is_complete and self._keeps_alive and not self._body
 
     @property
     def headers(self) -> Headers:
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> None:
         """Begin an exchange. The whole request goes out in one write."""
-        assert self.is_complete, "one exchange at a time"
+        assert self.is_complete and not self._body, "one exchange at a time"
         assert self._transport is not None
         self._begin_answer()
         self._transport.writelines((head, body) if body else (head,))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from gateway.config import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Place, ReplicaId
@@ -29,12 +28,6 @@ class Engine:
     def authorization(self) -> dict[str, str]:
         """The gateway's own key for this engine; a client's key never gets this far."""
         return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
-
-    def connection_options(self) -> dict[str, Any]:
-        """What a request to it needs besides its address."""
-        if self.tls is None:
-            return {}
-        return {"ssl": self.tls.context, "server_hostname": self.tls.server_name}
 
 
 @dataclass(frozen=True, slots=True)

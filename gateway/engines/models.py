@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
-import aiohttp
 from structlog.typing import FilteringBoundLogger
 
 from gateway.clock import Clock
 from gateway.config import ProbeConfig, is_model_name
 from gateway.core.vocabulary import ModelName, ReplicaId
+from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import listed_models
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.loops import EngineLoops, LoopSettings
-from gateway.engines.probe import FAULTS, get_page, probe_session
+from gateway.engines.probe import FAULTS, get_page, probe_connections
 
 _SECOND_NS = 1_000_000_000
 _RETRY_S = 1.0
@@ -57,8 +58,8 @@ class ModelWatcher:
 
     async def run(self) -> None:
         """Until cancelled."""
-        async with probe_session(_IDLE_CONNECTION_S) as session:
-            await self._loops.run(partial(self._watch, session))
+        with closing(probe_connections(_IDLE_CONNECTION_S)) as connections:
+            await self._loops.run(partial(self._watch, connections))
 
     async def first_round(self) -> None:
         """Until every engine there is has been asked once, whatever it said."""
@@ -66,11 +67,11 @@ class ModelWatcher:
             self._has_asked.clear()
             await self._has_asked.wait()
 
-    async def _watch(self, session: aiohttp.ClientSession, engine: Engine) -> None:
+    async def _watch(self, connections: ConnectionPool, engine: Engine) -> None:
         told, trouble = False, ""
         while self._is_wanted(engine):
             try:
-                models = await self._ask(session, engine)
+                models = await self._ask(connections, engine)
             except FAULTS as error:
                 fault = f"{type(error).__name__}: {error}"
                 if fault != trouble:  # once per trouble, not once per question
@@ -90,10 +91,10 @@ class ModelWatcher:
     def _listing_replicas(self, engine: Engine) -> tuple[ReplicaId, ...]:
         return tuple(endpoint.replica_id for endpoint in self._endpoints.of(engine) if endpoint.lists_models)
 
-    async def _ask(self, session: aiohttp.ClientSession, engine: Engine) -> tuple[ModelName, ...]:
+    async def _ask(self, connections: ConnectionPool, engine: Engine) -> tuple[ModelName, ...]:
         """Raises what is in FAULTS."""
         async with asyncio.timeout(self._config.timeout_ns / _SECOND_NS):
-            status, page = await get_page(session, engine, "/v1/models")
+            status, page = await get_page(connections, engine, "/v1/models")
         if status != 200:
             raise BadProbe(f"status {status}")
         return checked_models(page, self._config.models_max)

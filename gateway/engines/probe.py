@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-
-import aiohttp
+from urllib.parse import urljoin, urlsplit
 
 from gateway.config import ProbeConfig
+from gateway.engines.connection import ConnectionPool, Response, origin_of
 from gateway.engines.dialects import DIALECTS, Reading
 from gateway.engines.endpoints import Engine
 from gateway.engines.exposition import BadProbe
@@ -19,25 +19,25 @@ _SECOND_NS = 1_000_000_000
 _PAGE_BYTES_MAX = 8 << 20
 _DETAIL_LENGTH_MAX = 300
 _NOT_OFFERED = (404, 405, 501)
-FAULTS = (aiohttp.ClientError, OSError, ValueError, BadProbe)
+_REDIRECTS = (301, 302, 307, 308)
+_REDIRECTS_MAX = 2
+_CONNECT_S = 30.0
+"""Whoever asks has a shorter limit of its own on the whole question."""
+FAULTS = (OSError, ValueError, BadProbe)
 """Whatever a page, its server or the way there can do to us. TimeoutError is an OSError: look for it first."""
 
 
-def probe_session(idle_connection_s: float) -> aiohttp.ClientSession:
+def probe_connections(idle_connection_s: float) -> ConnectionPool:
     """For pages about engines: connections of their own, so that a request never waits for a probe."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_connection_s),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("user-agent", "accept-encoding"),
-    )
+    return ConnectionPool(connect_s=_CONNECT_S, idle_s=idle_connection_s)
 
 
 class EngineProbe:
     """The looks at one engine, and what is remembered from one to the next."""
 
-    def __init__(self, session: aiohttp.ClientSession, engine: Engine, config: ProbeConfig) -> None:
+    def __init__(self, connections: ConnectionPool, engine: Engine, config: ProbeConfig) -> None:
         self.config = config
-        self._session = session
+        self._connections = connections
         self._engine = engine
         self._dialect = DIALECTS[engine.dialect]
         self._question = 0
@@ -109,7 +109,7 @@ class EngineProbe:
         return status == 200
 
     async def _get(self, path: str) -> tuple[int, bytes]:
-        return await get_page(self._session, self._engine, path)
+        return await get_page(self._connections, self._engine, path)
 
     def _unfit(self, detail: str) -> list[Reading]:
         return [Reading(unfit=detail)] * self._engine.ranks
@@ -119,20 +119,38 @@ class EngineProbe:
         return self.config.timeout_ns / _SECOND_NS
 
 
-async def get_page(session: aiohttp.ClientSession, engine: Engine, path: str) -> tuple[int, bytes]:
+async def get_page(connections: ConnectionPool, engine: Engine, path: str) -> tuple[int, bytes]:
     """Status and body of one GET; of an error no body. Raises what is in FAULTS."""
-    headers = {"accept-encoding": "identity", **engine.authorization()}
-    response = await session.get(engine.url + path, headers=headers, max_redirects=2, **engine.connection_options())
-    try:
-        return response.status, await _read_page(response) if response.status == 200 else b""
-    finally:
-        response.close()
+    origin, prefix = origin_of(engine.url, engine.tls)
+    headers = [("accept", "*/*"), ("accept-encoding", "identity"), *engine.authorization().items()]
+    target = prefix + path
+    for _ in range(_REDIRECTS_MAX + 1):
+        response = await connections.request("GET", origin, target, headers, b"")
+        try:
+            if response.status == 200:
+                return 200, await _read_page(response)
+            if response.status not in _REDIRECTS:
+                return response.status, b""
+            target = _redirected(engine.url, target, response)
+        finally:
+            response.close()
+    raise BadProbe(f"{path} is redirected again and again")
 
 
-async def _read_page(response: aiohttp.ClientResponse) -> bytes:
+def _redirected(url: str, target: str, response: Response) -> str:
+    """Only to another path of the same server: a key that is meant for it is shown to no other."""
+    location = next((value for name, value in response.headers if name.lower() == "location"), "")
+    parts = urlsplit(urljoin(urljoin(url, target), location))
+    asked = urlsplit(url)
+    if not location or (parts.scheme, parts.netloc) != (asked.scheme, asked.netloc):
+        raise BadProbe(f"{target} is redirected elsewhere")
+    return parts.path + (f"?{parts.query}" if parts.query else "")
+
+
+async def _read_page(response: Response) -> bytes:
     pieces: list[bytes] = []
     size = 0
-    while data := await response.content.readany():
+    while data := await response.read():
         pieces.append(data)
         size += len(data)
         if size > _PAGE_BYTES_MAX:

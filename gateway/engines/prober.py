@@ -8,18 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
-
-import aiohttp
 
 from gateway.clock import Clock
 from gateway.config import ProbeConfig
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
+from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, LoopSettings
-from gateway.engines.probe import EngineProbe, probe_session
+from gateway.engines.probe import EngineProbe, probe_connections
 
 _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_MIN_S = 2.0
@@ -63,15 +63,15 @@ class Prober:
         """Until cancelled."""
         idle_s = max(_IDLE_CONNECTION_MIN_S, 2 * self._config.interval_ns / _SECOND_NS)
         try:
-            async with probe_session(idle_s) as session:
-                await self._loops.run(partial(self._watch, session))
+            with closing(probe_connections(idle_s)) as connections:
+                await self._loops.run(partial(self._watch, connections))
         finally:
             if self._telling is not None:
                 self._telling.cancel()
 
-    async def _watch(self, session: aiohttp.ClientSession, engine: Engine) -> None:
+    async def _watch(self, connections: ConnectionPool, engine: Engine) -> None:
         """One look at a time; one that takes longer than the interval puts off the next."""
-        probe = EngineProbe(session, engine, self._config)
+        probe = EngineProbe(connections, engine, self._config)
         while self._endpoints.of(engine):
             probe.config = self._config
             sent_ns = self._clock.now_ns()

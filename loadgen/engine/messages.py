@@ -83,10 +83,11 @@ class MessagesAnswer:
         return encode(message | {"stop_reason": self._stop_reason(reason), "usage": self._usage(tokens)})
 
     def _opening(self) -> bytes:
-        message = self._message([]) | {"stop_reason": None, "stop_sequence": None, "usage": self._usage(0)}
-        block = self._block("")
+        """As vLLM does: without a ping, and with all of the prompt as input; what was cached comes at the end."""
+        usage = {"input_tokens": self.prompt_tokens, "output_tokens": 0}
+        message = self._message([]) | {"stop_reason": None, "stop_sequence": None, "usage": usage}
         start = _event("message_start", message=message)
-        return start + _event("content_block_start", index=0, content_block=block) + _event("ping")
+        return start + _event("content_block_start", index=0, content_block=self._block(""))
 
     def _delta(self, index: int) -> bytes:
         text = self._text(index + 1, start=index)

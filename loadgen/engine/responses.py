@@ -226,8 +226,8 @@ class ResponsesAnswer:
             done = {"arguments": text, "name": self.request.tool.name}
             events = [("response.function_call_arguments.done", self._place() | done)]
         events.append(("response.output_item.done", {"output_index": 0, "item": self._item(text, status="completed")}))
-        kind = "response.incomplete" if reason is FinishReason.LENGTH else "response.completed"
-        events.append((kind, {"response": self.body(tokens, reason)}))
+        # vLLM 0.32 calls the last event so whatever the status; OpenAI has response.incomplete, too.
+        events.append(("response.completed", {"response": self.body(tokens, reason)}))
         return b"".join(self._event(first + i, *event) for i, event in enumerate(events))
 
     def _item(self, text: str, *, status: str) -> dict[str, Any]:

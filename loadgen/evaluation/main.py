@@ -19,11 +19,11 @@ from loadgen.evaluation.experiments import Cell, all_cells
 from loadgen.evaluation.playing import Results, play_all
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
+from loadgen.evaluation.skywalker.slots import SLOTS
+from loadgen.figures import Figures
 
 _FOLDER = Path("docs/results")
 _CACHE = Path("build/results")
-_SLOTS = ("agreement", "scale")
-"""Results that others measure; the page shows what they left in its folder."""
 
 
 @click.group()
@@ -77,10 +77,10 @@ def _played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
         )
 
 
-def _others(folder: Path) -> dict[str, object]:
+def _others(folder: Path) -> dict[str, Figures]:
     """By slot, what was measured elsewhere; nothing where it was not. Raises ClickException where it is no JSON."""
-    found: dict[str, object] = {}
-    for slot in _SLOTS:
+    found: dict[str, Figures] = {}
+    for slot in SLOTS:
         file = folder / f"{slot}.json"
         if not file.exists():
             continue

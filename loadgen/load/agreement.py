@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import aiohttp
 from rich.console import Console
@@ -39,7 +39,6 @@ GAP_MAX = 0.10
 _SECOND_NS = 1_000_000_000
 _HOPS = 2
 """From a client to a gateway, and from there to an engine."""
-_STORIES = 9
 _PROBES = 24
 _PROBE_PAUSE_S = 0.05
 _IN_FLIGHT_MAX = 1000
@@ -64,19 +63,19 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a first token takes on an idle mesh, of requests that share nothing. Medians."""
+    """What a first token takes on an idle mesh, of requests that share nothing."""
 
     modelled_ns: int
     """Of the engine model by itself, for the same prompts."""
     engine_ns: int
-    """Measured at an engine ..."""
-    gateway_ns: int
-    """... and through the gateway in front of it."""
+    """Measured at an engine, the median ..."""
+    gateway_deciles_ns: tuple[int, ...]
+    """... and through the gateway in front of it, from the first decile to the ninth."""
 
     @property
-    def hop_ns(self) -> int:
-        """What a hop adds: the simulator's `network.in_region`."""
-        return max(1, (self.gateway_ns - self.modelled_ns) // _HOPS)
+    def hops_ns(self) -> list[int]:
+        """What a hop adds, as widely as it was measured: the simulator's `network.in_region`."""
+        return [max(1, (each_ns - self.modelled_ns) // _HOPS) for each_ns in self.gateway_deciles_ns]
 
 
 class Agreement:
@@ -126,10 +125,12 @@ class Agreement:
 
 
 def simulated(path: Path, changes: Mapping[str, object], run: RunSection, overhead: Overhead) -> list[Figures]:
-    """The scenario with the measured cost of a hop, and again with a microsecond more each time: as live, a trifle of
-    time decides who goes first, and one story alone would say nothing of how far that leads."""
-    hop_us = max(1, overhead.hop_ns // 1000)
-    variants = [dict(changes) | {"network.in_region": f"{hop_us + more}us"} for more in range(_STORIES)]
+    """The scenario once for each decile of what a hop was measured to cost: as live, a trifle of time decides who goes
+    first, and one story alone would say nothing of how far that leads."""
+    variants = [
+        dict(changes) | {"network.in_region": f"{max(1, hop_ns // 1000)}us"}
+        for hop_ns in dict.fromkeys(overhead.hops_ns)
+    ]
     scenarios = [load_scenario(path, variant) for variant in variants]
     return [figures_of(scenario, World(scenario, run).play()) for scenario in scenarios]
 
@@ -154,7 +155,7 @@ async def measured_overhead(scenario: Scenario, mesh: Mesh) -> Overhead:
                 await asyncio.sleep(_PROBE_PAUSE_S)
     config = next(engine for owned in scenario.fleet().values() for _, engine in owned)
     modelled_ns = first_token_ns(config, round(median(prompt_tokens)))
-    return Overhead(modelled_ns, round(median(times[engine])), round(median(times[gateway])))
+    return Overhead(modelled_ns, round(median(times[engine])), tuple(map(round, quantiles(times[gateway], n=10))))
 
 
 async def _probe(session: aiohttp.ClientSession, url: str, dialect: Dialect, words: str) -> tuple[Answer, int]:
@@ -213,13 +214,13 @@ def is_busy(run: Figures) -> bool:
 
 
 def _overhead_document(overhead: Overhead) -> Figures:
-    named = {
-        "modelled_first_token": overhead.modelled_ns,
-        "engine_first_token": overhead.engine_ns,
-        "gateway_first_token": overhead.gateway_ns,
-        "hop": overhead.hop_ns,
+    return {
+        "modelled_first_token": round(overhead.modelled_ns / 1e6, 3),
+        "engine_first_token": round(overhead.engine_ns / 1e6, 3),
+        "gateway_first_token": round(median(overhead.gateway_deciles_ns) / 1e6, 3),
+        "hop": round(median(overhead.hops_ns) / 1e6, 3),
+        "hop_deciles": [round(hop_ns / 1e6, 3) for hop_ns in overhead.hops_ns],
     }
-    return {name: round(value_ns / 1e6, 3) for name, value_ns in named.items()}
 
 
 def _compared(simulated: Sequence[Figures], live: Sequence[Figures]) -> list[Figures]:

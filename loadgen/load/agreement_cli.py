@@ -102,4 +102,5 @@ def _print(document: Figures) -> None:
 def _shown(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:.3f}" if abs(value) < 1 else f"{value:.1f}"
+    digits = 3 if abs(value) < 1 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f}"

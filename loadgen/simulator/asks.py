@@ -44,6 +44,8 @@ class Ask:
     """Where it entered the mesh; None when no gateway was up."""
     sent_ns: int
     group: int
+    is_stored: bool = False
+    """Whoever answers it keeps the answer, under the request's id."""
     is_last_check: bool = False
     """Asked after everything has healed: it has to be answered."""
     first_token_ns: int | None = None

@@ -166,6 +166,8 @@ def _clients(rng: random.Random, region: str) -> dict[str, Any]:
         clients["arrivals"] = {"rate": rng.choice((0.5, 2.0)), "variation": rng.choice((0.0, 1.0, 3.0))}
     else:
         clients["clients"] = rng.choice((1, 2, 4))
+    if rng.random() < 0.25:
+        clients["stores_responses"] = True
     if rng.random() < 0.5:
         clients |= {"patience": f"{rng.choice((50, 400, 2000))}ms", "impatient_share": rng.choice((0.05, 0.3))}
     return clients
@@ -195,7 +197,7 @@ def _run(rng: random.Random) -> dict[str, Any]:
         },
         "attempt": {
             "attempts_max": rng.choice((1, 2, 3)),
-            "refusals_max": rng.choice((1, 2, 8)),
+            "refusals_max": rng.choice((0, 1, 2, 8)),
             "retry_budget_min": rng.choice((0, 10)),
             "first_token_deadline": f"{rng.choice((2, 8))}s",
             "breaker_failures_in_row": rng.choice((2, 5)),

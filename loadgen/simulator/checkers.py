@@ -15,13 +15,16 @@ from gateway.core.config import OverflowMode, PushingMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import (
     AttemptEnded,
+    DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
+    LockdownChanged,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
     RequestArrived,
+    ResponseStored,
 )
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
@@ -38,6 +41,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaObservation,
     RequestId,
+    RequestProfile,
     Target,
     TargetKind,
     TenantName,
@@ -78,6 +82,8 @@ class _Visit:
     origin: Place | None
     """Of a forward: the gateway that sent it."""
     came_across: bool = False
+    follows: str = ""
+    """The stored response that it goes on from."""
     waits: bool = True
     is_ordinary: bool = True
     """It may go wherever its like may go, so it waits in their queue."""
@@ -110,7 +116,11 @@ class _View:
     """Those of them that were ordered to end."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
     failures: Counter[ReplicaId] = field(default_factory=Counter)
+    stored: dict[str, Target] = field(default_factory=dict)
+    """By key, where the response is kept, as far as this gateway can know."""
     arrivals: int = 0
+    drains: bool = False
+    is_locked_down: bool = False
 
     def rule_of(self, tenant: TenantName) -> PlaceRule:
         if self.policy.closed_reason:
@@ -248,12 +258,13 @@ class Watch:
     def _take_in(self, view: _View, event: Event, effects: list[Effect]) -> None:
         match event:
             case RequestArrived():
-                self._visit_begins(view, event.profile.request_id, event.profile.tenant, None)
+                self._check_arrival(view, event, effects)
+                self._visit_begins(view, event.profile, None)
             case ForwardArrived() if any(isinstance(effect, AcceptForward) for effect in effects):
                 self._check_acceptance(view, event)
                 origin = view.places[event.origin_gateway_id]
                 crossed = origin.region != view.spec.place.region
-                self._visit_begins(view, event.profile.request_id, event.profile.tenant, origin, came_across=crossed)
+                self._visit_begins(view, event.profile, origin, came_across=crossed)
             case ReplicasObserved():
                 view.probes.update((each.replica_id, each) for each in event.observations)
             case PeersObserved():
@@ -261,6 +272,14 @@ class Watch:
                     self._hear(view, each)
             case PolicyApplied():
                 view.policy = event.policy
+            case ResponseStored():
+                where = view.alive.get((event.request_id, event.attempt))
+                if where is not None:
+                    view.stored[event.key] = where
+            case DrainRequested():
+                view.drains = True
+            case LockdownChanged():
+                view.is_locked_down = event.active
             case FirstToken():
                 visit = view.visits.get(event.request_id)
                 if visit is not None and visit.attempt == event.attempt and not visit.waits:
@@ -271,12 +290,15 @@ class Watch:
                 pass
 
     def _visit_begins(
-        self, view: _View, request_id: RequestId, tenant: TenantName, origin: Place | None, *, came_across: bool = False
+        self, view: _View, profile: RequestProfile, origin: Place | None, *, came_across: bool = False
     ) -> None:
         view.arrivals += 1
-        visit = _Visit(view.arrivals, self._now_ns, tenant, origin, came_across)
-        view.visits[request_id] = visit
-        view.waiting.setdefault(visit.queue, {})[request_id] = visit.arrival
+        visit = _Visit(view.arrivals, self._now_ns, profile.tenant, origin, came_across, profile.follows)
+        visit.is_ordinary = not profile.follows
+        view.visits[profile.request_id] = visit
+        waiting = view.waiting.setdefault(visit.queue, {})
+        if visit.is_ordinary:
+            waiting[profile.request_id] = visit.arrival
 
     def _hear(self, view: _View, heard: PeerObservation) -> None:
         """Only what is newer counts; a peer that started again counts from the start."""
@@ -340,6 +362,8 @@ class Watch:
         where = f"{leg.request_id} from {view.spec.gateway_id} to {leg.target}"
         self._expect("after the first token there is no other attempt", not visit.first_token, where)
         self._check_order(view, visit, leg)
+        is_there = not visit.follows or view.stored.get(visit.follows) == leg.target
+        self._expect("what goes on from a stored response goes where that is", is_there, where)
         if visit.origin is None:
             self._stamped[leg.request_id] = view.rule_of(visit.tenant)
         allowed = names_place(self._stamped[leg.request_id], view.places[leg.target.id])
@@ -385,18 +409,29 @@ class Watch:
         self._expect("a cross-region hop is final", not visit.came_across and leg.hops.cross_region <= 1, where)
         self._expect("one hop inside a region", crosses or visit.origin is None, where)
         self._expect("a closed policy forwards nothing", not view.policy.closed_reason, where)
+        self._expect("in lockdown nothing is forwarded", not view.is_locked_down, where)
         is_on = config.placement.overflow is OverflowMode.ON or not crosses
         self._expect("nothing is forwarded against the configuration", is_on, where)
         stale_ns = max(3 * config.observation.keep_alive_ns, 2 * heard.rtt_p99_ns)
         self._expect("only fresh heartbeats count", self._now_ns - heard.generated_ns <= stale_ns, where)
         self._expect("only accepting peers are used", heard.report.accepting, where)
         queue = sum(each.length for each in heard.report.queues)
-        self._expect("no peer with a long queue is used", queue <= config.placement.peer_queue_length_max, where)
+        is_short = bool(visit.follows) or queue <= config.placement.peer_queue_length_max
+        self._expect("no peer with a long queue is used", is_short, where)
+
+    def _check_arrival(self, view: _View, event: RequestArrived, effects: list[Effect]) -> None:
+        """A request that is turned away ends with the very event that it came with."""
+        request_id = event.profile.request_id
+        is_over = any(isinstance(effect, EndRequest) and effect.request_id == request_id for effect in effects)
+        where = f"{request_id} at {view.spec.gateway_id}"
+        self._expect("who goes out of service takes nothing new", is_over or not view.drains, where)
 
     def _check_acceptance(self, view: _View, event: ForwardArrived) -> None:
         origin, here = view.places[event.origin_gateway_id], view.spec.place
         where = f"{event.profile.request_id} of {origin.region} at {here.region}"
         self._expect("a closed policy accepts nothing", not view.policy.closed_reason, where)
+        self._expect("in lockdown nothing is accepted", not view.is_locked_down, where)
+        self._expect("who goes out of service takes nothing new", not view.drains, where)
         accepted = origin == here or names_place(view.policy.accept, origin)
         self._expect("only accepted origins come in", accepted, where)
         stamped = self._stamped.get(event.profile.request_id)

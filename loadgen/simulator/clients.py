@@ -50,6 +50,7 @@ class GroupConfig:
     variation: float
     patience_ns: int | None
     impatient_share: float
+    stores_responses: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -109,10 +110,18 @@ class _Errand:
         step = self.program.steps[number]
         if step.answer_s_min:
             self.asked_ns[number] = town.agenda.now_ns
-        request_id = RequestId(f"{self.group.config.number}:{self.program.program_id}#{number}")
+        follows = "" if step.after is None or not self.group.config.stores_responses else self._request_id(step.after)
         self.group.send(
-            request_id, self.program, self._prompt(step), step.output_tokens, lambda ask: self._answered(number, ask)
+            self._request_id(number),
+            self.program,
+            self._prompt(step),
+            step.output_tokens,
+            lambda ask: self._answered(number, ask),
+            follows=follows,
         )
+
+    def _request_id(self, number: int) -> RequestId:
+        return RequestId(f"{self.group.config.number}:{self.program.program_id}#{number}")
 
     def _prompt(self, step: Step) -> Prompt:
         """As an engine sees the chat: each turn between the marks of its template."""
@@ -260,10 +269,17 @@ class ClientGroup:
         return self._empty[name]
 
     def send(
-        self, request_id: RequestId, program: Program, prompt: Prompt, output_tokens: int, on_end: Callable[[Ask], None]
+        self,
+        request_id: RequestId,
+        program: Program,
+        prompt: Prompt,
+        output_tokens: int,
+        on_end: Callable[[Ask], None],
+        *,
+        follows: str = "",
     ) -> None:
         tenant = TenantName(program.tenant) if program.tenant else self.config.tenant
-        ask, gateway = self._ask(request_id, tenant, program.session_key, prompt, output_tokens)
+        ask, gateway = self._ask(request_id, tenant, program.session_key, prompt, output_tokens, follows)
         self._dispatch(ask, gateway, on_end)
 
     def check_service(self, on_end: Callable[[Ask], None]) -> None:
@@ -305,7 +321,13 @@ class ClientGroup:
         self._await_arrival()
 
     def _ask(
-        self, request_id: RequestId, tenant: TenantName, session_key: str, prompt: Prompt, output_tokens: int
+        self,
+        request_id: RequestId,
+        tenant: TenantName,
+        session_key: str,
+        prompt: Prompt,
+        output_tokens: int,
+        follows: str = "",
     ) -> tuple[Ask, SimGateway | None]:
         town = self.town
         gateway = town.ingress_of(self.config.region)
@@ -319,6 +341,7 @@ class ClientGroup:
             session_key,
             stream=True,
             output_tokens_max=output_tokens,
+            follows=follows,
         )
         whole = prompt.followed_by(reply_text(request_id, output_tokens))
         ingress_id = gateway.gateway_id if gateway is not None else None
@@ -331,6 +354,7 @@ class ClientGroup:
             ingress_id,
             town.agenda.now_ns,
             self.config.number,
+            is_stored=self.config.stores_responses,
         )
         return ask, gateway
 

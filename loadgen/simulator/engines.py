@@ -65,6 +65,8 @@ class SimEngine:
         self._armed_ns: int | None = None
         self._percent = 100
         """How long everything takes, of what it should."""
+        self._hangs = False
+        """Its own time stands still."""
         self._world_base_ns = 0
         self._own_base_ns = 0
         self._past = EngineTotals()
@@ -150,12 +152,21 @@ class SimEngine:
         self._percent = percent
         self._arm()
 
+    def hang(self, hangs: bool) -> None:
+        """It takes requests and answers probes, and nothing moves; or it goes on."""
+        self._own_base_ns = self._own_ns()
+        self._world_base_ns = self._agenda.now_ns
+        self._hangs = hangs
+        self._arm()
+
     # Inside
 
     def _fresh_model(self) -> EngineModel:
         return EngineModel(replace(self.config, report_tokens=False))
 
     def _own_ns(self) -> int:
+        if self._hangs:
+            return self._own_base_ns
         return self._own_base_ns + (self._agenda.now_ns - self._world_base_ns) * 100 // self._percent
 
     def _world_ns(self, own_ns: int) -> int:
@@ -166,7 +177,7 @@ class SimEngine:
         """Be woken when something changes next."""
         self.changed_ns = self._agenda.now_ns
         next_ns = None if self._model is None else self._model.next_change_ns()
-        wake_ns = None if next_ns is None else self._world_ns(next_ns)
+        wake_ns = None if next_ns is None or self._hangs else self._world_ns(next_ns)
         if wake_ns is not None and wake_ns != self._armed_ns:
             self._agenda.at(wake_ns, self._wake, wake_ns)
         self._armed_ns = wake_ns

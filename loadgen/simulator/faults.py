@@ -17,8 +17,14 @@ class FaultKind(StrEnum):
     """A replica. It comes back with an empty cache."""
     REPLICA_SLOW = "replica_slow"
     """A replica; amount: how many times as long everything takes there."""
+    REPLICA_HANG = "replica_hang"
+    """A replica that takes what it is sent and says that it is well, and does nothing until it goes on."""
     GATEWAY_CRASH = "gateway_crash"
     """A gateway. It comes back knowing nothing but its configuration."""
+    GATEWAY_DRAIN = "gateway_drain"
+    """A gateway that goes out of service; at the end another process takes its place, whoever is still there."""
+    LOCKDOWN = "lockdown"
+    """A gateway whose operator stops all forwarding; with any amount, streams that cross gateways end as well."""
     PARTITION = "partition"
     """Two regions that cannot reach each other."""
     ONE_WAY_PARTITION = "one_way_partition"
@@ -40,13 +46,16 @@ class FaultKind(StrEnum):
 
     @property
     def hits_replica(self) -> bool:
-        return self in (FaultKind.REPLICA_CRASH, FaultKind.REPLICA_SLOW)
+        return self in (FaultKind.REPLICA_CRASH, FaultKind.REPLICA_SLOW, FaultKind.REPLICA_HANG)
 
     @property
     def needs_amount(self) -> bool:
         return self not in (
             FaultKind.REPLICA_CRASH,
+            FaultKind.REPLICA_HANG,
             FaultKind.GATEWAY_CRASH,
+            FaultKind.GATEWAY_DRAIN,
+            FaultKind.LOCKDOWN,
             FaultKind.PARTITION,
             FaultKind.ONE_WAY_PARTITION,
             FaultKind.POLICY_UNREADABLE,
@@ -116,5 +125,7 @@ def _random_amount(rng: random.Random, kind: FaultKind) -> float:
             return round(rng.uniform(0.2, 1), 2)
         case FaultKind.HEARTBEAT_DELAY:
             return round(rng.uniform(0.1, 5), 2)
+        case FaultKind.LOCKDOWN:
+            return rng.choice((0.0, 1.0))
         case _:
             return 0.0

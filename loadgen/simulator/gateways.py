@@ -27,6 +27,7 @@ from gateway.core.events import (
     AssignmentApplied,
     AttemptEnded,
     ConfigApplied,
+    DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
@@ -36,6 +37,7 @@ from gateway.core.events import (
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
+    ResponseStored,
     TargetLost,
     TimePassed,
 )
@@ -152,6 +154,8 @@ class _Leg:
     def first_token(self, ran_at: RanAt) -> None:
         if self.is_alive:
             self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
+            if self.owner.ask.is_stored:
+                self.gateway.tell(ResponseStored(self.order.request_id, self.order.attempt, self.owner.ask.request_id))
             self.gateway.tell(FirstToken(self.order.request_id, self.order.attempt))
 
     def ended(self, outcome: Outcome, detail: str) -> None:
@@ -278,6 +282,15 @@ class SimGateway:
     def restart(self) -> None:
         if self.core is None:
             self.start()
+
+    def drain(self) -> None:
+        self.tell(DrainRequested())
+
+    def replace(self) -> None:
+        """The process ends, with whoever it still has, and another one starts. One that is down stays down."""
+        if self.is_up:
+            self.crash()
+            self.restart()
 
     def set_policy_readable(self, readable: bool) -> None:
         self._policy = self.spec.policy if readable else closed_policy(self.spec.place, "its file cannot be read")

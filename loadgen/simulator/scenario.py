@@ -392,6 +392,8 @@ class ClientsSection(_Section):
     """... and so many of them."""
     one_user: bool = False
     """They are one user who does so many things at once."""
+    stores_responses: bool = False
+    """Engines keep their answers, and who goes on from one names it, as with `previous_response_id`."""
     weight: _Positive = 1.0
     """Which share of a trace's sessions is theirs, beside others who replay it."""
     shift: _Moment = 0

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from gateway.core.events import LockdownChanged
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
@@ -222,6 +223,7 @@ class World:
             arrivals.variation if arrivals else 1.0,
             section.patience,
             section.impatient_share,
+            section.stores_responses,
         )
         return ClientGroup(config, self._scenario.workload_of(number), self._town, self._rng(f"clients {number}"))
 
@@ -306,6 +308,8 @@ class World:
         if fault.kind is FaultKind.REPLICA_SLOW:
             if engine.is_up or not begins:
                 engine.slow_down(round(100 * fault.amount) if begins else 100)
+        elif fault.kind is FaultKind.REPLICA_HANG:
+            engine.hang(begins)
         elif begins:
             engine.crash()
         else:
@@ -315,6 +319,10 @@ class World:
         match fault.kind:
             case FaultKind.GATEWAY_CRASH:
                 gateway.crash() if begins else gateway.restart()
+            case FaultKind.GATEWAY_DRAIN:
+                gateway.drain() if begins else gateway.replace()
+            case FaultKind.LOCKDOWN:
+                gateway.tell(LockdownChanged(begins, cut=fault.amount > 0))
             case FaultKind.HEARTBEAT_LOSS:
                 gateway.heartbeat_loss_share = fault.amount if begins else 0.0
             case FaultKind.HEARTBEAT_DELAY:
@@ -326,6 +334,7 @@ class World:
             case (
                 FaultKind.REPLICA_CRASH
                 | FaultKind.REPLICA_SLOW
+                | FaultKind.REPLICA_HANG
                 | FaultKind.PARTITION
                 | FaultKind.ONE_WAY_PARTITION
                 | FaultKind.SLOW_LINK

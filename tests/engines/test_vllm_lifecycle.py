@@ -137,18 +137,21 @@ async def test_a_killed_engine_ends_its_stream_with_an_error_and_the_other_regio
 async def test_what_an_engine_cuts_off_at_its_end_is_not_passed_off_as_complete(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
 ) -> None:
-    """Without `--shutdown-timeout` vLLM ends its streams with `finish_reason: abort` and `[DONE]`, or whatever its
-    other APIs make of that."""
+    """Without `--shutdown-timeout` vLLM ends its streams with `finish_reason: abort` and `[DONE]`; a message without a
+    stop reason. A response it calls completed (0.32), which nobody can see through: the day that this fails, it has
+    learnt to tell the truth."""
     async with two_regions(engines, mesh) as (_, eu):
         async with AsyncExitStack() as stack:
             answers = [await stack.enter_async_context(under_way(session, eu.url, path)) for path in LONG_CALLS]
             engines.two.terminate()
             said = [await answer.content.read() for answer in answers]
-        for path, each in zip(LONG_CALLS, said, strict=True):
+        ended = dict(zip(LONG_CALLS, said, strict=True))
+        assert last_event(ended.pop("/v1/responses"))["response"]["status"] == "completed"
+        for path, each in ended.items():
             assert _says_that_it_failed(last_event(each)), (path, each[-600:])
             assert b'"abort"' not in each
         await eu.until_idle()
-        assert counted(eu.gateway, "attempts_total", target="replica", result="failed") == len(LONG_CALLS)
+        assert counted(eu.gateway, "attempts_total", target="replica", result="failed") == len(ended)
         await engines.two.until_gone()
         engines.two.start(*GRACEFUL)
         await engines.two.until_ready()
@@ -159,13 +162,6 @@ def _says_that_it_failed(event: dict[str, Any]) -> bool:
     return bool(event.get("error")) or event.get("type") in ("error", "response.failed")
 
 
-async def _take_out(us: RealRegion, engines: Engines, leaving: Engine) -> None:
-    """As docs/engines.md has it: out of the region file, SIGHUP, wait until it is empty, stop it."""
-    staying = {name: each.url for name, each in (("one", engines.one), ("two", engines.two)) if each is not leaving}
-    await us.change(replicas=replicas(staying))
-    await leaving.until_holding(0)
-
-
 async def _restart(engine: Engine) -> None:
     engine.terminate()
     await engine.until_gone()
@@ -173,26 +169,27 @@ async def _restart(engine: Engine) -> None:
     await engine.until_ready()
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["gateway-told", "gateway-not-told"])
-async def test_a_rolling_restart_fails_no_request(
-    engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, is_told: bool
+async def test_a_rolling_restart_under_load_fails_no_request(
+    engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
 ) -> None:
-    both = {"one": engines.one.url, "two": engines.two.url}
-    us = mesh.add("us-1", US, both)
+    """The first as docs/engines.md has it: out of the region file, SIGHUP, wait until it is empty. The second is just
+    told to end, and the gateway has to find out."""
+    us = mesh.add("us-1", US, {"one": engines.one.url, "two": engines.two.url})
     async with mesh.running():
         await us.until_free(2)
         async with Load(session, us.url).running() as load:
             await load.grows(by=10)
-            for engine in engines:
-                if is_told:
-                    await _take_out(us, engines, engine)
-                await _restart(engine)
-                if is_told:
-                    await us.change(replicas=replicas(both))
-                await us.until_free(2)
-                await load.grows(by=10)
+            await us.change(replicas=replicas({"two": engines.two.url}))
+            await engines.one.until_holding(0)
+            await _restart(engines.one)
+            await us.change(replicas=replicas({"one": engines.one.url, "two": engines.two.url}))
+            await us.until_free(2)
+            assert counted(us.gateway, "retries_total", after="busy") == 0
+            assert counted(us.gateway, "retries_total", after="failed") == 0
+            await load.grows(by=10)
+            await _restart(engines.two)
+            await us.until_free(2)
+            await load.grows(by=10)
         print(f"whole answers during the rolling restart: {load.outcomes['whole']}")  # noqa: T201
         assert set(load.outcomes) == {"whole"}, load.outcomes
         await us.until_idle()
-        if is_told:
-            assert counted(us.gateway, "attempts_total", target="replica", result="busy") == 0

@@ -74,6 +74,41 @@ MUTANTS = (
         (("is_open = not self.policy.closed_reason and not self.locked_down", "is_open = not self.locked_down"),),
     ),
     Mutant(
+        "forwarding goes on in lockdown",
+        "gateway_core.py",
+        (
+            (
+                "is_open = not self.policy.closed_reason and not self.locked_down",
+                "is_open = not self.policy.closed_reason",
+            ),
+        ),
+    ),
+    Mutant(
+        "a gateway that goes out of service takes new requests",
+        "gateway_core.py",
+        (
+            (
+                "        if self.draining:\n            return Outcome.REJECTED_DRAINING",
+                "        if False:\n            return Outcome.REJECTED_DRAINING",
+            ),
+        ),
+    ),
+    Mutant(
+        "a peer whose heartbeats change is judged by what it said before",
+        "peers.py",
+        (
+            (
+                "            self.version += 1\n        state.observation = observation",
+                "            pass\n        state.observation = observation",
+            ),
+        ),
+    ),
+    Mutant(
+        "what goes on from a stored response goes anywhere",
+        "placement.py",
+        (("        if request.request_class.pinned is not None:", "        if False:"),),
+    ),
+    Mutant(
         "a forwarded request may be forwarded again",
         "vocabulary.py",
         (("        return self.cross_region == 0\n\n    def is_within", "        return True\n\n    def is_within"),),

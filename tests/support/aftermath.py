@@ -115,7 +115,7 @@ class Stand:
             async with asyncio.timeout(_REST_S):
                 while found := self.left_over():  # noqa: ASYNC110 - as `until`
                     await asyncio.sleep(0.01)
-                while before is not None and (found := more_than(before, self.books())):
+                while before is not None and (found := more_than(before, self.books())):  # noqa: ASYNC110
                     await asyncio.sleep(0.5)  # looking at every object takes long enough to hold up a heartbeat
         except TimeoutError:
             tasks = Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())  # type: ignore[union-attr]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 BUILT = {".git", ".hypothesis", "build", "dist", "out", "__pycache__"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 PURE_FILES = [*sorted((ROOT / "gateway/core").rglob("*.py")), ROOT / "loadgen/engine/model.py"]
 PURE_IMPORTS = {

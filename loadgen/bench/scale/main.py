@@ -48,13 +48,13 @@ def scale(*, only: tuple[str, ...], quick: bool, out: Path | None, as_json: bool
 
     With --only, what the file already holds of other points is kept.
     """
-    measured: list[Measured] = []
+    measured = _kept(out, only)
     for point in (point for point in POINTS if not only or point.kind in only):
         chosen = shortened(point) if quick else point
         reading = measure(chosen)
         click.echo(f"{chosen.kind:>9} {chosen.name}: {told(chosen, reading)}", err=True)
         measured.append((chosen, reading))
-    document = document_of([*_kept(out, only), *measured])
+    document = document_of(measured)
     if out is not None:
         out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if as_json:

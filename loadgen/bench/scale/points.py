@@ -1,6 +1,5 @@
 """What is played to see how the simulator's cost grows: with replicas, with regions, with the length of a queue.
 
-
 Every replica is about as busy in each of them, so that the work grows with the fleet and nothing else.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadgen.evaluation.markdown import listed, table
+from loadgen.evaluation.markdown import listed
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.beyond import beyond
 from loadgen.evaluation.skywalker.comparison import comparison
@@ -12,17 +12,19 @@ from loadgen.evaluation.skywalker.fleets import day, skewed
 from loadgen.evaluation.skywalker.paper_claims import claims
 from loadgen.evaluation.skywalker.plan import GKE, SGLANG, SGLANG_04, Evaluation
 from loadgen.evaluation.skywalker.pushing import pushing
-from loadgen.evaluation.skywalker.reader import Reader, Section
+from loadgen.evaluation.skywalker.reader import Reader
 from loadgen.evaluation.skywalker.sensitivity import sensitivity
+from loadgen.evaluation.skywalker.slots import agreement, scale
+from loadgen.figures import Figures
 
 _SECTIONS = (claims, comparison, pushing, skewed, day, sensitivity, beyond)
 
 
-def page_of(plan: Evaluation, results: Results, others: Mapping[str, object]) -> dict[str, str]:
+def page_of(plan: Evaluation, results: Results, others: Mapping[str, Figures]) -> dict[str, str]:
     """By file name: the page and its plots. `others` is what was measured elsewhere, by slot."""
     reader = Reader(plan, results)
     sections = [section(reader) for section in _SECTIONS]
-    sections += [_slot("Live and simulated", "agreement", others), _slot("Speed and scale", "scale", others)]
+    sections += [agreement(others), scale(others)]
     page = "\n".join([_head(plan), *(section.text for section in sections)])
     plots = {name: plot for section in sections for name, plot in section.plots.items()}
     return {"skywalker.md": page} | plots
@@ -59,14 +61,3 @@ def _recorded(plan: Evaluation) -> str:
     if not found:
         return "No traces were given: all workloads are generated from the seeds, and the recorded ones are missing."
     return f"Recorded: {listed(found)}. All else is generated from the seeds."
-
-
-def _slot(title: str, name: str, others: Mapping[str, object]) -> Section:
-    """What was measured elsewhere: `{"text": [...], "head": [...], "rows": [[...]]}`."""
-    found = others.get(name)
-    if not isinstance(found, dict):
-        return Section(f"## {title}\n\nNot measured: there is no `{name}.json` beside this page.\n")
-    parts = [f"## {title}\n", *(f"{line}\n" for line in found.get("text", ()))]
-    if found.get("rows"):
-        parts.append(table(found["head"], found["rows"]))
-    return Section("\n".join(parts))

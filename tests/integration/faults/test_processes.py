@@ -548,7 +548,7 @@ async def test_a_stalled_gateway_wakes_with_its_deadlines_in_order(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     """What waited too long meanwhile ends as such, once; what came in meanwhile has its whole time before it."""
-    async with two_processes(tmp_path, unused_tcp_port_factory, queue={"wait_max": "1s"}) as mesh:
+    async with two_processes(tmp_path, unused_tcp_port_factory, queue={"wait_max": "2s"}) as mesh:
         mesh.us_engine.waiting = mesh.eu_engine.waiting = 1
         for gateway in (mesh.us, mesh.eu):
             await gateway.until_metric(session, lambda free: free == 0, "nightside_replicas_available")
@@ -559,7 +559,7 @@ async def test_a_stalled_gateway_wakes_with_its_deadlines_in_order(
             mesh.us_engine.waiting = mesh.eu_engine.waiting = 0
             async with crowd(session, mesh.us.http_url, 5) as late:
                 await mesh.eu.until_metric(session, lambda usable: usable == 0, "nightside_peers_usable")
-                await asyncio.sleep(STALL_S)
+                await asyncio.sleep(STALL_S + 1)
                 mesh.us.signal(signal.SIGCONT)
         assert set(early.ends) <= {"504", "200"}
         assert late.ends == ["200"] * 5

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.config import AttemptConfig, CoreConfig, OverflowMode, PlacementConfig, PushingConfig, QueueConfig
+from gateway.core.config import (
+    AttemptConfig,
+    CoreConfig,
+    ObservationConfig,
+    OverflowMode,
+    PlacementConfig,
+    PushingConfig,
+    QueueConfig,
+)
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -805,6 +813,39 @@ class TestHeartbeats:
             flapping += one.probe(waiting=i % 2)
             flapping += one.wait(10 * MS)
         assert len(self.published(flapping)) <= 11
+
+    def small_changes(self, change_share: float) -> list[PublishLoad]:
+        """One of twenty replicas is full, then free, then full, ...; for two seconds."""
+        one = desk(replicas=20)
+        one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
+        one.probe()
+        one.wait(SECOND)
+        told: list[Effect] = []
+        for i in range(20):
+            told += one.probe(str(next(iter(one.core.replicas)).spec.replica_id), waiting=i % 2)
+            told += one.wait(100 * MS)
+        return self.published(told)
+
+    def test_changes_too_small_to_matter_wait_for_the_keep_alive(self) -> None:
+        assert len(self.small_changes(0.0)) > 15
+        assert len(self.small_changes(0.25)) in (2, 3)
+
+    def test_the_last_one_to_go_and_the_first_to_come_back_always_matter(self) -> None:
+        one = desk(replicas=1)
+        one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
+        one.wait(SECOND)
+        told = self.published(one.probe(waiting=1) + one.wait(100 * MS) + one.probe(waiting=0) + one.wait(100 * MS))
+        assert [each.report.capacities[0].available for each in told[-2:]] == [0, 1]
+
+    def test_a_heartbeat_that_says_the_same_changes_nothing_but_its_age(self) -> None:
+        one = desk(peers=(EU_PEER,))
+        one.hear("gw-eu", EU)
+        version = one.core.peers.version
+        one.wait(SECOND)
+        one.hear("gw-eu", EU)
+        assert one.core.peers.version == version
+        one.hear("gw-eu", EU, queue=1)
+        assert one.core.peers.version > version
 
     def test_a_draining_gateway_says_so(self) -> None:
         one = desk()

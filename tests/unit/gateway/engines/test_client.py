@@ -56,18 +56,14 @@ class Bench:
         self.endpoint = endpoint
         self.accepted = 0
 
-    def open(
-        self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}"
-    ) -> AbstractAsyncContextManager[Leg]:
+    def open(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> AbstractAsyncContextManager[Leg]:
         order = StartLeg(
             RequestId("r1"), attempt, replica_target(ReplicaId(replica)), DECISION, Clock().now_ns() + 60 * SECOND
         )
         request = OutboundRequest(profile("r1"), PATH, HEADERS, body)
         return self.client.open(order, request, on_accepted=self._on_accepted)
 
-    async def read(
-        self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}"
-    ) -> bytes:
+    async def read(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> bytes:
         async with self.open(replica=replica, attempt=attempt, body=body) as leg:
             return b"".join([data async for data in leg.chunks()])
 

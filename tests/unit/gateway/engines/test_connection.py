@@ -111,6 +111,21 @@ async def test_a_connection_is_used_again_once_its_answer_was_read() -> None:
         assert engine.connections == 1
 
 
+async def test_an_answer_that_nobody_read_is_never_taken_for_the_next() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await engine.read_request(reader)
+        writer.write(OK if engine.connections == 1 else OK.replace(b"hi", b"ho"))
+        await reader.read()
+
+    engine = RawEngine(talk)
+    async with engine.served() as origin, pool() as connections:
+        left = await post(connections, origin)
+        await asyncio.sleep(0.01)  # it is here whole, and unread
+        left.close()
+        assert await whole(await post(connections, origin)) == b"ho"
+        assert engine.connections == 2
+
+
 async def test_closing_before_the_end_closes_the_connection() -> None:
     engine = answering(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n")
     async with engine.served() as origin, pool() as connections:
@@ -144,6 +159,108 @@ async def test_chunks_come_whole_however_they_are_cut(size: int) -> None:
     engine = RawEngine(talk)
     async with engine.served() as origin, pool() as connections:
         assert await whole(await post(connections, origin)) == b"firstsecond"
+
+
+class Glass:
+    """Takes what is poured, until it is full."""
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.held = b""
+        self.room = room
+        self.took = asyncio.Event()
+        self.failure: Exception | None = None
+
+    def take(self, data: bytes) -> bool:
+        self.took.set()
+        if self.failure is not None:
+            raise self.failure
+        self.held += data
+        return len(self.held) < self.room
+
+
+class TestPouring:
+    """Streams are handed on right from the socket."""
+
+    @pytest.fixture
+    def engine(self) -> RawEngine:
+        """Sends the pieces that the test hands it, until one is empty, which ends the answer, or None."""
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await engine.read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            while (piece := await self.pieces.get()) is not None:
+                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                if not piece:
+                    break
+            await reader.read()
+
+        self.pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
+        engine = RawEngine(talk)
+        return engine
+
+    async def test_the_whole_body_comes_in_order_and_its_end_is_told(self, engine: RawEngine) -> None:
+        async with engine.served() as origin, pool() as connections:
+            response = await post(connections, origin)
+            glass = Glass()
+            for piece in (b"one ", b"two ", b"three", b""):
+                self.pieces.put_nowait(piece)
+            assert await response.pour(glass.take)
+            assert glass.held == b"one two three"
+            response.close()
+
+    async def test_whoever_is_full_gets_no_more_until_it_asks_again(self, engine: RawEngine) -> None:
+        async with engine.served() as origin, pool() as connections:
+            response = await post(connections, origin)
+            glass = Glass(room=4)
+            self.pieces.put_nowait(b"one ")
+            assert not await response.pour(glass.take)
+            for piece in (b"two ", b""):
+                self.pieces.put_nowait(piece)
+            await asyncio.sleep(0.01)
+            assert glass.held == b"one "
+            glass.room = 1 << 30
+            assert await response.pour(glass.take)
+            assert glass.held == b"one two "
+            response.close()
+
+    async def test_what_breaks_off_is_an_error_after_what_came(self, engine: RawEngine) -> None:
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await broken.read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\none \r\n")
+
+        broken = RawEngine(talk)
+        async with broken.served() as origin, pool() as connections:
+            response = await post(connections, origin)
+            glass = Glass()
+            with pytest.raises(EngineGone):
+                await response.pour(glass.take)
+            assert glass.held == b"one "
+            response.close()
+
+    async def test_what_the_taker_raises_comes_out_and_closes_the_connection(self, engine: RawEngine) -> None:
+        async with engine.served() as origin, pool() as connections:
+            response = await post(connections, origin)
+            glass = Glass()
+            glass.failure = ConnectionResetError("the client left")
+            self.pieces.put_nowait(b"one ")
+            with pytest.raises(ConnectionResetError, match="the client left"):
+                await response.pour(glass.take)
+            response.close()
+            self.pieces.put_nowait(None)
+            await engine.gone.wait()
+
+    async def test_a_cancelled_pour_takes_nothing_any_more(self, engine: RawEngine) -> None:
+        async with engine.served() as origin, pool() as connections:
+            response = await post(connections, origin)
+            glass = Glass()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await response.pour(glass.take)
+            self.pieces.put_nowait(b"one ")
+            await asyncio.sleep(0.01)
+            assert glass.held == b""
+            response.close()
+            self.pieces.put_nowait(None)
 
 
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:

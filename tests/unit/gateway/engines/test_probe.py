@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from gateway.config import Dialect, ProbeConfig
 from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine
-from gateway.engines.probe import EngineProbe, probe_session
+from gateway.engines.probe import EngineProbe, probe_connections
 from tests.fakes.engine_pages import (
     HANGS,
     LOADING,
@@ -39,8 +39,8 @@ async def engine() -> AsyncIterator[PagesEngine]:
 async def probing(
     engine: PagesEngine, dialect: Dialect, *, ranks: int = 1, config: ProbeConfig = QUICK
 ) -> AsyncIterator[EngineProbe]:
-    async with probe_session(5.0) as session:
-        yield EngineProbe(session, Engine(engine.url, dialect, "the-key", ranks), config)
+    with closing(probe_connections(5.0)) as connections:
+        yield EngineProbe(connections, Engine(engine.url, dialect, "the-key", ranks), config)
 
 
 class TestVllm:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import ssl
+from contextlib import closing
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from gateway.config import ConfigError, Dialect, EngineTlsConfig
 from gateway.engines.endpoints import Engine
-from gateway.engines.probe import get_page, probe_session
+from gateway.engines.probe import get_page, probe_connections
 from gateway.engines.tls import TlsContexts
 from tests.fakes.engine_pages import PagesEngine, server_context, vllm_page
 from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
@@ -28,8 +29,8 @@ async def ask(files: Files, config: EngineTlsConfig, *, asks_for_certificate: bo
     pages = PagesEngine({"/metrics": vllm_page((0, 0))})
     async with pages.serving(tls=server_context(files, asks_for_certificate=asks_for_certificate)) as engine:
         asked = Engine(engine.url, Dialect.VLLM, tls=TlsContexts().get(config))
-        async with probe_session(1.0) as session:
-            return (await get_page(session, asked, "/metrics"))[0]
+        with closing(probe_connections(1.0)) as connections:
+            return (await get_page(connections, asked, "/metrics"))[0]
 
 
 async def test_an_engine_is_believed_when_its_authority_vouches_for_it(files: Files) -> None:
@@ -38,9 +39,9 @@ async def test_an_engine_is_believed_when_its_authority_vouches_for_it(files: Fi
 
 
 async def test_strangers_and_other_names_are_refused(files: Files) -> None:
-    with pytest.raises(aiohttp.ClientSSLError):
+    with pytest.raises(ssl.SSLError):
         await ask(files, EngineTlsConfig())
-    with pytest.raises(aiohttp.ClientSSLError):
+    with pytest.raises(ssl.SSLError):
         await ask(files, EngineTlsConfig(ca_file=files.roots, server_name="other.example.net"))
 
 
@@ -53,7 +54,7 @@ async def test_the_gateway_shows_its_own_certificate_where_one_is_asked_for(file
     own.put(mesh_leaf(CA, "us-1", US))
     shown = EngineTlsConfig(files.roots, own.certificate, own.key)
     assert await ask(files, shown, asks_for_certificate=True) == 200
-    with pytest.raises((aiohttp.ClientError, ConnectionError)):
+    with pytest.raises((ssl.SSLError, ConnectionError)):
         await ask(files, EngineTlsConfig(files.roots), asks_for_certificate=True)
 
 

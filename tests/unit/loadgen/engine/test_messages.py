@@ -82,13 +82,12 @@ class TestAnswers:
         assert [event["type"] for event in read] == [
             "message_start",
             "content_block_start",
-            "ping",
             *["content_block_delta"] * 3,
             "content_block_stop",
             "message_delta",
             "message_stop",
         ]
-        assert "".join(event["delta"]["text"] for event in read[3:6]) == made.output.decode()
+        assert "".join(event["delta"]["text"] for event in read[2:5]) == made.output.decode()
         assert read[-2]["usage"]["output_tokens"] == 3
 
     def test_a_call_carries_its_name_and_arguments(self) -> None:

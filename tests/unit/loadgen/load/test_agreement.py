@@ -60,11 +60,16 @@ def test_an_idle_engines_first_token_is_its_arithmetic() -> None:
 
 def test_the_simulator_is_given_what_a_hop_was_measured_to_cost() -> None:
     (near, *others), (far, *_) = (
-        simulated(SCENARIO, {"duration": "9s"}, LOADED.runs[0], Overhead(100_000_000, 100_000_000, 100_000_000 + extra))
+        simulated(
+            SCENARIO,
+            {"duration": "9s"},
+            LOADED.runs[0],
+            Overhead(100_000_000, 100_000_000, (100_000_000 + extra, 102_000_000 + extra)),
+        )
         for extra in (2_000_000, 202_000_000)
     )
     assert far["total"]["ttft_ms"]["p10"] - near["total"]["ttft_ms"]["p10"] > 150
-    assert len({each["digest"] for each in (near, *others)}) == 9
+    assert len({each["digest"] for each in (near, *others)}) == 2
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,21 @@ def test_an_abort_frees_the_engine() -> None:
     assert bench.engine.observe(0).running == 0
 
 
+def test_one_that_hangs_takes_requests_and_says_that_it_is_well_and_answers_when_it_goes_on() -> None:
+    bench = Bench()
+    bench.run("a", output_tokens=500)
+    bench.wait(SECOND // 2)
+    bench.engine.hang(True)
+    bench.run("b", output_tokens=5)
+    bench.wait(100 * SECOND)
+    assert bench.told() == ["a first"]
+    assert bench.engine.outstanding == 2
+    assert bench.engine.observe(0).healthy
+    bench.engine.hang(False)
+    bench.wait(100 * SECOND)
+    assert bench.told() == ["a first", "b first", "b done", "a done"]
+
+
 def test_a_full_and_a_too_long_request_are_told_apart() -> None:
     bench = Bench()
     for number in range(3):

@@ -1,0 +1,38 @@
+"""A line through noisy first tokens."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.first_token import FirstTokenLine
+
+MS = 1_000_000
+
+
+def test_it_says_nothing_before_it_has_seen_enough() -> None:
+    line = FirstTokenLine()
+    line.add(1000, 100 * MS)
+    assert line.estimate_ns(1000) == 0
+
+
+def test_it_finds_what_a_byte_costs() -> None:
+    line, rng = FirstTokenLine(), random.Random(1)
+    for _ in range(200):
+        size = rng.randrange(20_000)
+        line.add(size, round(60 * MS + 0.1 * MS * size + rng.uniform(-5, 5) * MS))
+    assert abs(line.estimate_ns(10_000) - 1060 * MS) < 30 * MS
+    assert abs(line.estimate_ns(0) - 60 * MS) < 30 * MS
+
+
+def test_it_follows_an_engine_that_becomes_faster() -> None:
+    line = FirstTokenLine()
+    for took_ms in [500] * 100 + [50] * 300:
+        line.add(1000, took_ms * MS)
+    assert line.estimate_ns(1000) < 60 * MS
+
+
+def test_it_never_promises_less_than_nothing() -> None:
+    line = FirstTokenLine()
+    for size in range(1000, 2000, 50):
+        line.add(size, size * MS)
+    assert line.estimate_ns(0) == 0

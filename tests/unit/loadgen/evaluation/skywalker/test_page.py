@@ -1,0 +1,140 @@
+"""The page says what the figures say, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from loadgen.evaluation.experiments import all_cells
+from loadgen.evaluation.playing import Results
+from loadgen.evaluation.skywalker.page import page_of
+from loadgen.evaluation.skywalker.plan import (
+    DAY_TTFT_P90_S,
+    REGION_LOCAL,
+    REGIONS,
+    SKYWALKER,
+    WORTH,
+    Evaluation,
+    Traces,
+    evaluation,
+    find_traces,
+)
+from loadgen.figures import Figures
+
+PLAN = evaluation(Traces(), seeds=(1, 2, 3))
+QUANTILES = ("p10", "p25", "p50", "p75", "p90", "p99", "mean")
+
+
+def figures(rate: float, ttft_ms: float, worst_hour_ms: float = 100.0) -> Figures:
+    total = {
+        "requests_per_s": rate,
+        "tokens_per_s": rate,
+        "ttft_ms": dict.fromkeys(QUANTILES, ttft_ms),
+        "duration_ms": dict.fromkeys(QUANTILES, 10 * ttft_ms),
+        "prefix_hit_rate": 0.5,
+        "forwarded_share": 0.1,
+        "outstanding_max_to_mean": 1.5,
+        "outstanding_mean": 20.0,
+        "failed": 0,
+    }
+    series = {region: {"ttft_at_s": [1.0], "ttft_p90_ms": [worst_hour_ms]} for region in REGIONS}
+    return {"total": total, "regions": dict.fromkeys(REGIONS, total), "series": series}
+
+
+def results(plan: Evaluation = PLAN, rates: Mapping[str, float] | None = None) -> Results:
+    """Everybody is alike but for the runs named here."""
+    found = {}
+    for cell in all_cells(plan.experiments):
+        rate = (rates or {}).get(cell.run_name, 10.0)
+        if cell.point.name.isdecimal():
+            rate *= int(cell.point.name)
+        is_small = cell.experiment.startswith("day") and int(cell.point.name) < (9 if "alone" in cell.experiment else 5)
+        worst_ms = 1000 * DAY_TTFT_P90_S * (2 if is_small else 0.5)
+        place = cell.experiment, cell.point.name, cell.run_name, cell.seed
+        found[place] = figures(rate + cell.seed / 100, 5000 / rate, worst_ms)
+    return Results(found)
+
+
+def page(rates: Mapping[str, float] | None = None, others: Mapping[str, Figures] | None = None) -> str:
+    return page_of(PLAN, results(rates=rates), others or {})["skywalker.md"]
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
+
+
+def test_a_page_comes_with_every_plot_that_it_shows() -> None:
+    files = page_of(PLAN, results(), {})
+    shown = re.findall(r"!\[.*?\]\((.*?)\)", files["skywalker.md"])
+    assert sorted([*shown, "skywalker.md"]) == sorted(files)
+    for name in shown:
+        assert ET.fromstring(files[name]).tag.endswith("svg")
+
+
+def test_the_same_results_make_the_same_page() -> None:
+    assert page_of(PLAN, results(), {}) == page_of(PLAN, results(), {})
+
+
+def test_whoever_beats_us_is_named_with_by_how_much() -> None:
+    text = section(page({"consistent hash": 12.0}), "Fig. 8")
+    assert "Arena-like, 4/4/4: consistent hash (× 1.20)" in text
+    text = section(page(), "Fig. 8")
+    assert "on 8 of 8 workloads nobody is more than 1% better" in text
+    assert "It is behind on" not in text
+
+
+def test_a_shortfall_is_told_with_its_size() -> None:
+    text = section(page(), "The paper's figures beside ours")
+    assert "throughput over single balancers, conversations: short by 11% at best." in text
+    assert "| throughput over single balancers, conversations | × 1.12 to × 1.20 | × 1.00 |" in text
+
+
+def test_what_is_reached_is_not_excused() -> None:
+    alone = {name: 5.0 for name in PLAN.fig8.run_names if name != SKYWALKER}
+    text = section(page(alone), "The paper's figures beside ours")
+    assert "| throughput over single balancers, conversations | × 1.12 to × 1.20 | × 2.00 | reached |" in text
+    assert "throughput over single balancers, conversations: " not in text
+
+
+def test_the_smallest_fleet_is_found() -> None:
+    text = section(page({SKYWALKER: 10.0, REGION_LOCAL: 7.0}), "Fig. 10")
+    assert "with SkyWalker, 9 do, 25% fewer" in text
+
+
+def test_a_day_adds_up_what_regions_need_apart() -> None:
+    assert "Pooled, 5 replicas meet it; each region for its own peak takes 3 + 3 + 3 = 9" in page()
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(10.5, "it is fit"), (10.0, "it is not fit"), (9.0, "it is not fit")])
+def test_a_rule_of_ours_is_judged_by_all_workloads(rate: float, verdict: str) -> None:
+    lines = section(page({WORTH: rate}), "Beyond the paper").splitlines()
+    (judged,) = (line for line in lines if line.startswith(f"- `{WORTH}`: throughput"))
+    assert verdict in judged
+
+
+def test_it_says_what_it_was_made_of(tmp_path: Path) -> None:
+    assert "No traces were given" in page()
+    assert "the default: few seeds" in page()
+    (tmp_path / "mooncake").mkdir()
+    (tmp_path / "mooncake/conversation_trace.jsonl").write_text('{"timestamp": 0}\n')
+    traces = find_traces(tmp_path)
+    plan = evaluation(traces, full=True, seeds=(1,))
+    text = page_of(plan, results(plan), {})["skywalker.md"]
+    assert "Recorded: Mooncake's conversation trace." in text
+    assert "the full evaluation (`FULL=1`)" in text
+    assert "### Mooncake conversation, 2/2/2" in text
+
+
+def test_what_others_measured_is_shown_when_it_is_there() -> None:
+    assert "there is no `agreement.json` beside this page" in page()
+    metric = {"metric": "tokens/s", "simulated_median": 100.0, "live_median": 98.0, "gap": 0.0204, "agrees": True}
+    agreement = {"about": "One scenario.", "quiet_runs": 3, "live_runs": 3, "gap_max": 0.05, "metrics": [metric]}
+    scale = {"text": ["A hundred regions."], "head": ["regions", "requests/s"], "rows": [["100", "2000"]]}
+    text = page(others={"agreement": agreement, "scale": scale})
+    assert "1 of 1 figures are within 5%" in text
+    assert "| tokens/s | 100 | 98 | +2.0% |" in text
+    assert "| 100 | 2000 |" in text

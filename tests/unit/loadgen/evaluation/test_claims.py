@@ -1,0 +1,35 @@
+"""Verdicts follow from arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.evaluation.claims import Claim
+from loadgen.evaluation.numbers import Middle
+
+
+def one(value: float) -> Middle:
+    return Middle(value, value, value)
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict"),
+    [
+        (Claim("a", 1.12, 1.2, [one(1.13), one(1.5)]), "reached"),
+        (Claim("a", 1.12, 1.2, [one(1.115)]), "reached"),
+        (Claim("a", 1.12, 1.2, [one(1.0), one(1.3)]), "in part; the worst case is 11% short"),
+        (Claim("a", 2.0, 2.0, [one(1.0), one(1.5)]), "short by 25% at best"),
+        (Claim("a", 0.1, 0.2, [one(0.15)], more_is_better=False), "reached"),
+        (Claim("a", 0.1, 0.2, [one(0.3)], more_is_better=False), "short by 50% at best"),
+        (Claim("a", 0.1, 0.2, [one(0.15)], is_input=True), "alike"),
+        (Claim("a", 0.1, 0.2, [one(0.4)], is_input=True), "+100%"),
+        (Claim("a", 0.2, 0.3, [one(0.1)], is_input=True), "-50%"),
+    ],
+)
+def test_a_verdict_follows_from_the_worst_case(claim: Claim, verdict: str) -> None:
+    assert claim.verdict == verdict
+
+
+def test_a_claim_shows_ratios_and_shares() -> None:
+    assert Claim("a", 1.12, 1.2, [one(1.5)]).cells() == ("a", "× 1.12 to × 1.20", "× 1.50", "reached")
+    assert Claim("a", 0.1, 0.2, [one(0.123)], is_share=True).cells()[1:3] == ("10.0 % to 20.0 %", "12.3 %")
