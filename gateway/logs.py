@@ -5,11 +5,13 @@ Loggers are handed down, not looked up, so that several gateways in one process 
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from dataclasses import dataclass
 from typing import TextIO
 
+import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
@@ -49,7 +51,15 @@ def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
     is_console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and stream.isatty())
     if is_console:
         return [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
+
+
+def _as_json(fields: dict[str, object], **_: object) -> str:
+    """What has no shape in JSON is told in its own words."""
+    try:
+        return msgspec.json.encode(fields, enc_hook=repr).decode()
+    except UnicodeEncodeError:  # half a character, which only escapes can tell
+        return json.dumps(fields, default=repr)
 
 
 @dataclass(slots=True)

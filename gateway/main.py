@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import resource
@@ -71,6 +72,8 @@ _SECOND_NS = 1_000_000_000
 _LAST_BYTES_S = 2.0
 """After the last request is over, its answer may still be on its way out for this long."""
 _LOOP_CHECK_NS = 100_000_000
+_GARBAGE_THRESHOLDS = (20_000, 20, 50)
+"""Python's own are made for programs that are short or leave many cycles."""
 _RESTART_MIN_S = 0.1
 _RESTART_MAX_S = 30.0
 _HEALTHY_NS = 60 * _SECOND_NS
@@ -656,6 +659,7 @@ async def _run_until_signalled(region: RegionFile) -> int:
 
     def on_ready(gateway: GatewayHandle) -> None:
         running.append(gateway)
+        _set_garbage_collection()
         _announce(gateway)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
@@ -669,6 +673,13 @@ def _announce(gateway: GatewayHandle) -> None:
         f"ready: gateway {config.gateway_id} in {config.place.region} ({config.place.jurisdiction}),"
         f" clients {gateway.http_url}, admin {gateway.admin_url}, peers {gateway.peers_address}"
     )
+
+
+def _set_garbage_collection() -> None:
+    """What there is by now stays, and requests leave no cycles: the collector need not look often or at everything."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 def _raise_open_files_limit() -> None:

@@ -5,17 +5,15 @@ It only counts; what was asked during the warm-up is left out, and nothing else 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from gateway.core.vocabulary import RegionName
-from loadgen.report import PrefixTokens, RequestEnd, RequestRecord
+from loadgen.report import PrefixTokens, RequestEnd, RequestRecord, in_milliseconds, percentiles, times_per_token_ns
 
 _SECOND_NS = 1_000_000_000
-_MILLISECOND_NS = 1_000_000
-_QUANTILES = {"p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75, "p90": 0.90, "p99": 0.99}
 _BUCKETS = 24
 """Stretches of time for which the first tokens' delay is shown."""
 
@@ -45,11 +43,12 @@ def figures_on(records: Sequence[RequestRecord], window: Window) -> Figures:
             each.first_token_ns - each.sent_ns for each in asked if each.first_token_ns is not None
         ),
         "duration_ms": distribution(each.ended_ns - each.sent_ns for each in completed),
-        "tpot_ms": distribution(_time_per_token_ns(each) for each in completed if each.output_tokens > 1),
+        "tpot_ms": distribution(times_per_token_ns(completed)),
         "forwarded_share": share(sum(each.served_by != each.client_region for each in answered), len(answered)),
         "cached_share": share(
             sum(each.cached_tokens or 0 for each in told), sum(each.prompt_tokens or 0 for each in told)
         ),
+        "in_flight_max": in_flight_max(records, window),
         "failures": dict(Counter(each.detail for each in asked if each.end is RequestEnd.FAILED).most_common()),
     }
 
@@ -60,12 +59,19 @@ def asked_in(records: Iterable[RequestRecord], window: Window) -> list[RequestRe
 
 def distribution(values_ns: Iterable[int]) -> dict[str, float] | None:
     """Nearest-rank percentiles and the mean, in milliseconds; None without values."""
-    ordered = sorted(values_ns)
-    if not ordered:
-        return None
-    ranks = {name: ordered[max(0, math.ceil(part * len(ordered)) - 1)] for name, part in _QUANTILES.items()}
-    in_ms = {name: round(value_ns / _MILLISECOND_NS, 3) for name, value_ns in ranks.items()}
-    return in_ms | {"mean": round(sum(ordered) / len(ordered) / _MILLISECOND_NS, 3)}
+    found = percentiles(values_ns)
+    return None if found is None else in_milliseconds(found, digits=3)
+
+
+def in_flight_max(records: Iterable[RequestRecord], window: Window) -> int:
+    """The most requests that were open at once while load was measured, wherever they waited or ran."""
+    changes = [
+        change
+        for each in records
+        if each.sent_ns < window[1] and each.ended_ns > window[0]
+        for change in ((max(each.sent_ns, window[0]), 1), (each.ended_ns, -1))
+    ]
+    return max(accumulate(step for _, step in sorted(changes)), default=0)
 
 
 def share(part: int, whole: int) -> float | None:
@@ -114,8 +120,3 @@ def _tokens_within(record: RequestRecord, window: Window) -> int:
         for at_ns in window
     )
     return after - before
-
-
-def _time_per_token_ns(record: RequestRecord) -> int:
-    assert record.first_token_ns is not None
-    return (record.ended_ns - record.first_token_ns) // (record.output_tokens - 1)

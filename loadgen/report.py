@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from rich.box import SIMPLE_HEAD
@@ -21,6 +21,7 @@ from gateway.core.vocabulary import RegionName
 _SECOND_NS = 1_000_000_000
 _MILLISECOND_NS = 1_000_000
 _NOTHING = "–"
+_SHARES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.99)
 
 
 class RequestEnd(StrEnum):
@@ -93,9 +94,13 @@ class RunResult:
 class Percentiles:
     """Nearest-rank percentiles: each is a value that was measured."""
 
+    p10_ns: int
+    p25_ns: int
     p50_ns: int
+    p75_ns: int
     p90_ns: int
     p99_ns: int
+    mean_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +111,14 @@ class Statistics:
     completed: int
     failed: int
     unfinished: int
+    requests_per_s: float
+    """Those completed while load was being sent."""
     tokens_per_s: float
     ttft: Percentiles | None
     duration: Percentiles | None
     """Of completed requests, to the last byte."""
+    tpot: Percentiles | None
+    """Of completed requests, between the first token and the last, for each token after the first."""
     local_share: float | None
     """Of the requests that an engine answered: those whose engine was in the client's region."""
     forwarded_share: float | None
@@ -149,7 +158,20 @@ def percentiles(values: Iterable[int]) -> Percentiles | None:
     ordered = sorted(values)
     if not ordered:
         return None
-    return Percentiles(*(ordered[_rank(share, len(ordered))] for share in (0.50, 0.90, 0.99)))
+    p10, p25, p50, p75, p90, p99 = (ordered[_rank(share, len(ordered))] for share in _SHARES)
+    return Percentiles(p10, p25, p50, p75, p90, p99, sum(ordered) / len(ordered))
+
+
+def times_per_token_ns(completed: Iterable[RequestRecord]) -> Iterator[int]:
+    """From the first token to the end, for each token after the first; of answers that had several."""
+    for each in completed:
+        if each.first_token_ns is not None and each.output_tokens > 1:
+            yield (each.ended_ns - each.first_token_ns) // (each.output_tokens - 1)
+
+
+def quantile(values: Sequence[int], share: float) -> int:
+    """The nearest rank of some values."""
+    return sorted(values)[_rank(share, len(values))]
 
 
 def _rank(share: float, count: int) -> int:
@@ -166,14 +188,18 @@ def _statistics(records: Sequence[RequestRecord], load_s: float, engines: Iterab
     ends = Counter(each.end for each in records)
     answered = [each for each in records if each.served_by is not None]
     forwarded = sum(each.served_by != each.client_region for each in answered)
+    completed = [each for each in records if each.end is RequestEnd.COMPLETED]
+    in_time = sum(each.ended_ns <= load_s * _SECOND_NS for each in completed)
     return Statistics(
         requests=len(records),
-        completed=ends[RequestEnd.COMPLETED],
+        completed=len(completed),
         failed=ends[RequestEnd.FAILED],
         unfinished=ends[RequestEnd.UNFINISHED],
+        requests_per_s=in_time / load_s if load_s > 0 else 0.0,
         tokens_per_s=sum(each.tokens_in_time for each in records) / load_s if load_s > 0 else 0.0,
         ttft=percentiles(each.first_token_ns - each.sent_ns for each in records if each.first_token_ns is not None),
-        duration=percentiles(each.ended_ns - each.sent_ns for each in records if each.end is RequestEnd.COMPLETED),
+        duration=percentiles(each.ended_ns - each.sent_ns for each in completed),
+        tpot=percentiles(times_per_token_ns(completed)),
         local_share=_share(len(answered) - forwarded, len(answered)),
         forwarded_share=_share(forwarded, len(answered)),
         prefix_hit_rate=_hit_rate(engines),
@@ -215,9 +241,11 @@ def _statistics_document(statistics: Statistics) -> dict[str, object]:
         "completed": statistics.completed,
         "failed": statistics.failed,
         "unfinished": statistics.unfinished,
+        "requests_per_s": round(statistics.requests_per_s, 3),
         "tokens_per_s": round(statistics.tokens_per_s, 2),
         "ttft_ms": _percentiles_document(statistics.ttft),
         "duration_ms": _percentiles_document(statistics.duration),
+        "tpot_ms": _percentiles_document(statistics.tpot),
         "local_share": _rounded(statistics.local_share),
         "forwarded_share": _rounded(statistics.forwarded_share),
         "prefix_hit_rate": _rounded(statistics.prefix_hit_rate),
@@ -225,10 +253,13 @@ def _statistics_document(statistics: Statistics) -> dict[str, object]:
 
 
 def _percentiles_document(values: Percentiles | None) -> dict[str, float] | None:
-    if values is None:
-        return None
-    named = {"p50": values.p50_ns, "p90": values.p90_ns, "p99": values.p99_ns}
-    return {name: round(value_ns / _MILLISECOND_NS, 1) for name, value_ns in named.items()}
+    return None if values is None else in_milliseconds(values, digits=1)
+
+
+def in_milliseconds(values: Percentiles, digits: int) -> dict[str, float]:
+    """`p10` to `p99`, and `mean`."""
+    named = {field.name.removesuffix("_ns"): getattr(values, field.name) for field in fields(values)}
+    return {name: round(value_ns / _MILLISECOND_NS, digits) for name, value_ns in named.items()}
 
 
 def _machine_document(machine: MachineUse | None) -> dict[str, float | None] | None:
@@ -264,11 +295,15 @@ def _of_region(reports: Sequence[RunReport], region: RegionName) -> list[tuple[s
 
 _LABELS = (
     "requests",
+    "requests/s",
     "tokens/s",
     "TTFT p50, s",
     "TTFT p90, s",
     "TTFT p99, s",
+    "TTFT mean, s",
     "answer p50, s",
+    "answer p90, s",
+    "TPOT p50, ms",
     "prefix hits",
     "ran locally",
     "forwarded",
@@ -280,9 +315,11 @@ _LABELS = (
 def _cells(statistics: Statistics) -> list[str]:
     return [
         str(statistics.requests),
+        f"{statistics.requests_per_s:.1f}",
         f"{statistics.tokens_per_s:.0f}",
-        *_seconds(statistics.ttft),
-        _seconds(statistics.duration)[0],
+        *_seconds(statistics.ttft, "p50_ns", "p90_ns", "p99_ns", "mean_ns"),
+        *_seconds(statistics.duration, "p50_ns", "p90_ns"),
+        _NOTHING if statistics.tpot is None else f"{statistics.tpot.p50_ns / _MILLISECOND_NS:.1f}",
         _percent(statistics.prefix_hit_rate),
         _percent(statistics.local_share),
         _percent(statistics.forwarded_share),
@@ -309,14 +346,10 @@ def _block(title: str, runs: Sequence[tuple[str, Statistics]]) -> Table:
     return block
 
 
-def _seconds(values: Percentiles | None) -> tuple[str, str, str]:
+def _seconds(values: Percentiles | None, *names: str) -> list[str]:
     if values is None:
-        return _NOTHING, _NOTHING, _NOTHING
-    return _in_seconds(values.p50_ns), _in_seconds(values.p90_ns), _in_seconds(values.p99_ns)
-
-
-def _in_seconds(value_ns: int) -> str:
-    return f"{value_ns / _SECOND_NS:.2f}"
+        return [_NOTHING] * len(names)
+    return [f"{getattr(values, name) / _SECOND_NS:.2f}" for name in names]
 
 
 def _percent(share: float | None) -> str:

@@ -47,13 +47,12 @@ class RequestClass:
     """Needs a target that answers, not one that is free."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
-    def __post_init__(self) -> None:
-        """It is looked up several times for each request, and the same all its life."""
-        told = (self.model, self.rule, self.may_stay_in_region, self.may_cross_regions)
-        own = (self.failed_replicas, self.failed_peers, self.pinned, self.is_control)
-        object.__setattr__(self, "_hash", hash((told, own)))
-
     def __hash__(self) -> int:
+        """It is looked up several times for each request, and the same all its life."""
+        if not self._hash:
+            told = (self.model, self.rule, self.may_stay_in_region, self.may_cross_regions)
+            own = (self.failed_replicas, self.failed_peers, self.pinned, self.is_control)
+            object.__setattr__(self, "_hash", hash((told, own)))
         return self._hash
 
 

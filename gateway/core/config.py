@@ -86,7 +86,7 @@ class PlacementConfig:
     cache_aware_spread_max: int = 64
     """Loads are far apart when they differ by more than this, and by more than ..."""
     cache_aware_spread_ratio: float = 1.5
-    """... this factor (SGLang's defaults: `--cache-threshold`, `--balance-abs-threshold`, `--balance-rel-threshold`)."""
+    """... this factor. All are SGLang's: `--cache-threshold`, `--balance-abs-threshold`, `--balance-rel-threshold`."""
     ring_virtual_nodes: int = 160
     prefix_index_bytes_max: int = 64 * 2**20
     prefix_ttl_ns: int = 3600 * _SECOND_NS

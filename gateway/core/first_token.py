@@ -1,4 +1,4 @@
-"""How long a replica of ours takes to its first token, learnt from those that came: so much always, so much for each byte.
+"""How long a replica of ours takes to its first token, learnt from those that came: so much always, so much a byte.
 
 It only fits a line; who asks decides what to make of it.
 """

@@ -192,7 +192,7 @@ class GatewayCore:
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0))
             return
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
-        self._admit(event, request_class, stamp, _NO_HOPS, None, now_ns)
+        self._admit(event, request_class, stamp, now_ns)
 
     def _rejection_of(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
         ingress = may_enter(self.policy, profile.tenant, profile.process)
@@ -230,7 +230,8 @@ class GatewayCore:
             self._effects.append(RefuseForward(request_id, reason, detail))
             return
         self._effects.append(AcceptForward(request_id))
-        self._admit(event, request_class, event.stamp, event.hops, event.origin_gateway_id, now_ns)
+        origin = event.origin_gateway_id
+        self._admit(event, request_class, event.stamp, now_ns, hops=event.hops, origin_gateway_id=origin)
 
     def _refusal_of(
         self, event: ForwardArrived, request_class: RequestClass, now_ns: int
@@ -284,9 +285,10 @@ class GatewayCore:
         event: RequestArrived | ForwardArrived,
         request_class: RequestClass,
         stamp: ResidencyStamp,
-        hops: Hops,
-        origin_gateway_id: GatewayId | None,
         now_ns: int,
+        *,
+        hops: Hops = _NO_HOPS,
+        origin_gateway_id: GatewayId | None = None,
     ) -> None:
         self._arrivals += 1
         request = RequestState(

@@ -171,7 +171,8 @@ class Placer:
     def shadow(self, request: RequestState) -> Placement | None:
         """Where the request would have been forwarded, were overflow on and not in shadow; nothing is remembered."""
         request_class = request.request_class
-        if not request_class.may_cross_regions or self._mode_of(request_class) is not OverflowMode.SHADOW:
+        may_go = request_class.may_cross_regions and request_class.pinned is None
+        if not may_go or self._mode_of(request_class) is not OverflowMode.SHADOW:
             return None
         remotes = self._available_peers(request_class) & ~self._sibling_mask
         choice = self._choose_peer(request, remotes, is_remote=True)

@@ -82,7 +82,8 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> None:
         """Begin an exchange. The whole request goes out in one write."""
-        assert self.is_complete and not self._body, "one exchange at a time"
+        assert self.is_complete, "one exchange at a time"
+        assert not self._body, "an answer is unread"
         assert self._transport is not None
         self._begin_answer()
         self._transport.writelines((head, body) if body else (head,))

@@ -40,24 +40,26 @@ class Claim:
         return max(each.median for each in self.ours)
 
     @property
-    def shortfall(self) -> float:
-        """How far our worst case is from the paper's, as a share of the paper's; 0 where it is as good."""
-        if self.is_input:
-            return 0.0
-        behind = self.low - self.our_low if self.more_is_better else self.our_high - self.high
-        gap = behind / (self.low if self.more_is_better else self.high)
-        return gap if gap > _CLOSE else 0.0
+    def reached(self) -> int:
+        """How many of ours are as good as the paper's, or as near to it as another seed might be."""
+        if self.more_is_better:
+            return sum(each.median >= self.low * (1 - _CLOSE) for each in self.ours)
+        return sum(each.median <= self.high * (1 + _CLOSE) for each in self.ours)
+
+    @property
+    def is_short(self) -> bool:
+        return not self.is_input and self.reached < len(self.ours)
 
     @property
     def verdict(self) -> str:
         if self.is_input:
             return self._likeness
-        if not self.shortfall:
+        if not self.is_short:
             return "reached"
-        best_reaches = self.our_high >= self.low if self.more_is_better else self.our_low <= self.high
-        if best_reaches:
-            return f"in part; the worst case is {self.shortfall:.0%} short"
-        return f"short by {self._distance:.0%} at best"
+        if self.reached:
+            return f"reached in {self.reached} of {len(self.ours)}"
+        best = (self.low - self.our_high) / self.low if self.more_is_better else (self.our_low - self.high) / self.high
+        return f"short by {best:.0%}" if len(self.ours) == 1 else f"short by {best:.0%} at best"
 
     @property
     def _likeness(self) -> str:
@@ -68,12 +70,6 @@ class Claim:
             if self.our_low > self.high
             else f"{self.our_high / self.low - 1:+.0%}"
         )
-
-    @property
-    def _distance(self) -> float:
-        if self.more_is_better:
-            return (self.low - self.our_high) / self.low
-        return (self.our_low - self.high) / self.high
 
     def cells(self) -> tuple[str, str, str, str]:
         return self.what, self._range(self.low, self.high), self._range(self.our_low, self.our_high), self.verdict

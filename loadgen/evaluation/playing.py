@@ -15,18 +15,15 @@ from loadgen.simulator.results import figures_of
 from loadgen.simulator.sweep import all_done
 from loadgen.simulator.world import World
 
-_KEPT_OF_SERIES = ("ttft_at_s", "ttft_p90_ms")
+_LEFT_OUT = ("placements", "series")
+"""Of a run's figures: large, and no page shows them."""
 
 
 def play(cell: Cell) -> Figures:
     """Raises ConfigError."""
     scenario = cell.scenario()
     figures = figures_of(scenario, World(scenario, scenario.runs[0]).play())
-    series = {
-        region: {name: each[name] for name in _KEPT_OF_SERIES if name in each}
-        for region, each in figures["series"].items()
-    }
-    return {key: value for key, value in figures.items() if key != "placements"} | {"series": series}
+    return {key: value for key, value in figures.items() if key not in _LEFT_OUT}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,13 +83,13 @@ def _box(name: str, box: Box, place: Callable[[float], float], y: float, colour:
 def bars(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[float | None]]], about: str, logs: int = 0) -> str:
     """One panel for each title; the last `logs` of them on a log scale."""
     height = _TOP + _ROW * len(rows) + 34
-    width = _NAME_WIDTH + 110 + len(titles) * (_PANEL + _GAP)
+    width = _NAME_WIDTH + 140 + len(titles) * (_PANEL + _GAP)
     drawn = [
         f'<text class="name" x="8" y="{_TOP + _ROW * (row + 0.5) + 4:g}">{escape(name)}</text>'
         for row, (name, _) in enumerate(rows)
     ]
     for panel, title in enumerate(titles):
-        left = _NAME_WIDTH + 110 + panel * (_PANEL + _GAP)
+        left = _NAME_WIDTH + 140 + panel * (_PANEL + _GAP)
         drawn.append(f'<text class="title" x="{left:g}" y="18">{escape(title)}</text>')
         is_log = panel >= len(titles) - logs
         drawn += _bar_panel([each[panel] for _, each in rows], left, height - 30, is_log=is_log)

@@ -25,7 +25,17 @@ from loadgen.simulator.origins import origins_of
 from loadgen.simulator.scenario import Scenario
 
 _SECOND_NS = 1_000_000_000
-_UNSEEN = {"outstanding_mean": None, "outstanding_max_to_mean": None, "queue_mean": None, "queue_max": None}
+_UNSEEN = dict.fromkeys(
+    (
+        "outstanding_mean",
+        "outstanding_max_to_mean",
+        "outstanding_max_to_min",
+        "outstanding_p90_minus_p10",
+        "queue_mean",
+        "queue_max",
+        "replicas_needed",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ def live_figures(scenario: Scenario, run: LiveRun) -> Figures:
         "digest": None,
         "seed": scenario.seed,
         "load_s": round((window[1] - window[0]) / _SECOND_NS, 3),
+        "measured_s": [round(at_ns / _SECOND_NS, 3) for at_ns in window],
         "simulated_s": None,
         "core_events": None,
         "all_requests": len(run.records),

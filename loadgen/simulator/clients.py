@@ -279,7 +279,7 @@ class ClientGroup:
         follows: str = "",
     ) -> None:
         tenant = TenantName(program.tenant) if program.tenant else self.config.tenant
-        ask, gateway = self._ask(request_id, tenant, program.session_key, prompt, output_tokens, follows)
+        ask, gateway = self._ask(request_id, tenant, program.session_key, prompt, output_tokens, follows=follows)
         self._dispatch(ask, gateway, on_end)
 
     def check_service(self, on_end: Callable[[Ask], None]) -> None:
@@ -327,6 +327,7 @@ class ClientGroup:
         session_key: str,
         prompt: Prompt,
         output_tokens: int,
+        *,
         follows: str = "",
     ) -> tuple[Ask, SimGateway | None]:
         town = self.town

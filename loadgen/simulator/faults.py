@@ -24,7 +24,9 @@ class FaultKind(StrEnum):
     GATEWAY_DRAIN = "gateway_drain"
     """A gateway that goes out of service; at the end another process takes its place, whoever is still there."""
     LOCKDOWN = "lockdown"
-    """A gateway whose operator stops all forwarding; with any amount, streams that cross gateways end as well."""
+    """A gateway whose operator stops all forwarding."""
+    LOCKDOWN_CUT = "lockdown_cut"
+    """The same, and streams that cross gateways end as well."""
     PARTITION = "partition"
     """Two regions that cannot reach each other."""
     ONE_WAY_PARTITION = "one_way_partition"
@@ -56,6 +58,7 @@ class FaultKind(StrEnum):
             FaultKind.GATEWAY_CRASH,
             FaultKind.GATEWAY_DRAIN,
             FaultKind.LOCKDOWN,
+            FaultKind.LOCKDOWN_CUT,
             FaultKind.PARTITION,
             FaultKind.ONE_WAY_PARTITION,
             FaultKind.POLICY_UNREADABLE,
@@ -125,7 +128,5 @@ def _random_amount(rng: random.Random, kind: FaultKind) -> float:
             return round(rng.uniform(0.2, 1), 2)
         case FaultKind.HEARTBEAT_DELAY:
             return round(rng.uniform(0.1, 5), 2)
-        case FaultKind.LOCKDOWN:
-            return rng.choice((0.0, 1.0))
         case _:
             return 0.0

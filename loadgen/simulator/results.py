@@ -5,11 +5,15 @@ It only counts; what was asked during the warm-up is left out, and nothing else 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, Window, asked_in, figures_on, first_tokens_over_time, flows, hit_rate
+from loadgen.report import quantile
+from loadgen.simulator.faults import Fault
 from loadgen.simulator.origins import origins_of
 from loadgen.simulator.scenario import Scenario
 from loadgen.simulator.world import RegionSample, Story
@@ -25,17 +29,20 @@ def figures_of(scenario: Scenario, story: Story) -> Figures:
         | {"prefix_hit_rate": hit_rate([story.prefix_tokens[region]])}
         for region in story.samples
     }
+    total = figures_on(story.records, window)
     return {
         "name": story.run.name,
         "system": str(story.run.system),
         "digest": story.digest,
         "seed": scenario.seed,
         "load_s": (scenario.duration - scenario.warm_up) / _SECOND_NS,
+        "measured_s": [at_ns / _SECOND_NS for at_ns in window],
         "simulated_s": story.simulated_ns / _SECOND_NS,
         "core_events": story.events,
         "all_requests": len(story.records),
-        "total": figures_on(story.records, window)
+        "total": total
         | {"prefix_hit_rate": hit_rate(story.prefix_tokens.values())}
+        | {"replicas_needed": _replicas_needed(scenario, total, regions)}
         | _spread(story.samples, window),
         "regions": regions,
         "flows": flows(asked_in(story.records, window)),
@@ -59,13 +66,18 @@ def document_of(scenario: Scenario, runs: Sequence[Figures]) -> Figures:
         "regions": list(scenario.regions),
         "replicas": sum(len(owned) for owned in scenario.fleet().values()),
         "faults": [
-            {"fault": str(fault), "from_s": from_ns / _SECOND_NS, "to_s": to_ns / _SECOND_NS}
+            {"fault": _fault_in_words(fault), "from_s": from_ns / _SECOND_NS, "to_s": to_ns / _SECOND_NS}
             for fault in (section.as_fault() for section in scenario.faults)
             for from_ns, to_ns in fault.spans()
         ],
         "origins": origins_of(scenario),
         "runs": list(runs),
     }
+
+
+def _fault_in_words(fault: Fault) -> str:
+    where = f"{fault.target} → {fault.other}" if fault.other else fault.target
+    return f"{fault.kind} {where}" + (f", amount {fault.amount:g}" if fault.kind.needs_amount else "")
 
 
 def _joint_digest(digests: str) -> str:
@@ -81,11 +93,35 @@ def _spread(samples: dict[RegionName, list[RegionSample]], window: Window) -> Fi
     loads = [[load for sample in at_once for load in sample.outstanding] for at_once in moments if at_once]
     queues = [sum(sample.queue for sample in at_once) for at_once in moments if at_once]
     ratios = [max(load) * len(load) / sum(load) for load in loads if any(load)]
+    idlest = sum(min(load) for load in loads if load)
     return {
         "outstanding_mean": _mean([sum(load) / len(load) for load in loads if load]),
         "outstanding_max_to_mean": _mean(ratios),
+        "outstanding_max_to_min": round(sum(max(load) for load in loads if load) / idlest, 3) if idlest else None,
+        "outstanding_p90_minus_p10": _mean([quantile(load, 0.9) - quantile(load, 0.1) for load in loads if load]),
         "queue_mean": _mean(queues),
         "queue_max": max(queues, default=0),
+    }
+
+
+def _replicas_needed(scenario: Scenario, total: Figures, regions: Mapping[RegionName, Figures]) -> Figures | None:
+    """Engines whose slots would hold what was open at the busiest moment: of all regions together, and of each alone.
+
+    It counts slots, not speed. None where there are no engines.
+    """
+    slots: Counter[RegionName] = Counter()
+    engines: Counter[RegionName] = Counter()
+    for owned in scenario.fleet().values():
+        for spec, engine in owned:
+            slots[spec.place.region] += engine.sequences_max
+            engines[spec.place.region] += 1
+    if not engines:
+        return None
+    mean = slots.total() / engines.total()
+    alone = {region: slots[region] / engines[region] if engines[region] else mean for region in regions}
+    return {
+        "together": math.ceil(total["in_flight_max"] / mean),
+        "apart": sum(math.ceil(each["in_flight_max"] / alone[region]) for region, each in regions.items()),
     }
 
 
@@ -103,4 +139,7 @@ def _series(region: RegionName, story: Story, window: Window) -> Figures:
         ],
         "outstanding_min": [min(sample.outstanding, default=0) for sample in samples],
         "outstanding_max": [max(sample.outstanding, default=0) for sample in samples],
+        "outstanding_p90_minus_p10": [
+            quantile(s.outstanding, 0.9) - quantile(s.outstanding, 0.1) if s.outstanding else 0 for s in samples
+        ],
     } | first_tokens_over_time(region, story.records, window)

@@ -321,8 +321,8 @@ class World:
                 gateway.crash() if begins else gateway.restart()
             case FaultKind.GATEWAY_DRAIN:
                 gateway.drain() if begins else gateway.replace()
-            case FaultKind.LOCKDOWN:
-                gateway.tell(LockdownChanged(begins, cut=fault.amount > 0))
+            case FaultKind.LOCKDOWN | FaultKind.LOCKDOWN_CUT:
+                gateway.tell(LockdownChanged(begins, cut=fault.kind is FaultKind.LOCKDOWN_CUT))
             case FaultKind.HEARTBEAT_LOSS:
                 gateway.heartbeat_loss_share = fault.amount if begins else 0.0
             case FaultKind.HEARTBEAT_DELAY:

@@ -51,6 +51,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def reports_error(said: bytes) -> bool:
+    """Does a stream say that it failed? The words alone prove nothing: random weights say `error` now and then."""
+    return any(mark in said for mark in (b'data: {"error"', b"event: error\n", b"event: response.failed\n"))
+
+
 class Engine:
     """One engine, whose process may come and go at the same address."""
 

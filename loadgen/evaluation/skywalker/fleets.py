@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from loadgen.evaluation import numbers as of
-from loadgen.evaluation.markdown import bullets, number, percent, seconds_of, spread_times, table
+from loadgen.evaluation.markdown import NOTHING, bullets, number, percent, seconds_of, spread_times, table
 from loadgen.evaluation.numbers import Middle, measured, median_of, ratio
 from loadgen.evaluation.plots import Line, lines
 from loadgen.evaluation.skywalker.plan import (
@@ -27,6 +27,7 @@ _DAY_PLOT = "skywalker-day.svg"
 _SKEWED_HEAD = ("replicas", SKYWALKER, REGION_LOCAL, "mesh over region-local", f"with `{WORTH}`", "TTFT p90, s",
                 f"with `{WORTH}`", "region-local's", "away")  # fmt: skip
 _PAPER_OF_DAY = 0.405
+_P90_HEAD = tuple(f"P90 of TTFT, {region}, s" for region in REGIONS)
 
 
 def skewed_gain(reader: Reader, replicas: int, run: str = SKYWALKER) -> Middle | None:
@@ -89,66 +90,72 @@ def day(reader: Reader) -> Section:
     plan = reader.plan
     pooled = {count: reader.of(plan.day_pooled, str(count), SKYWALKER) for count in DAY_FLEETS}
     apart = {count: reader.of(plan.day_alone, str(count), REGION_LOCAL) for count in DAY_ALONE_FLEETS}
-    rows = [
-        (str(count), _shown(runs, REGIONS), "yes" if _meets(runs, REGIONS) else "no") for count, runs in pooled.items()
-    ]
-    rows_apart = [
-        (str(count // len(REGIONS)), *(_shown(runs, (region,)) for region in REGIONS)) for count, runs in apart.items()
-    ]
     text = "\n".join(
         [
             "## Fig. 3: a day around the world\n",
             "One curve (lowest at 4 h, highest at 16 h), shifted by −5, 0 and +9 hours, a day in 16 minutes. Nobody"
-            " measured these curves: they are one shape, shifted. SLO: nine in ten first tokens within"
-            f" {DAY_TTFT_P90_S:g} s, in each region and each of its 24 hours, at the median of the seeds.\n",
-            table(("replicas, pooled", "P90 of TTFT in the worst hour, s", "meets the SLO"), rows),
-            table(("replicas a region, apart", *REGIONS), rows_apart),
-            _saving(pooled, apart),
-            f"![P90 of TTFT in the worst hour]({_DAY_PLOT})\n",
+            " measured these curves: they are one shape, shifted. SLO: nine in ten first tokens of each region's day"
+            " within so long, at the median of the seeds. The paper counts requests at the peak, names no SLO, and"
+            f" saves {_PAPER_OF_DAY:.1%} of the cost over five regions of WildChat, whose peaks are less alike.\n",
+            table(("SLO", "pooled", "each region for its own peak", "saved"), _savings(pooled, apart)),
+            table(("replicas, pooled", *_P90_HEAD), [(str(count), *_row(runs)) for count, runs in pooled.items()]),
+            table(
+                ("replicas a region, apart", *_P90_HEAD),
+                [(str(count // len(REGIONS)), *_row(runs)) for count, runs in apart.items()],
+            ),
+            f"![P90 of TTFT in the worst region]({_DAY_PLOT})\n",
         ]
     )
     return Section(text, {_DAY_PLOT: _day_plot(pooled, apart)})
 
 
-def _saving(pooled: Mapping[int, Sequence[Figures]], apart: Mapping[int, Sequence[Figures]]) -> str:
-    together = min((count for count, runs in pooled.items() if _meets(runs, REGIONS)), default=None)
-    needs = [
-        min((count // len(REGIONS) for count, runs in apart.items() if _meets(runs, (region,))), default=None)
-        for region in REGIONS
-    ]
-    known = [need for need in needs if need is not None]
-    if together is None or len(known) < len(needs):
-        return "Not every region is within the SLO in any fleet that was tried: no saving can be told.\n"
-    return (
-        f"Pooled, {together} replicas meet it; each region for its own peak takes {' + '.join(map(str, known))} ="
-        f" {sum(known)}: pooling saves {1 - together / sum(known):.0%} (paper: {_PAPER_OF_DAY:.1%} of the cost, from"
-        " five regions of WildChat, whose peaks are less alike).\n"
-    )
+def _row(runs: Sequence[Figures]) -> tuple[str, ...]:
+    return tuple(f"{_worst_s(runs, (region,)):.2f}" for region in REGIONS)
+
+
+def _savings(
+    pooled: Mapping[int, Sequence[Figures]], apart: Mapping[int, Sequence[Figures]]
+) -> list[tuple[str, str, str, str]]:
+    """For each SLO, how many replicas meet it."""
+    rows = []
+    for slo_s in DAY_TTFT_P90_S:
+        together = _fewest(pooled, REGIONS, slo_s)
+        needs = [_fewest(apart, (region,), slo_s) for region in REGIONS]
+        known = [need // len(REGIONS) for need in needs if need is not None]
+        is_whole = together is not None and len(known) == len(needs)
+        alone = f"{' + '.join(map(str, known))} = {sum(known)}" if len(known) == len(needs) else "none that was tried"
+        saved = f"{1 - together / sum(known):.0%}" if together is not None and is_whole else NOTHING
+        rows.append((f"{slo_s:g} s", "none that was tried" if together is None else str(together), alone, saved))
+    return rows
+
+
+def _fewest(fleets: Mapping[int, Sequence[Figures]], regions: Sequence[str], slo_s: float) -> int | None:
+    """The smallest fleet from which on all larger ones meet it too: one that does by chance does not count."""
+    fewest = None
+    for count in sorted(fleets, reverse=True):
+        if not _meets(fleets[count], regions, slo_s):
+            break
+        fewest = count
+    return fewest
 
 
 def _day_plot(pooled: Mapping[int, Sequence[Figures]], apart: Mapping[int, Sequence[Figures]]) -> str:
     curves = [
         Line("pooled", [(count, _worst_s(runs, REGIONS)) for count, runs in pooled.items()]),
         Line("apart", [(count, _worst_s(runs, REGIONS)) for count, runs in apart.items()]),
-        Line("SLO", [(min(pooled), DAY_TTFT_P90_S), (max(apart), DAY_TTFT_P90_S)]),
     ]
-    in_sight = [Line(each.name, [point for point in each.points if point[1] <= 5 * DAY_TTFT_P90_S]) for each in curves]
-    title = f"P90 of TTFT in the worst hour of any region, up to {5 * DAY_TTFT_P90_S:g} s"
-    return lines(title, in_sight, "replicas in all", "seconds", "First tokens by replicas")
+    limit_s = 2 * max(DAY_TTFT_P90_S)
+    in_sight = [Line(each.name, [point for point in each.points if point[1] <= limit_s]) for each in curves]
+    title = f"P90 of TTFT in the worst region, where it is up to {limit_s:g} s"
+    return lines(title, [each for each in in_sight if each.points], "replicas in all", "seconds", title)
 
 
 def _worst_s(runs: Sequence[Figures], regions: Sequence[str]) -> float:
-    """The median seed's worst hour in any of the regions."""
-    return median(
-        max((value for region in regions for value in run["series"][region]["ttft_p90_ms"]), default=0.0) / 1000
-        for run in runs
-    )
+    """The median seed's P90 in the worst of the regions."""
+    worst_ms = [max(float(run["regions"][region]["ttft_ms"]["p90"]) for region in regions) for run in runs]
+    return median(worst_ms) / 1000
 
 
-def _shown(runs: Sequence[Figures], regions: Sequence[str]) -> str:
-    return f"{_worst_s(runs, regions):.2f}"
-
-
-def _meets(runs: Sequence[Figures], regions: Sequence[str]) -> bool:
+def _meets(runs: Sequence[Figures], regions: Sequence[str], slo_s: float) -> bool:
     is_whole = all(run["regions"][region]["failed"] == 0 for run in runs for region in regions)
-    return is_whole and _worst_s(runs, regions) <= DAY_TTFT_P90_S
+    return is_whole and _worst_s(runs, regions) <= slo_s

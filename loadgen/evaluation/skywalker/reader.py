@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from loadgen.evaluation.experiments import Experiment
 from loadgen.evaluation.numbers import Measure, Middle, ratio
 from loadgen.evaluation.playing import Results
-from loadgen.evaluation.skywalker.plan import PUSHING_POINT, Axis, Evaluation, pushing_name
+from loadgen.evaluation.skywalker.plan import PAPER_FLEETS, PUSHING_POINT, Axis, Evaluation, pushing_name
 from loadgen.figures import Figures
 
 
@@ -36,6 +36,10 @@ class Reader:
         """Those of these kinds; all without any."""
         names = [point.name for point in self.plan.fig8.points]
         return [name for name in names if not kinds or name.startswith(tuple(f"{kind}, " for kind in kinds))]
+
+    def as_published(self, *kinds: str) -> list[str]:
+        """Those of these kinds on the fleet that the paper had."""
+        return [name for name in self.workloads(*kinds) if name in PAPER_FLEETS]
 
     def system(self, workload: str, system: str) -> list[Figures]:
         return self.of(self.plan.fig8, workload, system)

@@ -54,9 +54,9 @@ def printed(renderable: object, width: int = 80) -> str:
 
 
 def test_percentiles_are_values_that_were_measured() -> None:
-    assert percentiles(range(1, 101)) == Percentiles(50, 90, 99)
-    assert percentiles([30, 10, 20]) == Percentiles(20, 30, 30)
-    assert percentiles([7]) == Percentiles(7, 7, 7)
+    assert percentiles(range(1, 101)) == Percentiles(10, 25, 50, 75, 90, 99, 50.5)
+    assert percentiles([30, 10, 20]) == Percentiles(10, 10, 20, 30, 30, 30, 20.0)
+    assert percentiles([7]) == Percentiles(7, 7, 7, 7, 7, 7, 7.0)
     assert percentiles([]) is None
 
 
@@ -69,8 +69,15 @@ def test_a_region_counts_its_own_clients_only() -> None:
 def test_latency_is_taken_where_there_was_one() -> None:
     statistics = report_on(run_of(DONE, REFUSED, CUT_OFF)).regions[US]
     assert (statistics.requests, statistics.completed, statistics.failed, statistics.unfinished) == (3, 1, 1, 1)
-    assert statistics.ttft == Percentiles(SECOND_NS, SECOND_NS, SECOND_NS)
-    assert statistics.duration == Percentiles(3 * SECOND_NS, 3 * SECOND_NS, 3 * SECOND_NS)
+    assert statistics.ttft == Percentiles(*[SECOND_NS] * 7)
+    assert statistics.duration == Percentiles(*[3 * SECOND_NS] * 7)
+
+
+def test_requests_and_time_per_token_count_what_was_completed() -> None:
+    late = replace(DONE, ended_ns=11 * SECOND_NS, output_tokens=1)
+    statistics = report_on(run_of(DONE, DONE, late, REFUSED)).regions[US]
+    assert statistics.requests_per_s == 0.2, "the late one ended after the load"
+    assert statistics.tpot == Percentiles(*[2 * SECOND_NS // 49] * 7)
 
 
 def test_shares_are_of_answered_requests() -> None:
@@ -107,7 +114,9 @@ def test_every_failure_is_named_and_counted() -> None:
 def test_the_document_is_json_with_the_same_figures() -> None:
     run = replace(run_of(DONE, replace(DONE, served_by=EU)), machine=MachineUse(0.25, 0.5, 0.125), is_partial=True)
     document = json.loads(json.dumps(as_document(report_on(run))))
-    assert document["regions"][US]["ttft_ms"] == {"p50": 1000.0, "p90": 1000.0, "p99": 1000.0}
+    assert document["regions"][US]["ttft_ms"] == dict.fromkeys(
+        ("p10", "p25", "p50", "p75", "p90", "p99", "mean"), 1000.0
+    )
     assert document["regions"][US]["forwarded_share"] == 0.5
     assert document["regions"][EU]["ttft_ms"] is None
     assert {"client_region": US, "engine_region": EU, "requests": 1} in document["answered"]

@@ -78,4 +78,4 @@ def test_a_played_cell_gives_the_figures_of_its_run() -> None:
     figures = play(next(experiment().cells()))
     assert figures["name"] == "a"
     assert figures["total"]["requests"] > 0
-    assert set(figures["series"]["us-east-1"]) <= {"ttft_at_s", "ttft_p90_ms"}
+    assert "series" not in figures

@@ -87,6 +87,38 @@ def test_spread_compares_the_busiest_engine_with_the_mean() -> None:
     assert (total["outstanding_mean"], total["outstanding_max_to_mean"], total["queue_max"]) == (3.0, 2.0, 3)
 
 
+def test_spread_between_engines_is_that_of_every_moment_together() -> None:
+    """Moments of (0, 2, 10) and (1, 4, 3): 10 + 4 over 0 + 1, and 90th less 10th ranks of 10 and 3."""
+    samples = {
+        US: [RegionSample(3 * SECOND, 0, (0, 2)), RegionSample(4 * SECOND, 0, (1, 4))],
+        EU: [RegionSample(3 * SECOND, 0, (10,)), RegionSample(4 * SECOND, 0, (3,))],
+    }
+    found = figures(samples=samples)
+    assert (found["total"]["outstanding_max_to_min"], found["total"]["outstanding_p90_minus_p10"]) == (14.0, 6.5)
+    assert found["series"]["us"]["outstanding_p90_minus_p10"] == [2, 3]
+    idle = figures(samples={US: [RegionSample(3 * SECOND, 0, (0, 2))], EU: [RegionSample(3 * SECOND, 0, (0,))]})
+    assert idle["total"]["outstanding_max_to_min"] is None
+
+
+def test_what_was_open_at_once_counts_overlaps_under_load_only() -> None:
+    """3 to 5 s twice, 5 to 6 s (begins as the others end), 0 to 1 s (in the warm-up) and 11 to 12 s (afterwards)."""
+    spans = [(3, 5), (3, 5), (5, 6), (0, 1), (11, 12)]
+    records = [replace(DONE, sent_ns=start * SECOND, ended_ns=end * SECOND) for start, end in spans]
+    assert figures(*records)["total"]["in_flight_max"] == 2
+    across = replace(DONE, sent_ns=0, ended_ns=4 * SECOND)
+    assert figures(*records, across)["total"]["in_flight_max"] == 3
+
+
+def test_replicas_needed_hold_what_was_open_at_the_busiest_moment() -> None:
+    """Slots for 2: 3 open from us at 3 s, and 2 from eu at 6 s, are 2 engines together and 2 + 1 apart."""
+    scenario = SCENARIO.model_copy(update={"slots": 2})
+    later = replace(DONE, client_region=EU, sent_ns=6 * SECOND, ended_ns=7 * SECOND, first_token_ns=6 * SECOND)
+    records = (DONE, DONE, DONE, later, later)
+    tokens = {US: PrefixTokens(0, 0), EU: PrefixTokens(0, 0)}
+    story = Story(scenario.runs[0], records, Counts(), {}, {US: [], EU: []}, tokens, "digest", 7, 12 * SECOND)
+    assert figures_of(scenario, story)["total"]["replicas_needed"] == {"together": 2, "apart": 3}
+
+
 def test_nothing_at_all_gives_no_figures_rather_than_zeros() -> None:
     total = figures()["total"]
     assert (total["ttft_ms"], total["forwarded_share"], total["outstanding_mean"]) == (None, None, None)
