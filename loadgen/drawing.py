@@ -44,7 +44,7 @@ def _pen(number: int) -> str:
 
 # Box plots
 
-_WIDTH, _MARGIN, _ROW, _AXIS = 640.0, 14.0, 52.0, 40.0
+_WIDTH, _MARGIN, _ROW, _AXIS = 640.0, 14.0, 52.0, 46.0
 
 
 def boxes(about: str, rows: Sequence[tuple[int, str, Figures]], unit: str, units_per_ms: float) -> str:
@@ -56,7 +56,7 @@ def boxes(about: str, rows: Sequence[tuple[int, str, Figures]], unit: str, units
     medians = "; ".join(f"{name}: median {box['p50'] * units_per_ms:.3g} {unit}" for _, name, box in rows)
     drawn = [
         *_log_ticks(place, start, end, bottom, units_per_ms),
-        f'<text x="{_WIDTH - _MARGIN:g}" y="{bottom + 33:g}" text-anchor="end">{unit}, log scale</text>',
+        f'<text x="{_WIDTH - _MARGIN:g}" y="{bottom + 37:g}" text-anchor="end">{unit}, log scale</text>',
     ]
     for row, (number, name, box) in enumerate(rows):
         y = _ROW * row + 38

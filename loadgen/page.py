@@ -37,7 +37,7 @@ th { font-weight: 500; } tbody th { color: var(--ink); font-weight: 400; } .unse
 tr.part th { padding-top: 1rem; font-weight: 600; } td small { color: var(--soft); margin-left: .4em; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1rem; }
 .card { background: var(--card); border: 1px solid var(--faint); border-radius: 8px; padding: .8rem 1rem;
-  min-width: 0; }
+  min-width: 0; max-width: 36rem; }
 .card th:first-child { background: var(--card); }
 .answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(9.5rem, 100%), 1fr)); gap: 1rem;
   margin: 1rem 0; }
@@ -50,8 +50,8 @@ svg.series { width: 100%; height: auto; display: block; }
 .fault, .warm { fill: rgba(var(--fault), .14); } .warm { fill: var(--faint); opacity: .5; }
 .swatch { display: inline-block; width: 1.1em; height: .8em; vertical-align: -.05em; margin-right: .4em; }
 .flow td, .flow th { text-align: center; padding: .3rem .6rem; } .flow th:first-child { text-align: left; }
-@media (max-width: 40rem) { body { margin-top: 1.25rem; } svg.boxes text { font-size: 17px; }
-  svg.boxes .name { font-size: 18px; } th, td { padding: .3rem .5rem; } }
+@media (max-width: 40rem) { body { margin-top: 1.25rem; } svg.boxes text { font-size: 19px; }
+  svg.boxes .name { font-size: 21px; } tbody th { white-space: normal; min-width: 8rem; } th, td { padding: .3rem .5rem; } }
 """
 _REGIONS_MAX = 12
 _LISTED_MAX = 20
@@ -324,6 +324,8 @@ def _bands(scene: Scene) -> str:
 def _flows(document: Figures) -> str:
     if not any(run["flows"] for run in document["runs"]):
         return f"<h2>Who served whom</h2><p class=soft>{_UNSEEN.capitalize()}: no answer named a region.</p>"
+    if len(document["regions"]) == 1:
+        return ""
     cards = [
         f"<div class=card><h3>{escape(run['name'])}</h3>{_matrix(run, _busiest(document))}</div>"
         for run in document["runs"]

@@ -27,8 +27,9 @@ def write_results(folder: Path, document: Figures) -> None:
 def summary_table(title: str, rows: Iterable[tuple[str, Figures]]) -> Table:
     """One line for each run: its name, and the figures of all regions together."""
     table = Table(title=title, title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for number, heading in enumerate(_COLUMNS):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True, min_width=len(heading))
+    table.add_column(_COLUMNS[0], overflow="fold")
+    for heading in _COLUMNS[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, total in rows:
         table.add_row(*_cells(name, total))
     return table

@@ -39,8 +39,8 @@ LLAMA_31_8B_H100 = EngineConfig(
 )
 """Llama-3.1-8B-Instruct in bf16 on one NVIDIA H100 (80 GB, 3.35 TB/s): for prompts of ten thousand tokens.
 
-Base: 16.1 GB of weights at 3.35 TB/s = 4.8 ms. Sequence: 128 KiB a token, so that a context of 8,000 tokens takes 0.3 ms
-to read. Prefill: 16 GFLOP a token at half of 990 TFLOP/s = 0.032 ms. Cache: 0.92 × 80 GB, less 16.1 GB of weights and
+Base: 16.1 GB of weights at 3.35 TB/s = 4.8 ms. Sequence: 128 KiB a token, so a context of 8,000 tokens takes 0.3 ms to
+read. Prefill: 16 GFLOP a token at half of 990 TFLOP/s = 0.032 ms. Cache: 0.92 × 80 GB, less 16.1 GB of weights and
 3 GB of activations and graphs, leaves 54 GB: 416,000 tokens.
 """
 

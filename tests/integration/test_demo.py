@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.demo.main import EXIT_INTERRUPTED, compare_runs
+from loadgen.demo.main import compare_runs
 from loadgen.demo.scenario import DemoScenario
+from loadgen.interrupts import EXIT_INTERRUPTED
 from loadgen.workload import Spread, WorkloadConfig
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is left behind is looked up in /proc")

@@ -67,15 +67,16 @@ def imported_modules(tree: ast.AST) -> Iterator[str]:
 
 
 def called_names(tree: ast.AST) -> Iterator[str]:
-    """But for `hash` inside `__hash__`, which is what dictionaries ask for."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name="__hash__"):
-                node.body = []
-            case ast.Call(func=ast.Name(id=name)):
-                yield name
-            case _:
-                pass
+    """But for what `__hash__` calls, which dictionaries need and decisions never see."""
+    match tree:
+        case ast.FunctionDef(name="__hash__"):
+            return
+        case ast.Call(func=ast.Name(id=name)):
+            yield name
+        case _:
+            pass
+    for child in ast.iter_child_nodes(tree):
+        yield from called_names(child)
 
 
 @pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(ROOT)))
