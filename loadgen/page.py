@@ -33,7 +33,6 @@ caption { text-align: left; padding-bottom: .3rem; }
 th, td { text-align: right; padding: .3rem .8rem; border-bottom: 1px solid var(--faint); white-space: nowrap; }
 th:first-child { text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--paper); }
 th { font-weight: 500; } tbody th { color: var(--ink); font-weight: 400; } .unseen { color: var(--soft); }
-.text { text-align: left; }
 tr.part th { padding-top: 1rem; font-weight: 600; } td small { color: var(--soft); margin-left: .4em; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1rem; }
 .card { background: var(--card); border: 1px solid var(--faint); border-radius: 8px; padding: .8rem 1rem;
@@ -51,9 +50,12 @@ svg.series { width: 100%; height: auto; display: block; }
 .swatch { display: inline-block; width: 1.1em; height: .8em; vertical-align: -.05em; margin-right: .4em; }
 .flow td, .flow th { text-align: center; padding: .3rem .6rem; } .flow th:first-child { text-align: left; }
 @media (max-width: 40rem) { body { margin-top: 1.25rem; } svg.boxes text { font-size: 19px; }
-  svg.boxes .name { font-size: 21px; } tbody th { white-space: normal; min-width: 8rem; } th, td { padding: .3rem .5rem; } }
+  svg.boxes .name { font-size: 21px; } th, td { padding: .3rem .5rem; }
+  tbody th { white-space: normal; min-width: 8rem; } }
 """
 _REGIONS_MAX = 12
+"""Drawn."""
+_REGIONS_LISTED_MAX = 100
 _LISTED_MAX = 20
 _UNSEEN = "not measured"
 _NOTHING = "–"
@@ -82,8 +84,13 @@ def page_of(document: Figures) -> str:
 
 def sweep_page(title: str, cells: Sequence[tuple[str, Figures]]) -> str:
     """A grid of runs as one table, each row named after its variant and run."""
-    rows = [(f"{name} {run['name']}", run["total"]) for name, document in cells for run in document["runs"]]
-    table = _table("Every variant and run", ["variant and run"], [((name,), total) for name, total in rows])
+    rows = [
+        (f"{name} {run['name']}", _cells(run["total"], _OF_A_VARIANT))
+        for name, document in cells
+        for run in document["runs"]
+    ]
+    heads = ["variant and run", *(title for title, _, _ in _OF_A_VARIANT)]
+    table = _grid("", heads, rows, label="Every variant and run")
     return _whole(title, f"<h1>{escape(title)}</h1><h2>Figures</h2>{table}{_WORDS}")
 
 
@@ -444,19 +451,21 @@ _LATENCIES = ("ttft_ms", "duration_ms", "tpot_ms")
 
 def _overview(runs: Sequence[Figures]) -> str:
     """A row for each figure, a column for each run; beside those that make a ratio, that ratio to the first run."""
-    rows = []
-    for part, columns in _PARTS:
-        rows.append(f'<tr class=part><th scope=rowgroup colspan="{len(runs) + 1}">{part}</th></tr>')
-        for column in columns:
-            cells = "".join(_compared(run, runs[0], column, has_ratio=columns is _SPEED) for run in runs)
-            rows.append(f"<tr><th scope=row>{column[0]}</th>{cells}</tr>")
-    head = "".join(f"<th scope=col>{escape(run['name'])}</th>" for run in runs)
-    about = "All regions together" + (f"; × is beside {runs[0]['name']}" if len(runs) > 1 else "")
-    return _scrolled(
-        about,
-        f"<caption>{escape(about)}</caption><thead><tr><th scope=col>figure</th>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody>",
+    body = "".join(
+        _part(part, 1 + len(runs))
+        + "".join(
+            _row(column[0], [_compared(run, runs[0], column, has_ratio=columns is _SPEED) for run in runs])
+            for column in columns
+        )
+        for part, columns in _PARTS
     )
+    about = "All regions together" + (f"; × is beside {runs[0]['name']}" if len(runs) > 1 else "")
+    heads = ["figure", *(run["name"] for run in runs)]
+    return _scrolled(about, f"<caption>{escape(about)}</caption>{_head(heads)}<tbody>{body}</tbody>")
+
+
+def _part(title: str, columns: int) -> str:
+    return f'<tr class=part><th scope=rowgroup colspan="{columns}">{escape(title)}</th></tr>'
 
 
 def _compared(run: Figures, first: Figures, column: _Column, *, has_ratio: bool) -> str:
@@ -467,6 +476,13 @@ def _compared(run: Figures, first: Figures, column: _Column, *, has_ratio: bool)
     return f"<td>{shown(value)}<small>× {value / base:.2f}</small></td>"
 
 
+def _cells(total: Figures, columns: Sequence[_Column]) -> list[str]:
+    return [
+        _cell(value_of(total), shown, is_unseen=(title, value_of, shown) not in _SPEED)
+        for title, value_of, shown in columns
+    ]
+
+
 def _cell(value: float | None, shown: Callable[[float], str], *, is_unseen: bool = False) -> str:
     """What has no value was not measured, or there was nothing to measure."""
     if value is None:
@@ -475,30 +491,21 @@ def _cell(value: float | None, shown: Callable[[float], str], *, is_unseen: bool
 
 
 def _by_region(document: Figures) -> str:
-    runs = document["runs"]
-    rows = [((region, run["name"]), run["regions"][region]) for region in document["regions"] for run in runs]
-    return (
-        f"<h2>By region</h2><p class=soft>Of the clients who ask there; prefix hits are of the engines that stand"
-        f" there.</p>{_table('By region and run', ['region', 'run'], rows[:400], _OF_A_REGION)}"
+    """A part for each region, in it a row for each run."""
+    regions = document["regions"][:_REGIONS_LISTED_MAX]
+    body = "".join(
+        _part(region, 1 + len(_OF_A_REGION))
+        + "".join(_row(run["name"], _cells(run["regions"][region], _OF_A_REGION)) for run in document["runs"])
+        for region in regions
     )
-
-
-def _table(
-    label: str,
-    heads: Sequence[str],
-    rows: Sequence[tuple[Sequence[str], Figures]],
-    columns: Sequence[_Column] = _OF_A_VARIANT,
-) -> str:
-    """A row for each total, a column for each figure."""
-    shown = [
-        (
-            names[0],
-            [f"<td class=text>{escape(name)}</td>" for name in names[1:]]
-            + [_cell(value_of(total), words) for _, value_of, words in columns],
-        )
-        for names, total in rows
-    ]
-    return _grid("", [*heads, *(title for title, _, _ in columns)], shown, label=label)
+    more = len(document["regions"]) - len(regions)
+    heads = ["run", *(title for title, _, _ in _OF_A_REGION)]
+    table = _scrolled("By region and run", f"{_head(heads)}<tbody>{body}</tbody>")
+    return (
+        "<h2>By region</h2><p class=soft>Of the clients who ask there; prefix hits are of the engines that stand"
+        f" there.{f' {more} more regions are in results.json.' if more else ''}</p>"
+        f"{table}"
+    )
 
 
 def _reasons(runs: Sequence[Figures]) -> str:
@@ -534,7 +541,7 @@ def _attempts(run: Figures) -> dict[str, int]:
 
 
 def _share_cell(count: int, total: int) -> str:
-    return f"<td>{count:,}<small>{count / total if total else 0:.1%}</small></td>"
+    return f"<td>{count:,}<small>{count / total:.1%}</small></td>" if count and total else f"<td>{count}</td>"
 
 
 def _failures(runs: Sequence[Figures]) -> str:
@@ -555,9 +562,16 @@ def _grid(
 ) -> str:
     """A table from names and finished cells."""
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
-    head = "".join(f"<th scope=col>{escape(each)}</th>" for each in heads)
-    body = "".join(f"<tr><th scope=row>{escape(name)}</th>{''.join(cells)}</tr>" for name, cells in rows)
-    return _scrolled(label or caption, f"{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", kind)
+    body = "".join(_row(name, cells) for name, cells in rows)
+    return _scrolled(label or caption, f"{above}{_head(heads)}<tbody>{body}</tbody>", kind)
+
+
+def _head(titles: Sequence[str]) -> str:
+    return f"<thead><tr>{''.join(f'<th scope=col>{escape(title)}</th>' for title in titles)}</tr></thead>"
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"<tr><th scope=row>{escape(name)}</th>{''.join(cells)}</tr>"
 
 
 def _scrolled(label: str, inside: str, kind: str = "") -> str:
@@ -570,14 +584,14 @@ def _scrolled(label: str, inside: str, kind: str = "") -> str:
 
 _WORDS = (
     "<h2>What the words mean</h2><ul class=soft>"
-    "<li>Figures count requests asked after the warm-up; rates count what was completed, and tokens that came, while"
-    " load was sent. Nothing that failed is in a latency.</li>"
-    "<li><b>TTFT</b>: from asking to the first token, as the client sees it, with every queue and every way."
-    " <b>TPOT</b>: between the first token and the last, for each token after the first. Percentiles are nearest"
-    " ranks: values that were measured.</li>"
+    "<li>Figures count requests asked after the warm-up. Rates count answers that were completed, and tokens that came,"
+    " while load was sent.</li>"
+    "<li><b>TTFT</b>: from asking to the first token as the client sees it, every queue and every way included, of all"
+    " who got one. <b>Last token</b> and <b>TPOT</b> (between the first token and the last, for each token after the"
+    " first) are of completed requests. Who got nothing is in no latency, but among the failed or unfinished."
+    " Percentiles are nearest ranks: values that were measured.</li>"
     "<li><b>Prefix hits</b>: prompt tokens found in the engines' caches, of those looked up there, as engines count."
-    " <b>Cached prompt tokens</b>: the same as answers tell their clients, for completed requests and those broken"
-    " off.</li>"
+    " <b>Cached prompt tokens</b>: the same, of the answers that tell their clients.</li>"
     "<li><b>Busiest / idlest, p90 − p10</b>: requests at each engine, running or waiting, at every sampled moment."
     " Busiest / idlest divides the mean of the highest by the mean of the lowest; it has no value where one engine"
     " always idles.</li>"

@@ -15,7 +15,7 @@ from rich.table import Table
 from loadgen.figures import Figures
 from loadgen.page import page_of
 
-_COLUMNS = ("run", "req/s", "tok/s", "TTFT p50", "p90", "end p50", "hits", "away", "failed", "open")
+_COLUMNS = ("run", "req/s", "tok/s", "TTFT\np50", "TTFT\np90", "end\np50", "hits", "away", "failed", "open")
 
 
 def write_results(folder: Path, document: Figures) -> None:

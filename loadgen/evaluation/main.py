@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gateway.config import ConfigError
 from loadgen.evaluation.cache import CellCache, code_version
@@ -24,6 +24,10 @@ from loadgen.figures import Figures
 
 _FOLDER = Path("docs/results")
 _CACHE = Path("build/results")
+_SPEED_OVER_S = 600.0
+"""Cells are very unequal: only over many of them is there a speed to tell."""
+_LINES = 40
+"""In a log, over a whole run."""
 
 
 @click.group()
@@ -35,46 +39,64 @@ def results() -> None:
 @click.option(
     "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
 )
-@click.option("--full", is_flag=True, help="Ten seeds instead of three; takes hours.")
+@click.option("--full", is_flag=True, help="Ten seeds throughout; takes hours.")
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER, show_default=True)
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default=_CACHE,
               show_default=True, help="Where finished cells are kept.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
-@click.option("--only", multiple=True, metavar="EXPERIMENT", help="Play these alone, and write no page; repeatable.")
+@click.option("--only", multiple=True, metavar="EXPERIMENT", help="Play these alone; the page has no more than they give. Repeatable.")
 def skywalker(
     *, traces: Path | None, full: bool, out: Path, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
 ) -> None:
     """Everything of SkyWalker's evaluation, in OUT/skywalker.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
+
+    Exit codes: 0 every cell was played, 1 some could not be; the page names them.
     """
     plan = evaluation(find_traces(traces), full=full)
     chosen = [each for each in plan.experiments if not only or each.name.startswith(only)]
-    if not chosen:
-        raise click.UsageError(f"no such experiment; there are: {', '.join(each.name for each in plan.experiments)}")
+    if unknown := [name for name in only if not any(each.name.startswith(name) for each in plan.experiments)]:
+        names = ", ".join(each.name for each in plan.experiments)
+        raise click.UsageError(f"no such experiment: {', '.join(unknown)}; there are: {names}")
     cache = CellCache(cache_folder, code_version())
     try:
         found = _played(all_cells(chosen), cache, jobs or os.cpu_count() or 1)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
-    if only:
-        return
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in page_of(plan, found, _others(out)).items():
+    for name, text in page_of(plan, found, _others(out), [each.name for each in chosen]).items():
         (out / name).write_text(text, encoding="utf-8")
     click.echo(f"{out / 'skywalker.md'}")
+    if found.failures:
+        raise click.ClickException(f"{len(found.failures)} cells could not be played; the page names them")
 
 
 def _played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("cells", total=None)
-        return play_all(
-            cells,
-            cache,
-            processes=processes,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_SPEED_OVER_S) as progress:
+        return play_all(cells, cache, processes=processes, on_progress=_Told(progress))
+
+
+class _Told:
+    """How far it is and how long it will take: a bar on a terminal, and lines in a log."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+        self._line_at = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._task is None:
+            # What was remembered is there from the start: it tells nothing of how fast the rest will be.
+            self._task = self._progress.add_task("cells", total=total, completed=done)
+        self._progress.update(self._task, completed=done)
+        if not self._progress.console.is_terminal and done >= self._line_at:
+            self._line_at = done + max(1, total // _LINES)
+            left_s = self._progress.tasks[self._task].time_remaining
+            left = "" if left_s is None else f", about {left_s / 60:.1f} min left"
+            self._progress.console.print(f"{done} of {total} cells{left}")
 
 
 def _others(folder: Path) -> dict[str, Figures]:

@@ -38,13 +38,18 @@ def inverse(middle: Middle) -> Middle:
 
 
 def measured(runs: Sequence[Figures], measure: Measure) -> Middle | None:
-    return middle_of([measure(run) for run in runs])
+    return middle_of([_value(run, measure) for run in runs])
 
 
 def ratio(runs: Sequence[Figures], base: Sequence[Figures], measure: Measure) -> Middle | None:
     """Of each seed's run to the base's run with the same seed: what both were asked is the same."""
-    pairs = [(measure(run), measure(other)) for run, other in zip(runs, base, strict=True)]
+    pairs = [(_value(run, measure), _value(other, measure)) for run, other in zip(runs, base, strict=True)]
     return middle_of([one / other if one is not None and other else None for one, other in pairs])
+
+
+def _value(run: Figures, measure: Measure) -> float | None:
+    """None where the run was not played."""
+    return measure(run) if run else None
 
 
 def total(key: str) -> Measure:
@@ -84,8 +89,8 @@ _BOX = ("p10", "p25", "p50", "p75", "p90", "mean")
 
 
 def middle_box(runs: Sequence[Figures], kind: str) -> dict[str, float] | None:
-    """Each part of a box plot, in milliseconds, at its median; None where a seed has none."""
-    boxes = [run["total"][kind] for run in runs]
-    if not all(boxes):
+    """Each part of a box plot, in milliseconds, at its median; None where a seed has none, or no seed was played."""
+    boxes = [run["total"][kind] for run in runs if run]
+    if not boxes or not all(boxes):
         return None
     return {name: median(box[name] for box in boxes) for name in _BOX}

@@ -6,7 +6,8 @@ What it gives does not depend on how many, nor on where it was stopped before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, Experiment
@@ -27,14 +28,31 @@ def play(cell: Cell) -> Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A cell that gave no figures, and what was said instead."""
+
+    reason: str
+
+
+def attempted(work: Callable[[Cell], Figures], cell: Cell) -> Figures | Failure:
+    """One cell that cannot be played must not take all the others with it."""
+    try:
+        return work(cell)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+        return Failure(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """What came of all cells, by where they stand in their experiments."""
 
     figures: Mapping[tuple[str, str, str, int], Figures]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """By the cell's title, why it has no figures."""
 
     def of(self, experiment: Experiment, point: str, run: str) -> list[Figures]:
-        """One for each seed, in their order."""
-        return [self.figures[experiment.name, point, run, seed] for seed in experiment.seeds]
+        """One for each seed, in their order; an empty one where a cell gave none."""
+        return [self.figures.get((experiment.name, point, run, seed), {}) for seed in experiment.seeds]
 
 
 def play_all(
@@ -45,23 +63,30 @@ def play_all(
     on_progress: Callable[[int, int], None] = lambda _done, _all: None,
     work: Callable[[Cell], Figures] = play,
 ) -> Results:
-    """`on_progress` is told how many of how many cells are done; equal cells of two experiments are played once."""
+    """`on_progress` is told how many of how many cells are done; equal cells of two experiments are played once, and
+    what failed is tried again by the next run."""
     places: dict[str, list[Cell]] = {}
     for cell in cells:
         places.setdefault(cache.key_of(cell), []).append(cell)
     keys = {id(alike[0]): key for key, alike in places.items()}
     known = {key: found for key in places if (found := cache.find(key)) is not None}
     missing = [alike[0] for key, alike in places.items() if key not in known]
+    failed: dict[str, str] = {}
     on_progress(len(known), len(places))
-    for cell, figures in all_done(work, missing, processes=processes):
+    for cell, figures in all_done(partial(attempted, work), missing, processes=processes):
         key = keys[id(cell)]
-        cache.keep(key, figures)
-        known[key] = figures
-        on_progress(len(known), len(places))
+        if isinstance(figures, Failure):
+            failed[key] = figures.reason
+        else:
+            cache.keep(key, figures)
+            known[key] = figures
+        on_progress(len(known) + len(failed), len(places))
     return Results(
         {
             (cell.experiment, cell.point.name, cell.run_name, cell.seed): known[key]
             for key, alike in places.items()
             for cell in alike
-        }
+            if key in known
+        },
+        {cell.title: reason for key, reason in failed.items() for cell in places[key]},
     )

@@ -1,6 +1,6 @@
 """The paper's figures beside ours: which of ours stands for which, and why we fall short where we do.
 
-Reasons are given in figures of the same runs.
+Reasons are suspicions, told with figures of the same runs; no cause was tested by itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def claims(reader: Reader) -> Section:
 def _shortfalls(short: Sequence[Claim]) -> str:
     if not short:
         return ""
-    return "Where we fall short, by how much, and why:\n\n" + bullets(
+    return "Where we fall short, by how much, and what we suspect; no cause was tested by itself:\n\n" + bullets(
         [f"{claim.what}: {claim.verdict}. {claim.why}".rstrip() for claim in short]
     )
 
@@ -99,27 +99,35 @@ def _throughputs(reader: Reader) -> list[Claim]:
 def _why_throughput(reader: Reader, workloads: Sequence[str]) -> str:
     close = _worst(reader, workloads, _SINGLE, of.THROUGHPUT, 1.12, more_is_better=True)
     return (
-        f"Furthest off: {close}. Below half a match the paper's rule takes the least loaded replica; that costs hits"
-        " which blind baselines keep, and here blind pushing costs less than in the paper (see Fig. 9)."
+        f"Furthest off: {close}. We suspect that the paper's rule, which takes the least loaded replica below half a"
+        " match, costs hits which blind baselines keep, and that blind pushing costs less here than in the paper."
     )
 
 
 def _why_gke(reader: Reader, workloads: Sequence[str]) -> str:
-    spread = [median_of(reader.system(workload, GKE), of.BUSIEST) or 0 for workload in workloads]
-    hits = [median_of(reader.system(workload, GKE), of.HITS) or 0 for workload in workloads]
+    spread = _medians(reader, workloads, GKE, of.BUSIEST)
+    hits = _medians(reader, workloads, GKE, of.HITS)
+    if not spread or not hits:
+        return ""
     return (
-        f"Our stand-in keeps replicas even (busiest over mean {min(spread):.2f} to {max(spread):.2f}) and its hit rates"
-        f" are {min(hits):.1%} to {max(hits):.1%}. Of Google's gateway only what is published is known, not how the"
-        " paper had set it."
+        f"Our stand-in's busiest replica has {min(spread):.2f} to {max(spread):.2f} times the mean, its hit rates are"
+        f" {min(hits):.1%} to {max(hits):.1%}. We suspect that it is better set than the paper's: of Google's gateway"
+        " only what is published is known, and its capacity here is our choice."
     )
+
+
+def _medians(reader: Reader, workloads: Sequence[str], system: str, measure: Measure) -> list[float]:
+    """Of the workloads that were played."""
+    found = [median_of(reader.system(workload, system), measure) for workload in workloads]
+    return [each for each in found if each is not None]
 
 
 def _why_ch(reader: Reader, workloads: Sequence[str]) -> str:
     found = reader.all_compared(workloads, SKYWALKER, (SKYWALKER_CH,), of.THROUGHPUT)
     ahead = [workload for (workload, _), each in found.items() if each.median < 1]
     return (
-        f"SkyWalker-CH is ahead on {listed(ahead) or 'none'}: it keeps a user's whole history at one place, however"
-        " small a share of the prompt that is."
+        f"SkyWalker-CH is ahead on {listed(ahead) or 'none'}; we suspect because it keeps a user's whole history at"
+        " one place, however small a share of the prompt that is."
     )
 
 
@@ -142,10 +150,12 @@ def _latencies(reader: Reader) -> list[Claim]:
 
     def why(measure: Measure, limit: float) -> str:
         worst = _worst(reader, workloads, BASELINES, measure, limit, more_is_better=False)
-        waits = [median_of(reader.system(workload, SKYWALKER), measure) or 0 for workload in workloads]
+        waits = _medians(reader, workloads, SKYWALKER, measure)
+        if not waits:
+            return ""
         return (
-            f"Furthest off: {worst}. Ours is {min(waits):.2f} to {max(waits):.2f} s, of which a prefill's iteration"
-            " takes at least 0.1 s on this engine: where little waits in queues there is not more to be had."
+            f"Furthest off: {worst}. Ours is {min(waits):.2f} to {max(waits):.2f} s. We suspect that little more is to"
+            " be had where little waits in queues: a prefill's iteration alone takes at least 0.1 s on this engine."
         )
 
     answers = [inverse(each) for each in shares(of.ANSWER_P50)]
@@ -157,7 +167,7 @@ def _latencies(reader: Reader) -> list[Claim]:
         Claim("P90 of TTFT, of the baselines'", 0.1008, 0.2338, shares(of.TTFT_P90),
               more_is_better=False, is_share=True, why=why(of.TTFT_P90, 0.2338)),
         Claim("P50 end to end, the baselines' over SkyWalker's", 1.05, 2.14, answers,
-              why="Decoding takes most of an answer's time, and everybody decodes alike."),
+              why="We suspect that decoding, which is alike for all, takes most of an answer's time."),
     ]  # fmt: skip
 
 
@@ -236,8 +246,9 @@ def _why_pushing(reader: Reader) -> str:
             f" {percent(measured(blind, of.HITS))}"
         )
     return (
-        f"It hangs on how soon the router evens out loads: {listed(parts)} (paper 68.9 %). The engines behind it"
-        " preempt and take up again where SGLang's hold requests back for outputs that may come."
+        f"{listed(parts)[0].upper()}{listed(parts)[1:]} (paper 68.9 %). We suspect that it hangs on how soon the router"
+        " evens out loads, and on engines that preempt and take up again where SGLang's hold requests back for outputs"
+        " that may come."
     )
 
 
@@ -245,7 +256,8 @@ def _skewed(reader: Reader) -> Claim:
     gains = {count: skewed_gain(reader, count) for count in (6, 9, 12)}
     shown = listed([f"{times(gain)} at {count}" for count, gain in gains.items()])
     why = (
-        f"{shown[0].upper()}{shown[1:]} replicas: a mesh gains while one region has too few and another some to spare."
+        f"{shown[0].upper()}{shown[1:]} replicas. We suspect that a mesh gains only while one region has too few and"
+        " another some to spare."
     )
     return Claim(
         "mesh over region-local, skewed, throughput", 1.07, 1.18, [each for each in gains.values() if each], why=why

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from statistics import geometric_mean
 
+from gateway.core.config import CoreConfig
 from loadgen.evaluation import numbers as of
-from loadgen.evaluation.markdown import table, times
-from loadgen.evaluation.numbers import ratio
-from loadgen.evaluation.skywalker.plan import AXES, SKYWALKER, Axis
+from loadgen.evaluation.markdown import NOTHING, listed, table, times
+from loadgen.evaluation.numbers import Measure, ratio
+from loadgen.evaluation.skywalker.plan import AXES, SKYWALKER, WORTH, Axis
 from loadgen.evaluation.skywalker.reader import Reader, Section
+
+_SAME = 0.01
+"""What is nearer than this is the same."""
+_DEFAULTS = CoreConfig()
 
 
 def sensitivity(reader: Reader) -> Section:
@@ -19,6 +24,62 @@ def sensitivity(reader: Reader) -> Section:
     for axis in AXES:
         parts += [f"### {axis.name[0].upper()}{axis.name[1:]}\n", _table(reader, axis), _choice(reader, axis)]
     return Section("\n".join(parts))
+
+
+def defaults(reader: Reader) -> Section:
+    """Which default stands in the code for each setting, and whether these runs are for it."""
+    rows = [_default(reader, axis) for axis in AXES if axis.default is not None]
+    text = "\n".join(
+        [
+            "## Defaults chosen\n",
+            f"What a region file has if it says nothing, beside the best of what was tried above: the geometric mean of"
+            f" throughput, and of mean TTFT, over {listed(_workloads(reader, AXES[0]))}. These runs are for a default"
+            f" when no other value has {_SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
+            table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",
+                   "default's mean TTFT, of the least", "these runs"), rows),
+            f"`placement.explore_rule` is `{_DEFAULTS.placement.explore_rule}`, the paper's rule. {_rule(reader)}\n",
+        ]
+    )  # fmt: skip
+    return Section(text)
+
+
+def _default(reader: Reader, axis: Axis) -> tuple[str, ...]:
+    assert axis.default is not None
+    name = f"{axis.name}, `{axis.key}`"
+    scores, waits = _scores(reader, axis, of.THROUGHPUT), _scores(reader, axis, of.TTFT_MEAN)
+    if axis.default not in scores or axis.default not in waits:
+        return name, axis.default, *[NOTHING] * 4, "not played"
+    best = max(scores, key=scores.__getitem__)
+    share, span = scores[axis.default] / scores[best], max(scores.values()) - min(scores.values())
+    if share < 1 - _SAME:
+        verdict = f"are for {best}"
+    else:
+        verdict = "are for it" if span > _SAME else "do not tell"
+    wait = waits[axis.default] / min(waits.values())
+    return name, axis.default, best, f"× {share:.3f}", f"{span:.1%}", f"× {wait:.2f}", verdict
+
+
+def _rule(reader: Reader) -> str:
+    """What the other rule gives wherever it was played."""
+    plan = reader.plan
+    found = [
+        ratio(
+            reader.of(plan.improvement, point.name, WORTH), reader.of(plan.improvement, point.name, SKYWALKER),
+            of.THROUGHPUT,
+        )
+        for point in plan.improvement.points
+    ]  # fmt: skip
+    gains = [each.median for each in found if each]
+    if not gains:
+        return f"What `{WORTH}` would give instead was not played."
+    better, worse = sum(gain > 1 + _SAME for gain in gains), sum(gain < 1 - _SAME for gain in gains)
+    verdict = "for" if worse == 0 and geometric_mean(gains) > 1 + _SAME else "not enough for"
+    return (
+        f"`{WORTH}` instead gives × {geometric_mean(gains):.3f} in throughput over {len(gains)} workloads"
+        f" ({min(gains):.3f} to {max(gains):.3f}), better on {better} and worse on {worse}: these runs are {verdict} a"
+        " change, and the values of `explore_load` come from trials on three of them, so that they are no proof by"
+        " themselves."
+    )
 
 
 def _workloads(reader: Reader, axis: Axis) -> list[str]:
@@ -41,25 +102,29 @@ def _table(reader: Reader, axis: Axis) -> str:
 
 def _choice(reader: Reader, axis: Axis) -> str:
     """The best over all workloads, and what we keep."""
-    scores = {value: _score(reader, axis, value) for value, _, _ in axis.values}
+    scores = _scores(reader, axis, of.THROUGHPUT)
+    if not scores:
+        return "Not played.\n"
     best = max(scores, key=scores.__getitem__)
     spread = max(scores.values()) - min(scores.values())
     said = (
         f"Best throughput over these workloads: {best} (× {scores[best]:.3f}); the whole axis spans {spread:.1%}."
         f" Paper: {axis.paper}."
     )
-    if axis.default is not None:
+    if axis.default is not None and axis.default in scores:
         said += f" Our default is {axis.default}, {scores[axis.default] / scores[best] - 1:+.1%} from the best."
     return f"{said} {axis.chosen}".rstrip() + "\n"
 
 
-def _score(reader: Reader, axis: Axis, value: str) -> float:
+def _scores(reader: Reader, axis: Axis, measure: Measure) -> dict[str, float]:
+    """By value, its ratio to the base over all workloads; a value that was not played on all of them has none."""
+    found = {value: _ratios(reader, axis, value, measure) for value, _, _ in axis.values}
+    return {value: geometric_mean(ratios) for value, ratios in found.items() if ratios}
+
+
+def _ratios(reader: Reader, axis: Axis, value: str, measure: Measure) -> list[float]:
     found = [
-        ratio(
-            reader.axis(axis, value, workload, SKYWALKER),
-            reader.axis(axis, axis.base, workload, SKYWALKER),
-            of.THROUGHPUT,
-        )
+        ratio(reader.axis(axis, value, workload, SKYWALKER), reader.axis(axis, axis.base, workload, SKYWALKER), measure)
         for workload in _workloads(reader, axis)
     ]
-    return geometric_mean([each.median for each in found if each])
+    return [each.median for each in found if each] if all(found) else []

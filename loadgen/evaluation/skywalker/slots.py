@@ -34,10 +34,10 @@ def agreement(others: Mapping[str, Figures]) -> Section:
 
 
 def scale(others: Mapping[str, Figures]) -> Section:
-    """`{"text": [sentences], "head": [columns], "rows": [[cells]]}`."""
+    """What `nightside bench scale` wrote."""
     found = others.get("scale")
     if found is None:
-        return _missing("Speed and scale", "scale", "")
+        return _missing("Speed and scale", "scale", "nightside bench scale -o docs/results/scale.json")
     parts = ["## Speed and scale\n", bullets(found.get("text", ()))]
     if found.get("rows"):
         parts.append(table(found["head"], found["rows"]))
@@ -46,7 +46,7 @@ def scale(others: Mapping[str, Figures]) -> Section:
 
 def _missing(title: str, name: str, command: str) -> Section:
     hint = f"; `{command}` writes it" if command else ""
-    return Section(f"## {title}\n\nNot measured: there is no `{name}.json` beside this page{hint}.\n")
+    return Section(f"## {title}\n\nNot measured here: there is no `{name}.json` beside this page{hint}.\n")
 
 
 def _shown(value: float | None) -> str:

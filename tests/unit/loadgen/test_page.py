@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -79,6 +80,26 @@ def test_names_are_escaped(measured: Figures) -> None:
     assert "a &amp; b" in page
 
 
+def test_nothing_that_a_document_holds_becomes_markup(measured: Figures) -> None:
+    """Every name that may come from a file or from the wire, all at once."""
+    nasty = '"><script>x</script>'
+    document = deepcopy(measured) | {"scenario": nasty, "about": nasty, "regions": [nasty, "eu"], "digest": nasty}
+    document["faults"] = [{"fault": nasty, "from_s": 1, "to_s": 2}]
+    for run in document["runs"]:
+        run["name"] += nasty
+        run["regions"][nasty] = run["regions"].pop("us")
+        run["series"][nasty] = run["series"].pop("us")
+        run["flows"] = [{"client_region": nasty, "engine_region": nasty, "requests": 3}]
+        run["placements"] = [{"from": nasty, "to": "eu", "reason": nasty, "attempts": 3}]
+        run["refusals"] = {nasty: 1}
+        run["total"]["failures"] = {nasty: 1}
+    page = page_of(document)
+    balanced(page)
+    assert "<script" not in page
+    assert '"><' not in page.replace('"></svg>', "").replace('"/><', "") or nasty not in page
+    assert "<script" not in sweep_page(nasty, [(nasty, document)])
+
+
 def test_the_figures_are_those_that_were_measured(measured: Figures) -> None:
     page = page_of(measured)
     assert measured["digest"] in page
@@ -94,6 +115,53 @@ def test_a_run_in_which_nothing_was_answered_can_be_shown(measured: Figures) -> 
     page = page_of(measured | {"runs": runs})
     balanced(page)
     assert "Nothing was answered." in page
+
+
+def test_what_was_run_and_which_run_did_best_come_before_plots_and_tables(measured: Figures) -> None:
+    page = page_of(measured)
+    places = [
+        page.index(words) for words in ("<h1>", "2 replicas in 2 regions", "In short", "<svg class=boxes", "By region")
+    ]
+    assert places == sorted(places)
+    best = max(measured["runs"], key=lambda run: run["total"]["tokens_per_s"])
+    assert f"{best['total']['tokens_per_s']:,.0f}\u00a0/s" in page[places[2] : places[3]]
+
+
+def test_plots_tell_what_they_show_and_tables_have_heads(measured: Figures) -> None:
+    page = page_of(measured)
+    plots = re.findall(r"<svg class=(?:boxes|series)[^>]*>", page)
+    assert plots
+    assert all('role="img" aria-label="' in plot for plot in plots)
+    tables = page.count("<table")
+    assert page.count("<thead>") == page.count("tabindex=0 aria-label=") == tables
+    assert "<td></td>" not in page
+    assert '<html lang="en">' in page
+
+
+def test_forwards_are_told_by_their_reason_and_share(measured: Figures) -> None:
+    document = deepcopy(measured)
+    document["runs"] = document["runs"][:1]
+    document["runs"][0]["placements"] = [
+        {"from": "us", "to": "us", "reason": "local_prefix", "attempts": 6},
+        {"from": "us", "to": "eu", "reason": "remote_prefix", "attempts": 3},
+        {"from": "us", "to": "eu", "reason": "remote_nearest", "attempts": 1},
+    ]
+    page = page_of(document)
+    for words in ("forwarded, all</th><td>4<small>40.0%", "remote_prefix</th><td>3<small>30.0%"):
+        assert words in page
+
+
+def test_a_long_run_of_many_regions_is_a_small_page(measured: Figures) -> None:
+    """A day by the second in 40 regions and 8 runs would be some hundred megabytes."""
+    document = deepcopy(measured)
+    names = [f"region-{number}" for number in range(40)]
+    day = {key: list(range(86_400)) for key in document["runs"][0]["series"]["us"]}
+    run = document["runs"][0]
+    run["series"], run["regions"] = dict.fromkeys(names, day), dict.fromkeys(names, run["regions"]["us"])
+    document |= {"regions": names, "runs": [run | {"name": f"run {number}"} for number in range(8)]}
+    page = page_of(document)
+    assert len(page) < 4_000_000
+    assert "28 more are not drawn" in page
 
 
 def test_a_sweep_is_one_table(measured: Figures) -> None:

@@ -61,6 +61,10 @@ def test_its_shape_is_that_of_a_simulated_run() -> None:
     assert "Without a first token yet" in page
     assert "digest" not in page
     assert "Waiting at the gateways" not in page
+    assert "measured on live endpoints" in page
+    for figure in ("prefix hits, in engines", "busiest engine / mean", "replicas needed, regions apart"):
+        assert f"{figure}</th><td class=unseen>not measured</td>" in page
+    assert "Not measured: only gateways know." in page
 
 
 def test_failures_lag_and_the_machine_are_told() -> None:
