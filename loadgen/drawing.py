@@ -193,8 +193,10 @@ def _band(kind: str, span: Span, across: Callable[[float], float]) -> str:
 
 
 def ticks_to(top: float) -> list[float]:
-    """From zero, in round steps, to the first that holds `top`: two to five of them."""
-    step = 10.0 ** math.floor(math.log10(top)) if top > 0 else 1.0
+    """From zero, in round steps, to the first that holds `top`: at most six of them."""
+    if top <= 0:
+        return [0.0, 1.0]
+    step = 10.0 ** math.floor(math.log10(top))
     step = next(step * part for part in (0.2, 0.25, 0.5, 1, 2) if top <= 4 * step * part * (1 + 1e-9) or part == 2)
     count = max(1, math.ceil(top / step - 1e-9))
     return [round(number * step, 10) for number in range(count + 1)]

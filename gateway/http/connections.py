@@ -6,6 +6,7 @@ What it answers by itself looks like any other error of ours, and nothing a clie
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, cast
@@ -26,6 +27,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SHORTCUTS = web.AppKey("shortcuts", Mapping[str, Handler])
 """By path, who answers a POST to it without the app's router and middlewares in between."""
 
+_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+"""Linux has it."""
 _GOODBYE_S = 1.0
 """A client that is turned away may take this long to read why."""
 _GOODBYES_MAX = 256
@@ -93,6 +96,10 @@ class _Connection(web.RequestHandler):
         self._on_fault = server.on_fault
         self._headers_bytes = 0
         self._headers_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        _give_up_unread(transport, self._settings.stall_s)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -196,6 +203,14 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
         return answer
 
     return handle
+
+
+def _give_up_unread(transport: asyncio.BaseTransport, stall_s: float) -> None:
+    """Let the system cut a connection whose other end takes nothing for so long, or has silently gone, whoever of us
+    waits for it."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and _USER_TIMEOUT is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, round(stall_s * 1000))
 
 
 def tell_loop(error: BaseException) -> None:

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from gateway.config import ConfigError
 from loadgen.evaluation.cache import CellCache, code_version
@@ -44,7 +52,12 @@ def results() -> None:
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default=_CACHE,
               show_default=True, help="Where finished cells are kept.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
-@click.option("--only", multiple=True, metavar="EXPERIMENT", help="Play these alone; the page has no more than they give. Repeatable.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="EXPERIMENT",
+    help="Play these alone; the page has no more than they give. Repeatable.",
+)
 def skywalker(
     *, traces: Path | None, full: bool, out: Path, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
 ) -> None:

@@ -35,9 +35,7 @@ def skewed_gain(reader: Reader, replicas: int, run: str = SKYWALKER) -> Middle |
 
 
 def skewed(reader: Reader) -> Section:
-    curves = [
-        Line(name, points) for name in (SKYWALKER, WORTH, REGION_LOCAL) if (points := _throughputs(reader, name))
-    ]
+    curves = [Line(name, points) for name in (SKYWALKER, WORTH, REGION_LOCAL) if (points := _throughputs(reader, name))]
     about = "Throughput of mesh and region-local by replicas"
     plot = lines("Throughput by replicas, skewed load", curves, "replicas", "requests a second", about)
     text = "\n".join(
@@ -103,8 +101,8 @@ def day(reader: Reader) -> Section:
             "One curve (lowest at 4 h, highest at 16 h), shifted by −5, 0 and +9 hours, a day in 16 minutes. Nobody"
             " measured these curves: they are one shape, shifted. SLO: nine in ten first tokens of each region's day"
             " within so long, at the median of the seeds. What the SLO is measured by was changed once after results"
-            " were seen; all levels that were tried since are shown. The paper counts requests at the peak, names no SLO, and"
-            f" saves {_PAPER_OF_DAY:.1%} of the cost over five regions of WildChat, whose peaks are less alike.\n",
+            " were seen; all levels that were tried since are shown. The paper counts requests at the peak, names no"
+            f" SLO, and saves {_PAPER_OF_DAY:.1%} of the cost over five regions of WildChat, whose peaks are less alike.\n",
             table(("SLO", "pooled", "each region for its own peak", "saved"), _savings(pooled, apart)),
             table(("replicas, pooled", *_P90_HEAD), [(str(count), *_row(runs)) for count, runs in pooled.items()]),
             table(

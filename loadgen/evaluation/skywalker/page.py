@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from loadgen.evaluation.markdown import listed
+from loadgen.evaluation.markdown import bullets, listed
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.beyond import beyond
 from loadgen.evaluation.skywalker.comparison import comparison
 from loadgen.evaluation.skywalker.fleets import day, skewed
 from loadgen.evaluation.skywalker.paper_claims import claims
-from loadgen.evaluation.skywalker.plan import GKE, SGLANG, SGLANG_04, Evaluation
+from loadgen.evaluation.skywalker.plan import GKE, SGLANG, SGLANG_04, WORTH, Evaluation
 from loadgen.evaluation.skywalker.pushing import pushing
-from loadgen.evaluation.skywalker.reader import Reader
-from loadgen.evaluation.skywalker.sensitivity import sensitivity
+from loadgen.evaluation.skywalker.reader import Reader, Section
+from loadgen.evaluation.skywalker.sensitivity import defaults, sensitivity
 from loadgen.evaluation.skywalker.slots import agreement, scale
 from loadgen.figures import Figures
 
-_SECTIONS = (claims, comparison, pushing, skewed, day, sensitivity, beyond)
+_DAY = ("day, pooled", "day, alone")
+_TRIED = ("sensitivity", "improvement")
+_SECTIONS: tuple[tuple[Callable[[Reader], Section], tuple[str, ...]], ...] = (
+    (claims, ("fig8", "fig9", "fig10")),
+    (comparison, ("fig8",)),
+    (pushing, ("fig9",)),
+    (skewed, ("fig10",)),
+    (day, _DAY),
+    (sensitivity, _TRIED[:1]),
+    (defaults, _TRIED),
+    (beyond, _TRIED[1:]),
+)
+"""Each with the experiments that it tells of, by how their names begin."""
+_NAMED_MAX = 40
 
 
-def page_of(plan: Evaluation, results: Results, others: Mapping[str, Figures]) -> dict[str, str]:
-    """By file name: the page and its plots. `others` is what was measured elsewhere, by slot."""
+def page_of(
+    plan: Evaluation, results: Results, others: Mapping[str, Figures], played: Collection[str] | None = None
+) -> dict[str, str]:
+    """By file name: the page and its plots. `others` is what was measured elsewhere, by slot; `played` names the
+    experiments that were asked for, all of them if it is not given."""
     reader = Reader(plan, results)
-    sections = [section(reader) for section in _SECTIONS]
+    left_out = [each.name for each in plan.experiments if played is not None and each.name not in played]
+    sections = [section(reader) for section, needs in _SECTIONS if not any(map(_begins(needs), left_out))]
     sections += [agreement(others), scale(others)]
-    page = "\n".join([_head(plan), *(section.text for section in sections)])
+    head = [_head(plan), _partial(plan, left_out), _failed(results), _SHAPES]
+    page = "\n".join([*filter(None, head), *(section.text for section in sections)])
     plots = {name: plot for section in sections for name, plot in section.plots.items()}
     return {"skywalker.md": page} | plots
 
@@ -39,11 +57,9 @@ Written by `make results-skywalker TRACES=dir`; do not edit. This is {size}. See
 {combinations} combinations of workload, fleet and system. {_recorded(plan)}
 
 The gateways' own cores decide, on modelled engines: Llama-3.1-8B on an L4 as in the paper's §5.1, and on an H100 for
-recorded prompts, which are longer than an L4 holds. The paper's conversations are not at hand. Ours are generated to be
-alike in what the paper says of them: numbers of clients, hit rates, how much prompts share, and memory as the limit, at
-20 to 50 requests an engine; not in their words. So figures are compared as ratios of runs that were asked the same,
+recorded prompts, which are longer than an L4 holds. Figures are compared as ratios of runs that were asked the same,
 paired by seed: the median of the seeds, and in brackets the lowest and the highest. What is called SkyWalker is the
-paper's algorithm, whatever our defaults are.
+paper's algorithm, whatever our defaults are. A dash stands where there is nothing to show.
 
 `{GKE}` stands for a multi-cluster gateway: it fills its own region up to 24 requests a replica, then the nearest region
 with room, and pushes beyond that once all are full; replicas of a region take turns. `{SGLANG}` has its router's
@@ -59,5 +75,46 @@ def _recorded(plan: Evaluation) -> str:
     }
     found = [name for name, file in names.items() if file is not None]
     if not found:
-        return "No traces were given: all workloads are generated from the seeds, and the recorded ones are missing."
-    return f"Recorded: {listed(found)}. All else is generated from the seeds."
+        return "No traces were given: generated workloads only, made from the seeds; the recorded ones are missing."
+    missing = [name for name, file in names.items() if file is None]
+    left_out = f" Not found, and left out: {listed(missing)}." if missing else ""
+    return f"Recorded: {listed(found)}.{left_out} All else is generated from the seeds."
+
+
+def _begins(needs: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda name: name.startswith(needs)
+
+
+def _partial(plan: Evaluation, left_out: Sequence[str]) -> str:
+    if not left_out:
+        return ""
+    played = [each.name for each in plan.experiments if each.name not in left_out]
+    return f"**A part of it:** only {listed(played)}; sections that need more are left out.\n"
+
+
+def _failed(results: Results) -> str:
+    """Names what has no figures: what is shown beside it has fewer seeds, or is a dash."""
+    if not results.failures:
+        return ""
+    named = [f"{title}: {' '.join(reason.split())}" for title, reason in sorted(results.failures.items())]
+    more = len(named) - _NAMED_MAX
+    return (
+        f"**{len(named)} cells could not be played**; they count nowhere, and medians beside them are of fewer"
+        " seeds:\n\n" + bullets([*named[:_NAMED_MAX], *([f"{more} more"] if more > 0 else [])])
+    )
+
+
+_SHAPES = f"""## What is ours, and what that means
+
+The paper's conversations are not at hand, and it tells little of its trees. What stands for them was made so:
+
+- The workloads' shapes were fitted by hand, over several trials, to the paper's hit rates, numbers of clients and
+  memory pressure (20 to 50 requests an engine), while ratios of SkyWalker to baselines were in sight.
+- ToT's answers have 340 tokens in the median. It was chosen, after 160, 300 and 420, such that Fig. 9 shows the paper's
+  gap between BP and SP-P. So Fig. 9's ratio is partly calibrated, not independent; Fig. 8's trees use the same length.
+- Which fleet served what is our assumption: 4/4/4 replicas for Arena, 3/3/2 for WildChat. Both are shown for each.
+- The capacity of `{GKE}`, 24 requests a replica, is our choice.
+- The 128 bytes of `{WORTH}` come from trials on three of the workloads that it is measured on here.
+- What the day's SLO is measured by was changed after results were seen; every level is shown.
+- Reasons beside figures are what we suspect. No cause was tested by itself.
+"""

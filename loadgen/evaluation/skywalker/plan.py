@@ -33,7 +33,7 @@ def _run(name: str, system: str, **sections: Mapping[str, object]) -> Changes:
     return {"name": name, "system": system, **sections}
 
 
-def _skywalker(name: str, placement: Mapping[str, object] | None = None, **sections: Mapping[str, object]) -> Changes:
+def _skywalker(name: str, placement: Changes | None = None, **sections: Changes) -> Changes:
     return _run(name, "skywalker", placement=_PAPER | dict(placement or {}), **sections)
 
 
@@ -187,6 +187,9 @@ DAY_TTFT_P90_S = (1.0, 1.5, 3.0, 5.0)
 
 # Sensitivity
 
+Sections = Mapping[str, Changes]
+"""Of a run: what is changed in each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -195,7 +198,7 @@ class Axis:
     name: str
     paper: str
     """What the paper uses."""
-    values: tuple[tuple[str, Changes, Changes], ...]
+    values: tuple[tuple[str, Changes, Sections], ...]
     """Each with what it changes of the scenario and of the run's section."""
     base: str
     """What the others are compared with."""
@@ -223,17 +226,8 @@ def _round_trips(factor: float) -> Changes:
     }
 
 
-def _axis(
-    name: str,
-    paper: str,
-    values: Sequence[tuple[str, Changes]],
-    base: str,
-    key: str,
-    chosen: str = "",
-    section: str = "placement",
-) -> Axis:
-    """Of a setting of a run, whose base is our default."""
-    return Axis(name, paper, tuple((value, {}, {section: changes}) for value, changes in values), base, base, chosen, key)
+def _of_run(section: str, values: Sequence[tuple[str, Changes]]) -> tuple[tuple[str, Changes, Sections], ...]:
+    return tuple((value, {}, {section: changes}) for value, changes in values)
 
 
 AXES = (
@@ -241,57 +235,76 @@ AXES = (
         "probe interval",
         "100 ms",
         tuple((f"{ms} ms", {"probe_interval": f"{ms}ms"}, {}) for ms in (25, 50, 100, 250, 1000)),
-        "100 ms",
-        "100 ms",
-        "Each halving doubles what probes cost engines and gateways.",
-        "engines.probe_interval",
+        base="100 ms",
+        default="100 ms",
+        key="probes.interval",
+        chosen="Each halving doubles what probes cost engines and gateways.",
     ),
-    _axis(
+    Axis(
         "queue buffer τ",
         "small",
-        [(str(tau), {"peer_queue_length_max": tau}) for tau in (0, 2, 10, 50)],
-        "10",
-        "placement.peer_queue_length_max",
-        "It is what the paper's public branch has.",
+        _of_run("placement", [(str(tau), {"peer_queue_length_max": tau}) for tau in (0, 2, 10, 50)]),
+        base="10",
+        default="10",
+        key="placement.peer_queue_length_max",
+        chosen="It is what the paper's public branch has.",
     ),
-    _axis(
+    Axis(
         "explore below",
         "50 %",
-        [(f"{round(100 * share)} %", {"explore_below_share": share}) for share in (0.0, 0.1, 0.25, 0.5, 0.75)],
-        "50 %",
-        "placement.explore_below_share",
-        "It counts only where `explore_rule` is `share`; what replaces it follows.",
+        _of_run(
+            "placement",
+            [(f"{round(100 * share)} %", {"explore_below_share": share}) for share in (0.0, 0.1, 0.25, 0.5, 0.75)],
+        ),
+        base="50 %",
+        default="50 %",
+        key="placement.explore_below_share",
+        chosen="It counts only where `explore_rule` is `share`; what replaces it follows.",
     ),
-    _axis(
+    Axis(
         "load that a match is worth",
         "–",
-        [(f"{size} B", {"explore_rule": "worth", "explore_load": f"{size}B"}) for size in (32, 64, 128, 256, 512)],
-        "128 B",
-        "placement.explore_load",
-        "It was found by trials on three of these workloads, and counts only where `explore_rule` is `worth`.",
+        _of_run(
+            "placement",
+            [(f"{size} B", {"explore_rule": "worth", "explore_load": f"{size}B"}) for size in (32, 64, 128, 256, 512)],
+        ),
+        base="128 B",
+        default="128 B",
+        key="placement.explore_load",
+        chosen="It was found by trials on three of the workloads, and counts only where `explore_rule` is `worth`.",
     ),
-    _axis(
+    Axis(
         "in-band credit",
         "–",
-        [("off" if credit is None else str(credit), {"in_band_credit": credit}) for credit in (None, 1, 2, 4, 8, 16)],
-        "4",
-        "pushing.in_band_credit",
-        section="pushing",
+        _of_run(
+            "pushing",
+            [
+                ("off" if credit is None else str(credit), {"in_band_credit": credit})
+                for credit in (None, 1, 2, 4, 8, 16)
+            ],
+        ),
+        base="4",
+        default="4",
+        key="pushing.in_band_credit",
     ),
     Axis(
         "round trips",
         "× 1",
         tuple((f"× {factor:g}", _round_trips(factor), {}) for factor in (0, 0.5, 1, 2, 4)),
-        "× 1",
-        None,
+        base="× 1",
+        default=None,
+        chosen="× 0 stands for 1 ms, the least.",
     ),
-    _axis(
+    Axis(
         "index bound",
         "2²⁴ characters",
-        [(size, {"prefix_index_max": size}) for size in ("16KiB", "64KiB", "256KiB", "1MiB", "64MiB")],
-        "64MiB",
-        "placement.prefix_index_max",
-        "A smaller one would do for fleets as small as these and minutes as few.",
+        _of_run(
+            "placement", [(size, {"prefix_index_max": size}) for size in ("16KiB", "64KiB", "256KiB", "1MiB", "64MiB")]
+        ),
+        base="64MiB",
+        default="64MiB",
+        key="placement.prefix_index_max",
+        chosen="A smaller one would do for fleets and minutes as few as these.",
     ),
 )
 SENSITIVITY_POINTS = (f"{ARENA}, 4/4/4", f"{MIXED}, 4/4/4")
@@ -341,7 +354,7 @@ def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | Non
             (axis.name, value): Experiment(
                 f"sensitivity, {axis.name} {value}",
                 tuple(Point(each.name, each.scenario, {**each.changes, **of_scenario}) for each in sensitive),
-                (_skywalker(SKYWALKER, **of_run),),
+                (_changed(of_run),),
                 chosen,
             )
             for axis in AXES
@@ -349,6 +362,12 @@ def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | Non
         },
         improvement=Experiment("improvement", (*asked, skewed), VARIANTS, chosen),
     )
+
+
+def _changed(sections: Sections) -> Changes:
+    """The paper's algorithm with one setting changed."""
+    others = {name: changes for name, changes in sections.items() if name != "placement"}
+    return _skywalker(SKYWALKER, sections.get("placement"), **others)
 
 
 def _fleets(scenario: str, counts: Sequence[int]) -> tuple[Point, ...]:

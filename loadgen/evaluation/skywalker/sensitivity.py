@@ -32,7 +32,7 @@ def defaults(reader: Reader) -> Section:
     text = "\n".join(
         [
             "## Defaults chosen\n",
-            f"What a region file has if it says nothing, beside the best of what was tried above: the geometric mean of"
+            f"What a region file has if it says nothing (`gateway/core/config.py`; probes: `gateway/config.py`), beside the best of what was tried above: the geometric mean of"
             f" throughput, and of mean TTFT, over {listed(_workloads(reader, AXES[0]))}. These runs are for a default"
             f" when no other value has {_SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
             table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",
@@ -48,13 +48,11 @@ def _default(reader: Reader, axis: Axis) -> tuple[str, ...]:
     name = f"{axis.name}, `{axis.key}`"
     scores, waits = _scores(reader, axis, of.THROUGHPUT), _scores(reader, axis, of.TTFT_MEAN)
     if axis.default not in scores or axis.default not in waits:
-        return name, axis.default, *[NOTHING] * 4, "not played"
+        return name, axis.default, *[NOTHING] * 4, NOTHING
     best = max(scores, key=scores.__getitem__)
     share, span = scores[axis.default] / scores[best], max(scores.values()) - min(scores.values())
-    if share < 1 - _SAME:
-        verdict = f"are for {best}"
-    else:
-        verdict = "are for it" if span > _SAME else "do not tell"
+    in_favour = "for it" if span > _SAME else "do not tell"
+    verdict = in_favour if share >= 1 - _SAME else f"for {best}"
     wait = waits[axis.default] / min(waits.values())
     return name, axis.default, best, f"× {share:.3f}", f"{span:.1%}", f"× {wait:.2f}", verdict
 
