@@ -121,8 +121,20 @@ def _what_was_run(document: Figures) -> str:
     partial = "<p><b>Stopped before its time.</b></p>" if any(run.get("partial") for run in document["runs"]) else ""
     return (
         f"<h1>{escape(document['scenario'])}</h1><p>{escape(document['about'])}</p>"
-        f"<p class=soft>{' · '.join(facts)}{digest}</p>{partial}"
+        f"<p class=soft>{' · '.join(facts)}{digest}</p>{partial}{_sender(first)}"
     )
+
+
+def _sender(run: Figures) -> str:
+    """How far a live run's figures may be those of the machine that sent it."""
+    words = []
+    if run.get("machine_cpu") is not None:
+        words.append(f"The machine that sent was {run['machine_cpu']['mean_share'] * 100:.0f} % busy.")
+    if run.get("lag_ms") is not None:
+        words.append(
+            f"One request in a hundred left {run['lag_ms']['p99']:.0f} ms or more after it was due; that is counted."
+        )
+    return f"<p class=soft>{' '.join(words)}</p>" if words else ""
 
 
 def _counted(count: int, thing: str) -> str:

@@ -121,9 +121,11 @@ def _bar_panel(values: Sequence[float | None], left: float, bottom: float, *, is
 
 
 def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str, about: str) -> str:
-    """Curves over one scale that begins at zero."""
+    """Curves over one scale that begins at zero; only the title where there are none."""
     left, top, right, bottom = 56.0, 44.0, 700.0, 300.0
     points = [point for curve in curves for point in curve.points]
+    if not points:
+        return _whole(right + 20, top, [f'<text class="title" x="8" y="18">{escape(title)}</text>'], about)
     start, end = min(x for x, _ in points), max(x for x, _ in points)
     across = _between(start, end, left, right)
     up, ticks = _linear_scale(max(y for _, y in points), bottom, top)

@@ -102,7 +102,8 @@ def day(reader: Reader) -> Section:
             " measured these curves: they are one shape, shifted. SLO: nine in ten first tokens of each region's day"
             " within so long, at the median of the seeds. What the SLO is measured by was changed once after results"
             " were seen; all levels that were tried since are shown. The paper counts requests at the peak, names no"
-            f" SLO, and saves {_PAPER_OF_DAY:.1%} of the cost over five regions of WildChat, whose peaks are less alike.\n",
+            f" SLO, and saves {_PAPER_OF_DAY:.1%} of the cost over five regions of WildChat, whose peaks are less"
+            " alike.\n",
             table(("SLO", "pooled", "each region for its own peak", "saved"), _savings(pooled, apart)),
             table(("replicas, pooled", *_P90_HEAD), [(str(count), *_row(runs)) for count, runs in pooled.items()]),
             table(

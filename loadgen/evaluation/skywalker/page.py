@@ -42,15 +42,15 @@ def page_of(
     left_out = [each.name for each in plan.experiments if played is not None and each.name not in played]
     sections = [section(reader) for section, needs in _SECTIONS if not any(map(_begins(needs), left_out))]
     sections += [agreement(others), scale(others)]
-    head = [_head(plan), _partial(plan, left_out), _failed(results), _SHAPES]
+    head = [_head(plan, left_out), _partial(plan, left_out), _failed(results), _SHAPES]
     page = "\n".join([*filter(None, head), *(section.text for section in sections)])
     plots = {name: plot for section in sections for name, plot in section.plots.items()}
     return {"skywalker.md": page} | plots
 
 
-def _head(plan: Evaluation) -> str:
+def _head(plan: Evaluation, left_out: Sequence[str]) -> str:
     size = "the full evaluation (`FULL=1`)" if plan.full else "the default: few seeds, short runs, parts of the traces"
-    combinations = sum(len(each.points) * len(each.runs) for each in plan.experiments)
+    combinations = sum(len(each.points) * len(each.runs) for each in plan.experiments if each.name not in left_out)
     return f"""# SkyWalker's evaluation, in virtual time
 
 Written by `make results-skywalker TRACES=dir`; do not edit. This is {size}. Seeds {listed(list(map(str, plan.seeds)))};

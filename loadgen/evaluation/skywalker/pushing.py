@@ -29,8 +29,8 @@ def pushing(reader: Reader) -> Section:
             "## Fig. 9: when to push\n",
             "One region, 4 replicas, 30 clients, ToT with two branches. Paper: SP-P over BP × 1.27 in throughput and"
             " × 18.47 in P90 of TTFT, over SP-O × 1.4 in throughput. The length of ToT's answers, 340 tokens in the"
-            " median, was chosen, after 160, 300 and 420, such that BP falls behind SP-P as far as in the paper: that ratio"
-            " is partly calibrated, and no independent finding.\n",
+            " median, was chosen, after 160, 300 and 420, such that BP falls behind SP-P as far as in the paper: that"
+            " ratio is partly calibrated, and no independent finding.\n",
             table(_HEAD, [_row(reader, selection, name) for selection, name in cases]),
             _credit(reader),
             f"![Throughput and P90 of TTFT]({_PLOT})\n",

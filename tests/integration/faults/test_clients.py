@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
@@ -485,16 +484,6 @@ class TestReading:
             assert poured() < SOCKET_BUFFERS_BYTES
             sipping.cancel()
             client.reset()
-
-    @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux gives up what nobody takes")
-    async def test_a_client_that_reads_none_of_our_own_pages_is_given_up(self, stands: Stands) -> None:
-        """Nobody waits for the writing of these with a deadline of ours, so the system's is the only one."""
-        async with stands(change=with_limits(client_stall_ns=SECOND // 2)) as stand:
-            async with wire(stand.gateway, 1) as client:
-                client.send(b"GET /openapi.yaml HTTP/1.1\r\nhost: gateway\r\n\r\n" * 200)
-                await until(lambda: connections_at(stand.gateway.http_address.port) == 1)
-                await until(lambda: connections_at(stand.gateway.http_address.port) == 0)
-                client.reset()
 
     async def pour_at(self, stand: Stand, client: Wire) -> Callable[[], int]:
         """An endless answer, until the engine sees it aborted: how much of it was taken from the engine."""

@@ -74,6 +74,21 @@ def test_equal_cells_of_two_experiments_are_played_once(tmp_path: Path) -> None:
     assert told[-1] == (6, 6)
 
 
+def test_a_cell_that_fails_takes_no_other_with_it_and_is_tried_again(tmp_path: Path) -> None:
+    def work(cell: Cell) -> Figures:
+        if cell.run_name == "b" and cell.seed == 2:
+            raise ValueError("no such trace")
+        return {"seed": cell.seed}
+
+    cells = list(experiment().cells())
+    results = play_all(cells, CellCache(tmp_path, ""), processes=1, work=work)
+    assert results.of(experiment(), "here", "b") == [{"seed": 1}, {}]
+    assert results.failures == {"one: here, b, seed 2": "ValueError: no such trace"}
+    again = Work()
+    assert not play_all(cells, CellCache(tmp_path, ""), processes=1, work=again).failures
+    assert again.played == ["one: here, b, seed 2"]
+
+
 def test_a_played_cell_gives_the_figures_of_its_run() -> None:
     figures = play(next(experiment().cells()))
     assert figures["name"] == "a"

@@ -5,24 +5,29 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gateway.config import ProbeConfig
 from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import (
+    AXES,
     REGION_LOCAL,
     REGIONS,
     SKYWALKER,
     WORTH,
+    Axis,
     Evaluation,
     Traces,
     evaluation,
     find_traces,
 )
 from loadgen.figures import Figures
+from loadgen.simulator.scenario import RunSection
 
 PLAN = evaluation(Traces(), seeds=(1, 2, 3))
 QUANTILES = ("p10", "p25", "p50", "p75", "p90", "p99", "mean")
@@ -128,6 +133,71 @@ def test_it_says_what_it_was_made_of(tmp_path: Path) -> None:
     assert "Recorded: Mooncake's conversation trace." in text
     assert "the full evaluation (`FULL=1`)" in text
     assert "### Mooncake conversation, 2/2/2" in text
+
+
+def test_what_could_not_be_played_is_named_and_never_a_number() -> None:
+    failures = {cell.title: "ConfigError: no such file" for cell in all_cells(PLAN.experiments)}
+    text = page_of(PLAN, Results({}, failures), {})["skywalker.md"]
+    assert f"**{len(failures)} cells could not be played**" in text
+    assert "fig10: 10, SkyWalker, seed 1: ConfigError: no such file" in text
+    rows = [line for line in section(text, "Fig. 8").splitlines() if line.startswith("| ") and "system" not in line]
+    assert all(re.fullmatch(r"[–|: -]*", row.split("|", 2)[2]) for row in rows)
+    assert "9 replicas apart were not played" in section(text, "Fig. 10")
+    assert "| – | – | – | – | – |" in section(text, "Defaults chosen")
+
+
+def test_a_seed_that_failed_is_left_out_of_its_median() -> None:
+    found = dict(results().figures)
+    del found["fig8", "Arena-like, 4/4/4", SKYWALKER, 3]
+    failures = {"fig8: Arena-like, 4/4/4, SkyWalker, seed 3": "MemoryError: "}
+    text = page_of(PLAN, Results(found, failures), {})["skywalker.md"]
+    assert "- fig8: Arena-like, 4/4/4, SkyWalker, seed 3: MemoryError:" in text
+    assert "| SkyWalker | 10.02 (10.01–10.02) |" in section(text, "Fig. 8")
+
+
+def test_a_part_shows_only_what_was_played() -> None:
+    found = {place: each for place, each in results().figures.items() if place[0] == "fig9"}
+    files = page_of(PLAN, Results(found), {}, ["fig9"])
+    text = files["skywalker.md"]
+    assert "**A part of it:** only fig9" in text
+    assert "## Fig. 9" in text
+    assert not re.search(r"## (Fig\. 8|Fig\. 10|The paper|Defaults)", text)
+    assert sorted(files) == ["skywalker-fig9.svg", "skywalker.md"]
+
+
+def test_it_says_what_was_fitted() -> None:
+    text = section(page(), "What is ours")
+    assert "fitted by hand" in text
+    assert "partly calibrated" in text
+    assert "our assumption" in text
+
+
+@pytest.mark.parametrize("axis", [axis for axis in AXES if axis.default is not None], ids=lambda axis: axis.name)
+def test_a_default_is_what_the_code_has(axis: Axis) -> None:
+    (run,) = PLAN.sensitivity[axis.name, axis.default or ""].runs
+    section = {name: value for name, value in run.items() if name in {"placement", "pushing"}}
+    ours, set_up = RunSection.model_validate({}), RunSection.model_validate(section)
+    assert ours.pushing == set_up.pushing
+    rule = ours.placement.explore_rule
+    assert ours.placement == replace(set_up.placement, explore_rule=rule)
+
+
+def test_the_default_of_probes_is_what_the_code_has() -> None:
+    (axis,) = (axis for axis in AXES if axis.name == "probe interval")
+    assert axis.default == f"{ProbeConfig().interval_ns // 1_000_000} ms"
+
+
+def test_defaults_are_held_against_the_best() -> None:
+    found = dict(results().figures)
+    for point in PLAN.sensitivity["queue buffer τ", "2"].points:
+        for seed in PLAN.seeds:
+            found["sensitivity, queue buffer τ 2", point.name, SKYWALKER, seed] = figures(20.0, 100.0)
+    text = section(page_of(PLAN, Results(found), {})["skywalker.md"], "Defaults chosen")
+    (tau,) = (line for line in text.splitlines() if line.startswith("| queue buffer τ"))
+    assert "| 10 | 2 |" in tau
+    assert "for 2 |" in tau
+    (probes,) = (line for line in text.splitlines() if line.startswith("| probe interval"))
+    assert "do not tell |" in probes
 
 
 def test_what_others_measured_is_shown_when_it_is_there() -> None:
