@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, assert_never
 
@@ -68,10 +69,13 @@ class Crash:
 class LegScope:
     """What a leg runs inside, so that it can be broken off from outside: it then leaves with TimeoutError."""
 
-    __slots__ = ("_cancelling", "_handle", "_task", "is_expired")
+    __slots__ = ("_cancelling", "_handle", "_is_ending", "_task", "is_expired", "is_silent")
 
     def __init__(self) -> None:
         self.is_expired = False
+        self.is_silent = False
+        """It was broken off because nothing went on in it."""
+        self._is_ending = False
         self._handle: asyncio.Handle | None = None
 
     def __enter__(self) -> Self:
@@ -92,13 +96,30 @@ class LegScope:
     def interrupt(self) -> None:
         """Break it off, as soon as the loop comes to it."""
         if not self.is_expired:
+            self._is_ending = True
             self._forget()
             self._handle = asyncio.get_running_loop().call_soon(self._expire)
 
     def hurry(self, seconds: float) -> None:
         """Give it this long to end by itself."""
-        if self._handle is None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._forget()
             self._handle = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def watch(self, progress: Callable[[], int], silence_s: float) -> None:
+        """Break it off once `progress` has told the same number for this long, give or take as much again."""
+        if not self._is_ending:
+            self._forget()
+            look = partial(self._look, progress, progress(), silence_s)
+            self._handle = asyncio.get_running_loop().call_later(silence_s, look)
+
+    def _look(self, progress: Callable[[], int], seen: int, silence_s: float) -> None:
+        if progress() == seen:
+            self.is_silent = True
+            self._expire()
+        else:
+            self.watch(progress, silence_s)
 
     def _forget(self) -> None:
         if self._handle is not None:
@@ -163,6 +184,11 @@ class Mailbox:
         """Give the running leg this long to finish by itself. Only from inside its scope."""
         if self._scope is not None:
             self._scope.hurry(seconds)
+
+    def watch(self, progress: Callable[[], int], silence_s: float) -> None:
+        """Break the running leg off when it makes no progress. Only from inside its scope."""
+        if self._scope is not None:
+            self._scope.watch(progress, silence_s)
 
     def end_attempt(self, ended: AttemptEnded) -> None:
         """Answer a StartLeg. The leg's scope is over."""

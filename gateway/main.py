@@ -51,7 +51,7 @@ from gateway.journal import Header, Journal, JournalSettings, new_header, write_
 from gateway.legs import RequestSummary
 from gateway.logs import RequestLog, make_logger
 from gateway.metrics import CONTENT_TYPE, Metrics
-from gateway.owner import OwnerContext
+from gateway.owner import OwnerContext, OwnerSettings
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
@@ -160,7 +160,11 @@ async def serve_gateway(
         engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
         peers = PeerLegOpener(roster.links, config.gateway_id, clock)
         owners = OwnerContext(
-            desk.driver, clock, {TargetKind.REPLICA: engines, TargetKind.PEER: peers}, on_finished=desk.on_finished
+            desk.driver,
+            clock,
+            {TargetKind.REPLICA: engines, TargetKind.PEER: peers},
+            OwnerSettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
+            on_finished=desk.on_finished,
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)
         reloader = _reloader(config, desk)

@@ -39,6 +39,8 @@ class OwnerSettings:
     event_bytes_max: int = 1 << 20
     trailer_grace_s: float = 1.0
     """After `[DONE]` the engine may take this long to end its response, so that the connection can be used again."""
+    engine_stall_s: float = 120.0
+    """A stream that has begun and then brings nothing for this long has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ class RequestOwner:
         except TimeoutError:
             if not scope.is_expired:
                 raise
-            ended = relay.ended_early(AttemptResult.CANCELLED, "stopped")
+            how = (AttemptResult.FAILED, "it fell silent") if scope.is_silent else (AttemptResult.CANCELLED, "stopped")
+            ended = relay.ended_early(*how)
         finally:
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_attempt(ended)
@@ -154,9 +157,11 @@ class _Relay:
         "_arrived_ns",
         "_context",
         "_is_complete",
+        "_is_draining",
         "_mailbox",
         "_order",
         "_outbound",
+        "_pieces",
         "_sink",
         "_summary",
         "_usage",
@@ -182,6 +187,8 @@ class _Relay:
         self._arrived_ns = arrived_ns
         self._usage: TokenUsage | None = None
         self._is_complete = False
+        self._pieces = 0
+        self._is_draining = False
 
     def accepted(self) -> None:
         """Of an engine, its first token says the same."""
@@ -286,8 +293,10 @@ class _Relay:
         if scanner.done:
             self._finish_soon(scanner)
         put = self._sink.put
+        self._mailbox.watch(self._progress, self._context.settings.engine_stall_s)
 
         def take(data: bytes) -> bool:
+            self._pieces += 1
             released = scanner.feed(data)
             has_room = put(released) if released else True
             if scanner.done:
@@ -295,8 +304,15 @@ class _Relay:
             return has_room and scanner.fault is None
 
         while not await leg.pour(take) and scanner.fault is None:
+            self._is_draining = True
             await self._sink.drain()
+            self._is_draining = False
         return await self._end_events(scanner)
+
+    def _progress(self) -> int:
+        """While the client is what we wait for, the engine is not to blame: there is a limit of its own on that."""
+        self._pieces += self._is_draining
+        return self._pieces
 
     async def _hold_events(self, scanner: EventScanner, chunks: AsyncIterator[bytes]) -> bytes:
         """Everything up to the chunk with the first token, or with a reason not to go on."""

@@ -69,7 +69,7 @@ def in_flight_max(records: Iterable[RequestRecord], window: Window) -> int:
         change
         for each in records
         if each.sent_ns < window[1] and each.ended_ns > window[0]
-        for change in ((max(each.sent_ns, window[0]), 1), (each.ended_ns, -1))
+        for change in ((each.sent_ns, 1), (each.ended_ns, -1))
     ]
     return max(accumulate(step for _, step in sorted(changes)), default=0)
 

@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Protocol, TypedDict, runtime_checkable
 
 from loadgen.passages import Passage
@@ -205,23 +205,23 @@ class MultiTurnWorkload:
         self._prompts = [self._system_prompt(application) for application in range(config.applications)]
 
     def conversations(self, user_id: str) -> Iterator[Conversation]:
-        """One user's conversations, without end."""
+        """One user's conversations, without end. Between two of them a user is no more than a name and a number."""
+        return (self._conversation(user_id, number) for number in count(1))
+
+    def programs(self, user_id: str) -> Iterator[Program]:
+        return map(Conversation.program, self.conversations(user_id))
+
+    def _conversation(self, user_id: str, number: int) -> Conversation:
         rng = self._rng("user", user_id)
         application = rng.randrange(self._config.applications)
         profile = _sentence(rng, self._config.profile_words)
-        number = 0
-        while True:
-            number += 1
-            yield Conversation(
-                conversation_id=f"{user_id}/{number}",
-                user_id=user_id,
-                application=f"application-{application}",
-                system_prompt=f"{self._prompts[application]}\n\nAbout {user_id}: {profile}",
-                turns=self._turns(rng),
-            )
-
-    def programs(self, user_id: str) -> Iterator[Program]:
-        return (conversation.program() for conversation in self.conversations(user_id))
+        return Conversation(
+            conversation_id=f"{user_id}/{number}",
+            user_id=user_id,
+            application=f"application-{application}",
+            system_prompt=f"{self._prompts[application]}\n\nAbout {user_id}: {profile}",
+            turns=self._turns(rng if number == 1 else self._rng("conversation", f"{user_id}/{number}")),
+        )
 
     def _turns(self, rng: random.Random) -> tuple[Turn, ...]:
         """A question with several turns is a conversation of its own."""

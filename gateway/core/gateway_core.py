@@ -490,11 +490,13 @@ class GatewayCore:
             self._wait_again(request, now_ns)
 
     def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:
-        """The target was full: it is alive, so nothing was lost but time. The target itself rests until its next
-        probe."""
+        """The target was full: it is alive, so nothing was lost but time. The target itself rests for a while.
+
+        Full again and again is no failure of anybody's: whoever asks may well be served a little later.
+        """
         request.busy_answers += 1
         if request.busy_answers > self.config.attempt.refusals_max:
-            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, request.last_failure)
+            self._end(request, Outcome.REJECTED_QUEUE_FULL, f"engines were full {request.busy_answers} times in a row")
         else:
             self._wait_again(request, now_ns)
 

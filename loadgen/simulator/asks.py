@@ -35,7 +35,7 @@ class Ask:
     """One request as its client knows it. Times are the client's."""
 
     profile: RequestProfile
-    prompt: Prompt
+    prompt_tokens: int
     whole: Prompt
     """The prompt with its answer."""
     output_tokens: int

@@ -82,23 +82,32 @@ class _Errand:
 
     def __init__(self, group: ClientGroup, program: Program, on_done: Callable[[bool], None]) -> None:
         self.group = group
-        self.program = program
+        self.program_id = program.program_id
+        self.session_key = program.session_key
+        self.tenant = program.tenant
+        self.steps = dict(enumerate(program.steps))
+        """Those that were not asked yet: what was asked lives on in the prompts."""
         self.children = program.children()
+        self.opening = group.empty(program.tenant)
+        if program.opening:
+            self.opening = self.opening.followed_by(chat_turn("system", program.opening))
         self.said: dict[int, Prompt] = {}
         """By step that others go on from, everything up to and including its answer."""
-        self.asked_ns: dict[int, int] = {}
+        self.to_go_on: dict[int, int] = {}
+        """By step in `said`, how many of them have not gone on yet."""
+        self.answers_due_ns: dict[int, int] = {}
         self.open = 0
         self.failed = False
         self.on_done = on_done
 
     def start(self) -> None:
-        self._plan(self.program.roots(), 0)
+        self._plan([number for number, step in self.steps.items() if step.after is None], 0)
 
     def _plan(self, steps: list[int], delay_ns: int) -> None:
         agenda = self.group.town.agenda
         self.open += len(steps)
         for number in steps:
-            think_ns = round(self.program.steps[number].think_s * _SECOND_NS)
+            think_ns = round(self.steps[number].think_s * _SECOND_NS)
             agenda.after(delay_ns + think_ns, self._ask, number)
 
     def _ask(self, number: int) -> None:
@@ -107,33 +116,39 @@ class _Errand:
             self.failed = True
             self._step_done(number, None)
             return
-        step = self.program.steps[number]
+        step = self.steps.pop(number)
         if step.answer_s_min:
-            self.asked_ns[number] = town.agenda.now_ns
+            self.answers_due_ns[number] = town.agenda.now_ns + round(step.answer_s_min * _SECOND_NS)
         follows = "" if step.after is None or not self.group.config.stores_responses else self._request_id(step.after)
         self.group.send(
             self._request_id(number),
-            self.program,
+            self.tenant,
+            self.session_key,
             self._prompt(step),
             step.output_tokens,
-            lambda ask: self._answered(number, ask),
+            on_end=lambda ask: self._answered(number, ask),
             follows=follows,
         )
 
     def _request_id(self, number: int) -> RequestId:
-        return RequestId(f"{self.group.config.number}:{self.program.program_id}#{number}")
+        return RequestId(f"{self.group.config.number}:{self.program_id}#{number}")
 
     def _prompt(self, step: Step) -> Prompt:
         """As an engine sees the chat: each turn between the marks of its template."""
         if step.passage is not None:
-            return passage_prompt(self.group.empty(self.program.tenant), step.passage)
+            return passage_prompt(self.group.empty(self.tenant), step.passage)
         question = chat_turn("user", step.text) + ANSWER_BEGINS
-        if step.after is not None:
-            return self.said[step.after].followed_by(ANSWER_ENDS + question)
-        opening = self.group.empty(self.program.tenant)
-        if self.program.opening:
-            opening = opening.followed_by(chat_turn("system", self.program.opening))
-        return opening.followed_by(question)
+        if step.after is None:
+            return self.opening.followed_by(question)
+        return self._said_before(step.after).followed_by(ANSWER_ENDS + question)
+
+    def _said_before(self, number: int) -> Prompt:
+        """What one goes on from; forgotten when the last does."""
+        self.to_go_on[number] -= 1
+        if self.to_go_on[number]:
+            return self.said[number]
+        del self.to_go_on[number]
+        return self.said.pop(number)
 
     def _answered(self, number: int, ask: Ask) -> None:
         is_whole = ask.outcome is Outcome.COMPLETED
@@ -144,8 +159,8 @@ class _Errand:
         """Those who wait for a failed step are never asked."""
         if said is not None:
             children = self.children.get(number, [])
-            if any(self.program.steps[child].passage is None for child in children):
-                self.said[number] = said
+            if to_go_on := sum(self.steps[child].passage is None for child in children):
+                self.said[number], self.to_go_on[number] = said, to_go_on
             self._plan(children, self._left_of_answer_ns(number))
         self.open -= 1
         if not self.open:
@@ -153,10 +168,7 @@ class _Errand:
 
     def _left_of_answer_ns(self, number: int) -> int:
         """How much longer its answer should have taken."""
-        asked_ns = self.asked_ns.pop(number, None)
-        if asked_ns is None:
-            return 0
-        due_ns = asked_ns + round(self.program.steps[number].answer_s_min * _SECOND_NS)
+        due_ns = self.answers_due_ns.pop(number, 0)
         return max(0, due_ns - self.group.town.agenda.now_ns)
 
 
@@ -234,7 +246,7 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
         served_by=ask.ran_at.region if ask.ran_at else None,
         output_tokens=tokens,
         tokens_in_time=tokens_by(town.load_end_ns, first_token_ns=ask.first_token_ns, ended_ns=ended_ns, tokens=tokens),
-        prompt_tokens=ask.prompt.tokens,
+        prompt_tokens=ask.prompt_tokens,
         cached_tokens=ask.ran_at.cached_tokens if ask.ran_at else None,
         detail="" if end is not RequestEnd.FAILED else str(ask.outcome or ask.detail),
     )
@@ -271,15 +283,17 @@ class ClientGroup:
     def send(
         self,
         request_id: RequestId,
-        program: Program,
+        tenant_name: str,
+        session_key: str,
         prompt: Prompt,
         output_tokens: int,
-        on_end: Callable[[Ask], None],
         *,
+        on_end: Callable[[Ask], None],
         follows: str = "",
     ) -> None:
-        tenant = TenantName(program.tenant) if program.tenant else self.config.tenant
-        ask, gateway = self._ask(request_id, tenant, program.session_key, prompt, output_tokens, follows=follows)
+        """Of the group's own tenant if no other is named."""
+        tenant = TenantName(tenant_name) if tenant_name else self.config.tenant
+        ask, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
         self._dispatch(ask, gateway, on_end)
 
     def check_service(self, on_end: Callable[[Ask], None]) -> None:
@@ -348,7 +362,7 @@ class ClientGroup:
         ingress_id = gateway.gateway_id if gateway is not None else None
         ask = Ask(
             profile,
-            prompt,
+            prompt.tokens,
             whole,
             output_tokens,
             self.config.region,

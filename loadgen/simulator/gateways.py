@@ -426,7 +426,7 @@ class SimGateway:
     def _push(self, leg: _Leg, engine: SimEngine) -> None:
         ask, order = leg.owner.ask, leg.order
         run_id = f"{ask.request_id} {self.gateway_id} {order.attempt}"
-        request = EngineRequest(run_id, ask.prompt.tokens, ask.output_tokens, ask.whole.names)
+        request = EngineRequest(run_id, ask.prompt_tokens, ask.output_tokens, ask.whole.names)
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
         )

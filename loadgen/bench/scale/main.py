@@ -89,7 +89,8 @@ def _text(measured: Sequence[Measured]) -> list[str]:
         f"`nightside bench scale` on {os.cpu_count()} cores with Python {platform.python_version()}, each run in one "
         f"process. Engines are L4s with {SLOTS} slots; one region in three has three times the users of the others and "
         "overflows; answers have 300 tokens in the mean; anybody's request may go anywhere. Heartbeats come in every "
-        "20 ms, and leave out changes of a number by less than a quarter."
+        "20 ms, and leave out changes of a number by less than a quarter. In the runs of 100 regions answers have 600 "
+        "tokens in the mean, and heartbeats go out and come in every 250 ms at most."
     ]
     for point, reading in measured:
         if point.kind == LARGE:

@@ -23,6 +23,13 @@ _ROUND_TRIP_MAX_MS = 220
 _QUEUE_REPLICAS = 16
 ANSWERS = {"median": 200, "sigma": 0.9, "minimum": 8, "maximum": 1500}
 """Tokens of an answer: 300 in the mean, between what LMSYS-Chat-1M (215) and WildChat (441) report."""
+LONG_ANSWERS = {"median": 400, "sigma": 0.9, "minimum": 16, "maximum": 3000}
+"""600 in the mean: as many slots are busy with half the requests."""
+_BATCH = "20ms"
+_PUBLISH_INTERVAL = "100ms"
+"""What a gateway waits at least between two heartbeats."""
+_COARSE_INTERVAL = "250ms"
+"""Both of these where a hundred regions hear each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,11 @@ class Point:
     def name(self) -> str:
         fleet = f"{self.regions} x {self.replicas_a_region:,}"
         return f"{fleet}, {self.queue:,} waiting" if self.queue else fleet
+
+    @property
+    def is_coarse(self) -> bool:
+        """It is so large that answers are long, and heartbeats fewer and in larger batches."""
+        return self.kind in (FLEET, LARGE)
 
 
 REPLICAS = "replicas"
@@ -75,17 +87,17 @@ def scenario_of(point: Point) -> Scenario:
         "duration": f"{point.simulated_s}s",
         "drain": "1s",
         "slots": SLOTS,
-        "heartbeat_batch": "20ms",
+        "heartbeat_batch": _COARSE_INTERVAL if point.is_coarse else _BATCH,
         "round_trips": [
             [one, other, f"{4 + round(_ROUND_TRIP_MAX_MS * dist(places[one], places[other]) / 2**0.5)}ms"]
             for one, other in combinations(places, 2)
         ],
         "regions": {name: {"jurisdiction": "US", "replicas": point.replicas_a_region} for name in places},
-        "workloads": {"chat": {"conversations": {"output_tokens": ANSWERS}}},
+        "workloads": {"chat": {"conversations": {"output_tokens": LONG_ANSWERS if point.is_coarse else ANSWERS}}},
         "clients": [
             {"region": name, "workload": "chat", "clients": _users(point, number)} for number, name in enumerate(places)
         ],
-        "runs": [_run()],
+        "runs": [_run(point)],
     }
     return parse_scenario(document, Path("scale.yaml"))
 
@@ -96,7 +108,9 @@ def _users(point: Point, region: int) -> int:
     return point.replicas_a_region * _USERS_A_REPLICA[region % len(_USERS_A_REPLICA)]
 
 
-def _run() -> Mapping[str, Any]:
+def _run(point: Point) -> Mapping[str, Any]:
     """As in production, but for a queue that holds them all and heartbeats that leave small changes out."""
     queue = {"length_max": 100_000, "tenant_length_max": 100_000, "wait_max": "1h"}
-    return {"system": "skywalker", "queue": queue, "observation": {"publish_change_share": 0.25}}
+    interval = _COARSE_INTERVAL if point.is_coarse else _PUBLISH_INTERVAL
+    observation = {"publish_change_share": 0.25, "publish_interval": interval}
+    return {"system": "skywalker", "queue": queue, "observation": observation}

@@ -30,7 +30,6 @@ _SECTIONS: tuple[tuple[Callable[[Reader], Section], tuple[str, ...]], ...] = (
     (beyond, _TRIED[1:]),
 )
 """Each with the experiments that it tells of, by how their names begin."""
-_NAMED_MAX = 40
 
 
 def page_of(
@@ -97,10 +96,9 @@ def _failed(results: Results) -> str:
     if not results.failures:
         return ""
     named = [f"{title}: {' '.join(reason.split())}" for title, reason in sorted(results.failures.items())]
-    more = len(named) - _NAMED_MAX
     return (
         f"**{len(named)} cells could not be played**; they count nowhere, and medians beside them are of fewer"
-        " seeds:\n\n" + bullets([*named[:_NAMED_MAX], *([f"{more} more"] if more > 0 else [])])
+        " seeds:\n\n" + bullets(named)
     )
 
 

@@ -125,8 +125,10 @@ def _medians(reader: Reader, workloads: Sequence[str], system: str, measure: Mea
 def _why_ch(reader: Reader, workloads: Sequence[str]) -> str:
     found = reader.all_compared(workloads, SKYWALKER, (SKYWALKER_CH,), of.THROUGHPUT)
     ahead = [workload for (workload, _), each in found.items() if each.median < 1]
+    if not ahead:
+        return "SkyWalker-CH is ahead on none."
     return (
-        f"SkyWalker-CH is ahead on {listed(ahead) or 'none'}; we suspect because it keeps a user's whole history at"
+        f"SkyWalker-CH is ahead on {listed(ahead)}; we suspect because it keeps a user's whole history at"
         " one place, however small a share of the prompt that is."
     )
 

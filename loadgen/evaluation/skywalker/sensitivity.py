@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import geometric_mean
 
 from gateway.core.config import CoreConfig
@@ -50,7 +51,7 @@ def _default(reader: Reader, axis: Axis) -> tuple[str, ...]:
     scores, waits = _scores(reader, axis, of.THROUGHPUT), _scores(reader, axis, of.TTFT_MEAN)
     if axis.default not in scores or axis.default not in waits:
         return name, axis.default, *[NOTHING] * 4, NOTHING
-    best = max(scores, key=scores.__getitem__)
+    best = _best(scores, axis)
     share, span = scores[axis.default] / scores[best], max(scores.values()) - min(scores.values())
     in_favour = "for it" if span > _SAME else "do not tell"
     verdict = in_favour if share >= 1 - _SAME else f"for {best}"
@@ -104,7 +105,7 @@ def _choice(reader: Reader, axis: Axis) -> str:
     scores = _scores(reader, axis, of.THROUGHPUT)
     if not scores:
         return "Not played.\n"
-    best = max(scores, key=scores.__getitem__)
+    best = _best(scores, axis)
     spread = max(scores.values()) - min(scores.values())
     said = (
         f"Best throughput over these workloads: {best} (× {scores[best]:.3f}); the whole axis spans {spread:.1%}."
@@ -113,6 +114,11 @@ def _choice(reader: Reader, axis: Axis) -> str:
     if axis.default is not None and axis.default in scores:
         said += f" Our default is {axis.default}, {scores[axis.default] / scores[best] - 1:+.1%} from the best."
     return f"{said} {axis.chosen}".rstrip() + "\n"
+
+
+def _best(scores: Mapping[str, float], axis: Axis) -> str:
+    """The default where another is not better in the third digit."""
+    return max(scores, key=lambda value: (round(scores[value], 3), value == axis.default))
 
 
 def _scores(reader: Reader, axis: Axis, measure: Measure) -> dict[str, float]:

@@ -136,6 +136,7 @@ class RecordingSink:
         self.ends: list[EndRequest] = []
         self.has_written = asyncio.Event()
         self.failure: Exception | None = None
+        self.drain_s = 0.0
         self._is_full = False
 
     async def start(self, head: LegHead) -> None:
@@ -154,6 +155,7 @@ class RecordingSink:
         return False
 
     async def drain(self) -> None:
+        await asyncio.sleep(self.drain_s)
         self._is_full = False
 
     async def accepted(self) -> None:
@@ -274,6 +276,20 @@ class TestEventStreams:
         assert await scene.play(Reply(cut)) is Outcome.COMPLETED
         assert scene.sink.body == GOOD
         assert scene.count(FirstToken) == 1
+
+    async def test_a_stream_that_falls_silent_has_failed(self) -> None:
+        scene = Scene(OwnerSettings(engine_stall_s=0.02))
+        never = asyncio.Event()
+        assert await scene.play(Reply((ROLE, *GOOD_STREAM[1:3], never))) is Outcome.FAILED_MIDSTREAM
+        (ended,) = scene.attempts_ended
+        assert (ended.result, ended.detail) == (AttemptResult.FAILED, "it fell silent")
+        assert scene.opener.closed == 1
+
+    async def test_an_engine_is_not_to_blame_for_a_client_that_reads_slowly(self) -> None:
+        scene = Scene(OwnerSettings(engine_stall_s=0.02))
+        scene.sink.drain_s = 0.1
+        assert await scene.play(Reply(tuple(GOOD_STREAM))) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_STREAM)
 
     async def test_nothing_is_sent_before_the_first_token(self) -> None:
         scene = Scene()

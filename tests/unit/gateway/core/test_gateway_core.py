@@ -274,6 +274,15 @@ class TestRetries:
         one.wait(10 * MS)
         assert started(one.probe()) == ["r0"]
 
+    def test_engines_that_are_full_again_and_again_are_busy_and_not_broken(self) -> None:
+        one = desk(replicas=1, config=CoreConfig(attempt=AttemptConfig(refusals_max=2)))
+        one.ask("q")
+        for attempt in (1, 2):
+            one.finish("q", AttemptResult.BUSY, attempt=attempt)
+            one.wait(SECOND)
+            assert started(one.probe()) == ["r0"]
+        assert ended(one.finish("q", AttemptResult.BUSY, attempt=3)) == [("q", "rejected_queue_full")]
+
     def test_a_late_answer_from_an_old_attempt_changes_nothing(self) -> None:
         one = desk(replicas=2)
         one.ask("q")

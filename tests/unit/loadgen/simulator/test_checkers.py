@@ -169,7 +169,7 @@ def test_what_does_not_hold_is_named(story: Callable[[Witness], None], told: Wit
 
 def ask() -> Ask:
     nothing = empty_prompt("llama", "default", 64)
-    return Ask(profile("a"), nothing, nothing, 1, US.region, GATEWAY, 0, 0)
+    return Ask(profile("a"), 0, nothing, 1, US.region, GATEWAY, 0, 0)
 
 
 def test_clients_are_answered_once() -> None:

@@ -101,8 +101,8 @@ def test_spread_between_engines_is_that_of_every_moment_together() -> None:
 
 
 def test_what_was_open_at_once_counts_overlaps_under_load_only() -> None:
-    """3 to 5 s twice, 5 to 6 s (begins as the others end), 0 to 1 s (in the warm-up) and 11 to 12 s (afterwards)."""
-    spans = [(3, 5), (3, 5), (5, 6), (0, 1), (11, 12)]
+    """3 to 5 s twice, 5 to 6 s (begins as the others end), and four times each in the warm-up and after the load."""
+    spans = [(3, 5), (3, 5), (5, 6), *[(0, 1)] * 4, *[(11, 12)] * 4]
     records = [replace(DONE, sent_ns=start * SECOND, ended_ns=end * SECOND) for start, end in spans]
     assert figures(*records)["total"]["in_flight_max"] == 2
     across = replace(DONE, sent_ns=0, ended_ns=4 * SECOND)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -11,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config import ProbeConfig
-from loadgen.evaluation.experiments import all_cells
+from loadgen.bench.scale.main import document_of
+from loadgen.bench.scale.measure import Reading
+from loadgen.bench.scale.points import POINTS
+from loadgen.evaluation.experiments import SCENARIOS, all_cells
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import (
@@ -27,7 +31,8 @@ from loadgen.evaluation.skywalker.plan import (
     find_traces,
 )
 from loadgen.figures import Figures
-from loadgen.simulator.scenario import RunSection
+from loadgen.load.agreement import agreement_document
+from loadgen.simulator.scenario import RunSection, load_scenario
 
 PLAN = evaluation(Traces(), seeds=(1, 2, 3))
 QUANTILES = ("p10", "p25", "p50", "p75", "p90", "p99", "mean")
@@ -209,3 +214,17 @@ def test_what_others_measured_is_shown_when_it_is_there() -> None:
     assert "1 of 1 figures are within 5%" in text
     assert "| tokens/s | 100 | 98 | +2.0% |" in text
     assert "| 100 | 2000 |" in text
+
+
+def test_the_slots_take_what_the_commands_write() -> None:
+    scenario = load_scenario(SCENARIOS / "agreement.yaml")
+    quiet = {"mean_share": 0.2}
+    live = figures(10.0, 100.0) | {"machine_cpu": quiet}
+    live = {**live, "regions": dict.fromkeys(scenario.regions, live["total"])}
+    agreement = agreement_document(scenario, None, [live], [live, live])
+    reading = Reading(1.5, 1.25, 2**30, 2000, 9000, 10, 0.75, 3, "abc")
+    scale = document_of([(POINTS[0], reading)])
+    text = page(others=json.loads(json.dumps({"agreement": agreement, "scale": scale})))
+    assert "2 of 2 live runs had the machine for themselves; 5 of 5 figures are within 10%" in text
+    assert "| ttft_p90_ms | 100 | 100 | +0.0% |" in text
+    assert f"| {POINTS[0].kind} | {POINTS[0].name} | 600 | 2,000 | 75% |" in text
