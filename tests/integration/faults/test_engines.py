@@ -81,6 +81,17 @@ def endlessly(piece: bytes, *, before: bytes = b"", every_s: float = 0.005) -> S
     return script
 
 
+def piecewise(piece: bytes, times: int) -> Script:
+    """A whole page whose length is told, written no faster than it is read."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.head(200, {"content-type": "text/plain", "content-length": str(len(piece) * times)})
+        for _ in range(times):
+            await exchange.send(piece)
+
+    return script
+
+
 NO_TOKEN: dict[str, Script] = {
     "hangs up": hang_up,
     "fails": answer(500, b"oops"),
@@ -254,7 +265,7 @@ GARBAGE: dict[str, Script] = {
     "counts without end": answer(200, page("+Inf")),
     "counts beyond belief": answer(200, page(1e300)),
     "counts in words": answer(200, page("many")),
-    "is a hundred megabytes": answer(200, b"# nothing\n" * (10 << 20)),
+    "is a hundred megabytes": piecewise(b"# nothing\n" * 10_000, 1_000),
     "never ends": endlessly(b"# nothing\n" * 10_000, every_s=0),
     "drips": endlessly(b"#", every_s=0.01),
     "never comes": hang,
