@@ -8,7 +8,7 @@ READY := .venv/.ready
 .PHONY: help setup setup-tests demo test test-engines check bench relays bench-relay agreement mutants soak nightly results-skywalker protos lock clean
 
 help: ## List these targets.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
 
 setup: $(READY) ## Create .venv with the pinned dependencies and the command .venv/bin/nightside. PYTHON=… picks the interpreter.
 
@@ -19,11 +19,11 @@ $(READY): requirements-dev.lock pyproject.toml
 setup-tests: ## Make sure that every program the tests start is on this machine.
 	@.ci/setup-tests
 
-demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, ENGINE=llamacpp takes real engines that write real text.
+demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, ENGINE=llamacpp takes two regions with real engines that write real text.
 	$(if $(ENGINE),@PYTHON="$(PYTHON)" .ci/setup-engines $(ENGINE))
 	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
 
-test: setup ## Run every test. ARGS=… goes to pytest.
+test: setup ## Run every test on emulated engines. ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -n 2 --session-timeout=600 $(ARGS)
 
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
@@ -42,7 +42,7 @@ relays: ## Install the relays that ours is measured beside, in an environment of
 bench-relay: setup relays ## Measure a whole gateway beside Envoy and other routers, and write docs/results/relay.md. ARGS=… such as --quick.
 	$(BIN)/nightside bench relay -o docs/results/relay.md $(ARGS)
 
-agreement: setup ## Compare live regions on this machine with the simulator. Takes six minutes and wants the machine for itself.
+agreement: setup ## Compare live regions on this machine with the simulator, and write docs/results/agreement.json. Takes six minutes and wants the machine for itself.
 	$(BIN)/nightside agreement -o docs/results/agreement.json
 
 mutants: setup ## Seed defects into the core, one at a time, and see that the simulator's chaos finds each.
@@ -51,10 +51,10 @@ mutants: setup ## Seed defects into the core, one at a time, and see that the si
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test test-engines bench mutants soak ## Everything that takes long.
+nightly: test test-engines bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 
-results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes.
+results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes. A page that is there is replaced.
 	nice $(BIN)/nightside results skywalker $(if $(TRACES),--traces $(TRACES)) $(if $(FULL),--full)
 
 protos: setup ## Generate the stubs of the .proto files again.

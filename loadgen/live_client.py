@@ -67,6 +67,9 @@ class Dialect:
 
 class _Delta(msgspec.Struct):
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """Thinking counts as text, under either of its names, but is no part of what is said."""
 
 
 class _Choice(msgspec.Struct):
@@ -127,18 +130,21 @@ async def exchange(
 
     Raises AnswerFailure, and what aiohttp raises of connections.
     """
-    async with session.post(url, data=body, headers={"Content-Type": "application/json"} | dict(headers)) as response:
+    async with session.post(
+        url, data=body, headers={"Content-Type": "application/json"} | dict(headers), allow_redirects=False
+    ) as response:
         if response.status != 200:
             raise AnswerFailure(await _refusal(response))
         served_by = response.headers.get(REGION_HEADER)
         answer.served_by = RegionName(served_by) if served_by else None
-        data = b""
+        data, has_text = b"", False
         async for data in _events(response.content):
             if data != _DONE and _took_text(answer, data):
+                has_text = True
                 on_text()
     if data != _DONE:
         raise AnswerFailure("the stream ended without [DONE]")
-    if not answer.text:
+    if not has_text:
         raise AnswerFailure("the answer held no token")
 
 
@@ -153,7 +159,7 @@ def _took_text(answer: Answer, data: bytes) -> bool:
     text = "".join(choice.delta.content or choice.text or "" for choice in chunk.choices)
     if text:
         answer.text.append(text)
-    return bool(text)
+    return bool(text) or any(choice.delta.reasoning_content or choice.delta.reasoning for choice in chunk.choices)
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> str:

@@ -55,6 +55,7 @@ def agreement(
     try:
         work = Agreement(scenario or SCENARIO, dict(map(setting, settings)), folder, Console(stderr=True))
     except ConfigError as error:
+        folder.rmdir()
         raise click.ClickException(str(error)) from error
     try:
         is_interrupted = asyncio.run(ends_by_signal(work.compare(runs)))

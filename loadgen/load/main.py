@@ -21,6 +21,7 @@ from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
 from loadgen.live_client import Api, Dialect
 from loadgen.live_runner import LiveRunner, LoadPlan
+from loadgen.load.agreement import BUSY_SHARE
 from loadgen.load.outcome import LiveRun, live_document, live_figures
 from loadgen.load.plan import Limits, only_simulated, plan_of, read_keys, urls_by_region
 from loadgen.load.screen import Screen
@@ -31,7 +32,6 @@ from loadgen.simulator.scenario import load_scenario
 
 EXIT_PROBLEM = 1
 _SECOND_NS = 1_000_000_000
-_BUSY_SHARE = 0.6
 
 
 @click.command()
@@ -172,7 +172,7 @@ def _caveats(run: Figures) -> list[str]:
     words = []
     if run["partial"]:
         words.append(f"Stopped after {run['load_s']:g} s of load; what was open then counts as unfinished.")
-    if run["machine_cpu"] is not None and run["machine_cpu"]["mean_share"] > _BUSY_SHARE:
+    if run["machine_cpu"] is not None and run["machine_cpu"]["mean_share"] > BUSY_SHARE:
         words.append(f"This machine was {run['machine_cpu']['mean_share']:.0%} busy, which shows in the latencies.")
     if run["lag_ms"] is not None and run["lag_ms"]["p99"] > 10:
         words.append(f"Requests left up to {run['lag_ms']['p99']:.0f} ms (p99) after they were due; that is counted.")

@@ -130,6 +130,19 @@ async def test_without_usage_the_tokens_that_came_are_counted() -> None:
     assert {record.output_tokens for record in await run_against(answer)} == {3}
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_thinking_is_tokens_too(name: str) -> None:
+    thought = event({"choices": [{"index": 0, "delta": {name: "hm"}}]})
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await send(request, ROLE, thought, thought, DONE)
+
+    for record in await run_against(answer):
+        assert record.end is RequestEnd.COMPLETED
+        assert record.first_token_ns is not None
+        assert record.output_tokens == 2
+
+
 async def test_each_turn_carries_the_replies_before_it_and_one_connection_serves_them_all() -> None:
     bodies: list[dict[str, Any]] = []
     ports: set[object] = set()
