@@ -108,13 +108,15 @@ class Answer:
 
     served_by: RegionName | None = None
     text: list[str] = field(default_factory=list)
-    """One piece for each event that held any."""
+    """What was said, in pieces as it came."""
+    text_events: int = 0
+    """Events that held text, thinking included."""
     usage: Usage = field(default_factory=Usage)
 
     @property
     def output_tokens(self) -> int:
         """As the endpoint counts them; where it does not, an event is a token."""
-        return len(self.text) if self.usage.completion_tokens is None else self.usage.completion_tokens
+        return self.text_events if self.usage.completion_tokens is None else self.usage.completion_tokens
 
 
 async def exchange(
@@ -137,14 +139,14 @@ async def exchange(
             raise AnswerFailure(await _refusal(response))
         served_by = response.headers.get(REGION_HEADER)
         answer.served_by = RegionName(served_by) if served_by else None
-        data, has_text = b"", False
+        data = b""
         async for data in _events(response.content):
             if data != _DONE and _took_text(answer, data):
-                has_text = True
+                answer.text_events += 1
                 on_text()
     if data != _DONE:
         raise AnswerFailure("the stream ended without [DONE]")
-    if not has_text:
+    if not answer.text_events:
         raise AnswerFailure("the answer held no token")
 
 
