@@ -281,7 +281,7 @@ class LimitsConfig:
     """A client that takes longer to send its body, or reads nothing for this long, is treated as gone."""
     engine_connect_ns: int = 5 * _SECOND_NS
     engine_stall_ns: int = 120 * _SECOND_NS
-    """A stream that has begun and then brings nothing for this long has failed."""
+    """An event stream that has begun and then brings nothing for this long has failed."""
     drain_ns: int = 30 * _SECOND_NS
     """How long running requests may take to finish after SIGTERM."""
 

@@ -108,7 +108,7 @@ class LegScope:
             self._handle = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def watch(self, progress: Callable[[], int], silence_s: float) -> None:
-        """Break it off once `progress` has told the same number for this long, give or take as much again."""
+        """Break it off once `progress` has told the same number for this long, and at most twice as long."""
         if not self._is_ending:
             self._forget()
             look = partial(self._look, progress, progress(), silence_s)

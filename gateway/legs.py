@@ -96,6 +96,11 @@ class LegOpener(Protocol):
 class Sink(Protocol):
     """Where the answer goes: an HTTP client or the gateway that forwarded to us."""
 
+    @property
+    def is_immediate(self) -> bool:
+        """`start` and `put` never wait: an answer in one piece is on its way before anything else can happen."""
+        ...
+
     async def start(self, head: LegHead) -> None:
         """Send status and headers. Called at most once, and only when the first token, body byte or error body is
         at hand."""
@@ -114,8 +119,8 @@ class Sink(Protocol):
         ...
 
     async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        """Finish. Before `start`, this sends the outcome's error; after it, a failure becomes an error event, never
-        a silent end."""
+        """Finish, once everything that was put is sent. Before `start`, this sends the outcome's error; after it, a
+        failure becomes an error event, never a silent end."""
         ...
 
 

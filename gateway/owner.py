@@ -243,10 +243,12 @@ class _Relay:
             self._note_first_token()
         else:
             self._stored(first_id_of(body))
+        if rest is not None or not self._sink.is_immediate:
             self._first_token()
         await self._start(head)
-        await self._write(body)
+        self._sink.put(body)
         if rest is not None:
+            await self._sink.drain()
             async for data in rest:
                 await self._write(data)
         return self._completed()
@@ -288,7 +290,7 @@ class _Relay:
             return await self._answer_fault(leg.head, scanner.fault)
         self._stored(scanner.response_id)
         self._first_token()
-        await self._start(leg.head)
+        await self._start(_without_length(leg.head))
         await self._write(held)
         if scanner.done:
             self._finish_soon(scanner)
@@ -299,7 +301,7 @@ class _Relay:
             self._pieces += 1
             released = scanner.feed(data)
             has_room = put(released) if released else True
-            if scanner.done:
+            if has_room and scanner.done:
                 self._finish_soon(scanner)
             return has_room and scanner.fault is None
 
@@ -307,6 +309,8 @@ class _Relay:
             self._is_draining = True
             await self._sink.drain()
             self._is_draining = False
+            if scanner.done:
+                self._finish_soon(scanner)
         return await self._end_events(scanner)
 
     def _progress(self) -> int:
@@ -420,6 +424,11 @@ def _is_event_stream(head: LegHead) -> bool:
 
 def _content_type(head: LegHead) -> str:
     return next((value for name, value in head.headers if name.lower() == "content-type"), "").lower()
+
+
+def _without_length(head: LegHead) -> LegHead:
+    """A stream that fails ends with an event of ours, which nobody has counted."""
+    return replace(head, headers=tuple(pair for pair in head.headers if pair[0].lower() != "content-length"))
 
 
 def _with_length(head: LegHead, body: bytes) -> LegHead:

@@ -27,7 +27,11 @@ class Tally(Collector):
         self._counts: dict[Labels, float] = {} if labels else {(): 0.0}
 
     def add(self, *values: str, amount: float = 1) -> None:
-        self._counts[values] = self._counts.get(values, 0) + amount
+        count = self._counts.get(values)
+        if count is None:
+            assert len(values) == len(self._labels), f"{self._name}: a value for each label"
+            count = 0
+        self._counts[values] = count + amount
 
     def describe(self) -> Iterable[Metric]:
         return (CounterMetricFamily(self._name, self._words, labels=self._labels),)
@@ -64,6 +68,7 @@ class Distribution(Collector):
     def observe(self, value: float, *values: str) -> None:
         observed = self._series.get(values)
         if observed is None:
+            assert len(values) == len(self._labels), f"{self._name}: a value for each label"
             observed = self._series[values] = _Observed(len(self._bounds))
         observed.counts[bisect_left(self._bounds, value)] += 1
         observed.total += value

@@ -140,11 +140,16 @@ async def get_page(connections: ConnectionPool, engine: Engine, path: str) -> tu
 def _redirected(url: str, target: str, response: Response) -> str:
     """Only to another path of the same server: a key that is meant for it is shown to no other."""
     location = next((value for name, value in response.headers if name.lower() == "location"), "")
-    parts = urlsplit(urljoin(urljoin(url, target), location))
-    asked = urlsplit(url)
-    if not location or (parts.scheme, parts.netloc) != (asked.scheme, asked.netloc):
+    there = urljoin(urljoin(url, target), location)
+    if not location or _server_of(there) != _server_of(url):
         raise BadProbe(f"{target} is redirected elsewhere")
-    return parts.path + (f"?{parts.query}" if parts.query else "")
+    parts = urlsplit(there)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+def _server_of(url: str) -> tuple[str, int, bool]:
+    origin = origin_of(url)[0]
+    return origin.host.lower(), origin.port, origin.tls is not None
 
 
 async def _read_page(response: Response) -> bytes:

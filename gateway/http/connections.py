@@ -198,7 +198,9 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     """Aiohttp's types know only the requests of bare servers; an app's are its own."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        direct = shortcuts.get(request.path) if request.method == "POST" else None
+        """Whoever expects to be told to go on (100) is told so by the app."""
+        is_direct = request.method == "POST" and "expect" not in request.headers
+        direct = shortcuts.get(request.path) if is_direct else None
         answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
         return answer
 

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import cast
 
 from aiohttp import web
+from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion11
 
 from gateway.core.effects import EndRequest
@@ -29,6 +30,7 @@ _NOT_RELAYED = frozenset(
     {
         "connection",
         "content-encoding",
+        "date",
         "keep-alive",
         "proxy-authenticate",
         "proxy-connection",
@@ -75,6 +77,8 @@ class SentAnswer:
 class HttpSink:
     """Writes an answer's bytes to the client's transport. `response` is what the handler returns."""
 
+    is_immediate = True
+
     __slots__ = (
         "_head",
         "_is_chunked",
@@ -118,13 +122,14 @@ class HttpSink:
 
     def _start(self, head: LegHead) -> None:
         request = self._request
-        relayed, has_length = _relayed_lines(head)
         own = {
+            "date": rfc822_formatted_time(),
             **identity_headers(self._request_id, self._settings, self._shape),
             **self._more_headers(),
             REGION_HEADER: head.ran_at.place.region,
             DECISION_HEADER: decision_id(self._settings.gateway_id, self._request_id, head.attempt),
         }
+        relayed, has_length = _relayed_lines(head, own)
         is_newest = request.version >= HttpVersion11
         self._is_chunked = is_newest and not has_length
         keep_alive = request.keep_alive and (is_newest or has_length)
@@ -134,7 +139,7 @@ class HttpSink:
             lines.append("transfer-encoding: chunked")
         if keep_alive != is_newest:
             lines.append("connection: keep-alive" if keep_alive else "connection: close")
-        self._head = "\r\n".join([*lines, "\r\n"]).encode("utf-8", "surrogateescape")
+        self._head = "\r\n".join([*lines, "\r\n"]).encode("latin-1", "replace")
         self.response = cast(web.StreamResponse, SentAnswer(keep_alive=keep_alive))
 
     def put(self, data: bytes) -> bool:
@@ -147,6 +152,7 @@ class HttpSink:
         if self._head:
             framed, self._head = self._head + framed, b""
         transport.write(framed)
+        self._request.writer.output_size += len(framed)  # so that aiohttp knows that an answer has begun
         return transport.get_write_buffer_size() <= _BUFFERED_BYTES_MAX
 
     async def drain(self) -> None:
@@ -185,13 +191,11 @@ class HttpSink:
 
     async def _finish(self) -> None:
         """The client has what there is once it has been written; whatever of it is unread may take its time."""
-        has_room = True
-        if self._is_chunked:
-            self._is_chunked = False
-            has_room = self.put(_LAST_CHUNK)
-        elif self._head:
-            has_room = self.put(b"")
-        if not has_room:
+        last = _LAST_CHUNK if self._is_chunked else b""
+        self._is_chunked = False
+        if last or self._head:
+            self.put(last)
+        if self._transport is not None and self._transport.get_write_buffer_size() > _BUFFERED_BYTES_MAX:
             await self.drain()
 
     def _error_response(self, end: EndRequest, ran_at: RanAt | None) -> web.Response:
@@ -211,13 +215,13 @@ class HttpSink:
         return ClientGone("the client stopped reading")
 
 
-def _relayed_lines(head: LegHead) -> tuple[list[str], bool]:
-    """The engine's headers that the client gets, and whether they tell the body's length."""
+def _relayed_lines(head: LegHead, own: Mapping[str, str]) -> tuple[list[str], bool]:
+    """The engine's headers that the client gets beside our own, and whether they tell the body's length."""
     lines: list[str] = []
     has_length = False
     for name, value in head.headers:
         lower = name.lower()
-        if lower in _NOT_RELAYED or lower.startswith(_OURS_PREFIX):
+        if lower in _NOT_RELAYED or lower in own or lower.startswith(_OURS_PREFIX):
             continue
         if any(mark in name or mark in value for mark in _LINE_BREAKS):
             continue  # would end its line, and begin one that nobody wrote

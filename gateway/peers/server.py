@@ -188,6 +188,8 @@ class ForwardSink:
     """Sends a request's answer back to the gateway that forwarded it. What is put goes out with the next `drain`,
     which waits while that gateway is slow."""
 
+    is_immediate = False
+
     def __init__(self, context: _Context) -> None:
         self._context = context
         self._unsent: list[bytes] = []
@@ -209,6 +211,7 @@ class ForwardSink:
             await self._context.write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
 
     async def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        await self.drain()
         await self._context.write(codec.ended_to_pb(end, summary))
 
 

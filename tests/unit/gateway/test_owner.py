@@ -129,6 +129,8 @@ class ScriptedOpener:
 
 
 class RecordingSink:
+    is_immediate = True
+
     def __init__(self) -> None:
         self.head: LegHead | None = None
         self.body = b""
