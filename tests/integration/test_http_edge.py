@@ -45,6 +45,7 @@ from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.http.admin import AdminSources, make_admin_app
 from gateway.http.app import Api, make_runner
 from gateway.http.settings import HttpSettings
+from gateway.http.sink import HttpSink
 from gateway.legs import RequestSummary
 from gateway.owner import OwnerContext, OwnerSettings
 from tests.fakes.engine import (
@@ -366,6 +367,27 @@ class TestTryingAgain:
         response, body = await ask(client, edge)
         assert (response.status, body) == (400, explained)
         assert edge.results == [AttemptResult.CLIENT_ERROR]
+
+    async def test_a_fault_of_ours_after_the_first_byte_adds_no_second_answer(
+        self, edge: Edge, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def fail(*_: object) -> None:
+            raise RuntimeError("a fault of ours")
+
+        monkeypatch.setattr(HttpSink, "end", fail)
+        edge.plays(stream(*GOOD_STREAM))
+        async with client.post(edge.url + CHAT, data=BODY) as response:
+            assert response.status == 200
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+
+    async def test_what_we_say_of_limits_and_time_replaces_what_an_engine_says(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        edge.plays(answer(date="Thu, 01 Jan 1970 00:00:00 GMT"))
+        response, _ = await ask(client, edge)
+        assert len(response.headers.getall("date")) == 1
+        assert "1970" not in response.headers["date"]
 
 
 class TestLeaving:

@@ -129,9 +129,8 @@ class ScriptedOpener:
 
 
 class RecordingSink:
-    is_immediate = True
-
     def __init__(self) -> None:
+        self.is_immediate = True
         self.head: LegHead | None = None
         self.body = b""
         self.is_accepted = False
@@ -139,6 +138,7 @@ class RecordingSink:
         self.has_written = asyncio.Event()
         self.failure: Exception | None = None
         self.drain_s = 0.0
+        self.drains = 0
         self._is_full = False
 
     async def start(self, head: LegHead) -> None:
@@ -157,6 +157,7 @@ class RecordingSink:
         return False
 
     async def drain(self) -> None:
+        self.drains += 1
         await asyncio.sleep(self.drain_s)
         self._is_full = False
 
@@ -292,6 +293,18 @@ class TestEventStreams:
         scene.sink.drain_s = 0.1
         assert await scene.play(Reply(tuple(GOOD_STREAM))) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(GOOD_STREAM)
+
+    async def test_the_end_is_hurried_only_once_the_reader_has_it(self) -> None:
+        scene = Scene(OwnerSettings(trailer_grace_s=0.02))
+        scene.sink.drain_s = 0.1
+        assert await scene.play(Reply(tuple(GOOD_STREAM))) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_STREAM)
+
+    async def test_a_stream_s_length_is_not_promised_since_its_end_may_be_ours(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(headers=(*EVENT_STREAM, ("Content-Length", "999")))) is Outcome.COMPLETED
+        assert scene.sink.head is not None
+        assert scene.sink.head.headers == EVENT_STREAM
 
     async def test_nothing_is_sent_before_the_first_token(self) -> None:
         scene = Scene()
@@ -437,6 +450,18 @@ class TestWholeAnswers:
         scene = Scene(OwnerSettings(held_bytes_max=10))
         assert await scene.play(Reply((b"x" * 20,), 400, JSON), Reply()) is Outcome.COMPLETED
         assert scene.results == [AttemptResult.FAILED, AttemptResult.COMPLETED]
+
+    async def test_an_attempt_is_over_before_its_answer_waits_for_a_slow_reader(self) -> None:
+        """Else a deadline in between would have it asked for, and sent, a second time."""
+        scene = Scene()
+        assert await scene.play(Reply((GOOD_ANSWER,), 200, JSON)) is Outcome.COMPLETED
+        assert (scene.sink.body, scene.sink.drains, scene.opener.opened) == (GOOD_ANSWER, 0, 1)
+
+    async def test_where_sending_may_wait_the_core_hears_of_the_answer_first(self) -> None:
+        scene = Scene()
+        scene.sink.is_immediate = False
+        assert await scene.play(Reply((GOOD_ANSWER,), 200, JSON)) is Outcome.COMPLETED
+        assert scene.count(FirstToken) == 1
 
 
 class TestStoredResponses:

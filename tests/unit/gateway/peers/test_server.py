@@ -209,6 +209,17 @@ async def test_the_head_comes_with_the_first_byte_and_never_before(callee: Calle
     assert reading.result()[0] == TOKEN
 
 
+async def test_what_came_with_an_error_crosses_before_it(callee: Callee) -> None:
+    callee.engine.chunks.put_nowait(TOKEN)
+    async with callee.forward() as leg:
+        chunks = leg.chunks()
+        assert await anext(chunks) == TOKEN
+        callee.engine.chunks.put_nowait(TOKEN + b'data: {"error":{"message":"oops","code":500}}\n\n')
+        assert await anext(chunks) == TOKEN
+        with pytest.raises(LegFailure):
+            await anext(chunks)
+
+
 async def test_a_large_body_travels_in_parts_below_the_message_limit() -> None:
     async with serve(PeeringConfig(message_max_bytes=512 * 1024)) as callee:
         large = TOKEN.replace(b"x", b"y" * 2**20)
