@@ -165,7 +165,7 @@ class Metrics:
 
     def _define_histograms(self) -> None:
         self._first_token = self._histogram(
-            "first_token_seconds", "From arrival to the first token.", _FIRST_TOKEN_S, "model", "ran"
+            "first_token_seconds", "From arrival to the first token of a stream.", _FIRST_TOKEN_S, "model", "ran"
         )
         self._per_token = self._histogram(
             "output_token_seconds", "Mean time per output token after the first.", _PER_TOKEN_S, "model", "ran"

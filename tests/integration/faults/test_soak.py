@@ -66,7 +66,7 @@ GONE_AT_REST = (
 RESIDENT_GROWTH_BYTES_MAX = 4 << 20
 OBJECTS_GROWTH_MAX = 60
 """Of any one kind of ours, over all rounds after the warm-up; a leak of one in a hundred requests shows."""
-TOLD = ("gateway.core.effects.", "gateway.core.events.", "gateway.core.vocabulary.")
+TOLD = ("gateway.core.effects.", "gateway.core.events.", "gateway.core.vocabulary.", "gateway.driver.Step")
 """What the driver's tail keeps of its last steps: as many always, of changing kinds."""
 
 
