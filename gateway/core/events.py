@@ -107,7 +107,7 @@ class RequestAbandoned:
 
 @value
 class LegAccepted:
-    """The target took the attempt: a peer accepted the forward, or an engine sent response headers."""
+    """A peer accepted the forward. Of an engine, what it sends next says the same."""
 
     request_id: RequestId
     attempt: int
@@ -115,7 +115,8 @@ class LegAccepted:
 
 @value
 class FirstToken:
-    """The first token (or the first byte of a whole answer) came back; from here on there is no retry."""
+    """The first token of a stream came back, or an answer that may take a while to send has begun: there is no retry
+    any more."""
 
     request_id: RequestId
     attempt: int

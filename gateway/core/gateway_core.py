@@ -113,13 +113,11 @@ class GatewayCore:
         self._now_ns: int | None = None
         self._arrivals = 0
         self._classes: dict[RequestClass, RequestClass] = {}
-        """Equal ones are the same one, which makes looking it up elsewhere cheap."""
+        """Equal ones are mostly the same one, which makes looking it up elsewhere cheap; equality still decides."""
         self._effects: list[Effect] = []
         self._published: LoadReport | None = None
         self._published_ns = 0
         self._published_state: tuple[object, ...] = ()
-        self._is_publish_due = False
-        """Something has changed since; it is told once the interval is over."""
 
     # The two doors
 
@@ -706,7 +704,6 @@ class GatewayCore:
     def _publish(self, now_ns: int) -> None:
         self._published = self._report(self._published.sequence + 1 if self._published else 1)
         self._published_ns = now_ns
-        self._is_publish_due = False
         self.placer.expire_prefixes(now_ns)
         self._published_state = self._publishable_state()
         self._timers.set(_PUBLISH, now_ns + self.config.observation.keep_alive_ns)
