@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-engines check bench relays bench-relay agreement mutants soak nightly results-skywalker protos lock clean
+.PHONY: help setup setup-tests demo test test-engines check bench relays bench-relay agreement mutants soak nightly results-skywalker compiled test-compiled protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -30,6 +30,12 @@ test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the 
 	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
 	nice $(BIN)/python -m pytest tests/engines $(if $(REQUIRE),--require-engines) $(ARGS)
 
+compiled: setup ## Make build/compiled: the same sources with the core's logic compiled by mypyc. Needs a C compiler.
+	@.ci/compile
+
+test-compiled: compiled ## Run the tests of the core, the simulator and the HTTP edge on the compiled core, and compare a day's digest.
+	@.ci/test-compiled
+
 check: setup ## Lint, format, types, layers, and the protobuf files and their stubs.
 	@.ci/check
 
@@ -39,8 +45,8 @@ bench: setup ## Measure the parts that every request passes through.
 relays: ## Install the relays that ours is measured beside, in an environment of their own.
 	@PYTHON="$(PYTHON)" .ci/setup-relays
 
-bench-relay: setup relays ## Measure a whole gateway beside Envoy and other routers, and write docs/results/relay.md. ARGS=… such as --quick.
-	$(BIN)/nightside bench relay -o docs/results/relay.md $(ARGS)
+bench-relay: compiled relays ## Measure a whole gateway beside Envoy and other routers, and write docs/results/relay.md. ARGS=… such as --quick.
+	cd build/compiled && ../../$(BIN)/python -m nightside bench relay --rivals ../../.venv-relay -o ../../docs/results/relay.md $(ARGS)
 
 agreement: setup ## Compare live regions on this machine with the simulator, and write docs/results/agreement.json. Takes six minutes and wants the machine for itself.
 	$(BIN)/nightside agreement -o docs/results/agreement.json
@@ -51,7 +57,7 @@ mutants: setup ## Seed defects into the core, one at a time, and see that the si
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test test-engines bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos.
+nightly: test test-compiled test-engines bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 
 results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes. A page that is there is replaced.

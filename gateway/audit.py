@@ -43,6 +43,7 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 from gateway.legs import RanAt, RequestSummary
+from gateway.threads import finish_in_thread
 
 UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"
@@ -280,7 +281,7 @@ class Audit:
     async def flush(self) -> None:
         lines = self._take()
         try:
-            await asyncio.to_thread(self._files.write, lines)
+            await finish_in_thread(self._files.write, lines)
         except OSError as error:
             self._failed(str(error))
         else:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
+
+_SECOND_NS = 1_000_000_000
 
 
 class Clock:
@@ -19,4 +22,11 @@ class Clock:
 
     def wall_time(self) -> str:
         """For log lines and file headers only, for example `2026-03-01T12:00:00.123456Z`."""
-        return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        second, rest_ns = divmod(self.wall_ns(), _SECOND_NS)
+        return f"{_until_second(second)}.{rest_ns // 1000:06d}Z"
+
+
+@lru_cache(maxsize=1)
+def _until_second(second: int) -> str:
+    """What all times within one second begin with."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -21,6 +21,7 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.driver import Step
+from gateway.threads import finish_in_thread
 
 FORMAT = 1
 _EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -93,7 +94,7 @@ class Journal:
     async def flush(self) -> None:
         lines = self._take()
         try:
-            await asyncio.to_thread(self._write, lines)
+            await finish_in_thread(self._write, lines)
         except OSError as error:
             self._stop(f"cannot write: {error}")
 
@@ -123,7 +124,7 @@ class Journal:
         self._on_stopped(reason)
 
     def _write(self, lines: list[bytes]) -> None:
-        """A cancelled `run` may leave its thread writing while `close` comes; the lock keeps their lines in order."""
+        """One at a time, so that lines stay in order."""
         with self._one_writer:
             for block in _blocks(lines, self._settings.file_bytes_max):
                 if self._file_bytes + len(block) > self._settings.file_bytes_max:

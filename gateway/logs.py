@@ -13,8 +13,9 @@ from typing import TextIO
 
 import msgspec
 import structlog
-from structlog.typing import FilteringBoundLogger, Processor
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
+from gateway.clock import Clock
 from gateway.config import LogFormat, LoggingConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.events import Event, FirstToken, PolicyApplied
@@ -27,6 +28,7 @@ FOLLOWED_MAX = 100_000
 """Requests whose decision is remembered for their line; beyond that the oldest line goes without."""
 
 _MILLISECOND_NS = 1_000_000
+_CLOCK = Clock()
 _WARNED_OUTCOMES = frozenset({Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.FAILED_MIDSTREAM, Outcome.EXPIRED_RUNNING})
 
 
@@ -38,7 +40,7 @@ def make_logger(config: LoggingConfig, gateway_id: GatewayId, stream: TextIO | N
         structlog.WriteLogger(stream),
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _add_time,
             *_renderers(config.format, stream),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -52,6 +54,11 @@ def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
     if is_console:
         return [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
+
+
+def _add_time(_logger: object, _method: str, fields: EventDict) -> EventDict:
+    fields["timestamp"] = _CLOCK.wall_time()
+    return fields
 
 
 def _as_json(fields: dict[str, object], **_: object) -> str:

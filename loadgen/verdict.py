@@ -1,6 +1,7 @@
 """What a report says first: which run did best, by how much, for throughput, first tokens, prefix hits and failures.
 
-It compares figures and draws no further conclusion; what differs little is called the same.
+It compares figures and draws no further conclusion; what differs little is called the same. A run that loses requests
+is never the quickest: those that it did not serve have no first token.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from loadgen.figures import Figures
 
 SAME_WITHIN = 0.02
 POINTS_WITHIN = 0.005
+LOST_MAX = 0.01
+"""Of a run's requests, failed or unfinished: who loses more is not compared in what only answered requests have."""
 _TIMES_FROM = 2.0
 
 
@@ -26,6 +29,11 @@ class Measure:
     more_is_better: bool
     is_share: bool = False
     """Compared by percentage points, not by ratio."""
+    is_of_answered: bool = False
+    """It knows nothing of requests that were lost."""
+
+    def counts(self, total: Figures) -> bool:
+        return not self.is_of_answered or (_lost(total) or 0.0) <= LOST_MAX
 
     def is_same(self, value: float, other: float) -> bool:
         within = POINTS_WITHIN if self.is_share else SAME_WITHIN * max(abs(value), abs(other))
@@ -61,17 +69,23 @@ def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
 
 
 def _verdict(measure: Measure, runs: Sequence[Figures]) -> Verdict:
-    found = [(run["name"], measure.value_of(run["total"])) for run in runs]
+    counting = [run for run in runs if measure.counts(run["total"])]
+    losing = [_losing(run) for run in runs if not measure.counts(run["total"])]
+    found = [(run["name"], measure.value_of(run["total"])) for run in counting]
     known = [(name, value) for name, value in found if value is not None]
     if not known:
-        return Verdict(measure.title, "–", "not measured", ())
+        return Verdict(measure.title, "–", "not compared" if losing else "not measured", tuple(losing))
     ranked = sorted(known, key=lambda pair: pair[1], reverse=measure.more_is_better)
     value = ranked[0][1]
     leaders = [name for name, other in ranked if measure.is_same(value, other)]
     beaten = [pair for pair in ranked if pair[0] not in leaders]
     told = beaten if len(beaten) < 2 else [beaten[0], beaten[-1]]
     others = (f"{name} {measure.shown(other)} ({measure.difference(other, value)})" for name, other in told)
-    return Verdict(measure.title, measure.shown(value), _named(leaders, len(runs)), tuple(others))
+    return Verdict(measure.title, measure.shown(value), _named(leaders, len(runs)), (*others, *losing))
+
+
+def _losing(run: Figures) -> str:
+    return f"{run['name']} is left out: it lost {_in_percent(_lost(run['total']) or 0.0)}"
 
 
 def _named(leaders: Sequence[str], runs: int) -> str:
@@ -110,8 +124,8 @@ def _in_percent(value: float) -> str:
 
 _MEASURES = (
     Measure("Most output tokens", lambda total: total["tokens_per_s"], lambda value: f"{value:,.0f}\u00a0/s", True),
-    Measure("Lowest TTFT, p50", _quantile("ttft_ms", "p50"), _in_seconds, False),
-    Measure("Lowest TTFT, p90", _quantile("ttft_ms", "p90"), _in_seconds, False),
-    Measure("Most prefix hits", _hits, _in_percent, True, is_share=True),
+    Measure("Lowest TTFT, p50", _quantile("ttft_ms", "p50"), _in_seconds, False, is_of_answered=True),
+    Measure("Lowest TTFT, p90", _quantile("ttft_ms", "p90"), _in_seconds, False, is_of_answered=True),
+    Measure("Most prefix hits", _hits, _in_percent, True, is_share=True, is_of_answered=True),
     Measure("Fewest failed or unfinished", _lost, _in_percent, False, is_share=True),
 )

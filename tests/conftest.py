@@ -1,9 +1,13 @@
-"""What every test shares: how Hypothesis runs, and the length of the soak.
+"""What every test shares: how Hypothesis runs, ports that nobody else is given, and the length of the soak.
 
 Fixtures of one area live beside that area's tests.
 """
 
 from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
@@ -19,3 +23,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=600,
         help="requests of the soak; 18000 are an hour of a region's five a second",
     )
+
+
+@pytest.fixture
+def unused_tcp_port_factory() -> Iterator[Callable[[], int]]:
+    """Instead of pytest-asyncio's, whose ports anybody on this machine may be given before the test listens there.
+
+    These are bound until the test is over, which keeps the system from giving them away and whoever names them from
+    nothing: all that listen here set SO_REUSEADDR. Until then a connection is refused.
+    """
+    with ExitStack() as held:
+
+        def reserve() -> int:
+            port = held.enter_context(socket.socket())
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port.bind(("127.0.0.1", 0))
+            return int(port.getsockname()[1])
+
+        yield reserve
+
+
+@pytest.fixture
+def unused_tcp_port(unused_tcp_port_factory: Callable[[], int]) -> int:
+    return unused_tcp_port_factory()

@@ -32,9 +32,10 @@ class ExploreRule(StrEnum):
     """When the least loaded replica is taken rather than the one that knows most of a prompt."""
 
     SHARE = "share"
-    """Below `explore_below_share` of the prompt (SkyWalker §5.1)."""
+    """Below `explore_below_share` of the prompt: the paper's rule (SkyWalker §5.1)."""
     WORTH = "worth"
-    """When it is less loaded by more than the prompt's known bytes are worth, at `explore_load_bytes` a request."""
+    """When it is less loaded by more than the prompt's known bytes are worth, at `explore_load_bytes` a request: ours,
+    and the default; docs/results/skywalker.md compares the two."""
 
 
 class RemoteChoice(StrEnum):
@@ -70,8 +71,9 @@ class OverflowMode(StrEnum):
 class PlacementConfig:
     policy: PlacementPolicy = PlacementPolicy.PREFIX
     explore_below_share: float = 0.5
-    """Below this matched share of the prompt the least loaded replica is chosen instead (SkyWalker §5.1)."""
-    explore_rule: ExploreRule = ExploreRule.SHARE
+    """Below this matched share of the prompt the least loaded replica is chosen instead under `ExploreRule.SHARE`
+    (SkyWalker §5.1), and a sibling gateway that knows more is not followed under either rule."""
+    explore_rule: ExploreRule = ExploreRule.WORTH
     explore_load_bytes: int = 128
     """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
     overflow: OverflowMode = OverflowMode.ON

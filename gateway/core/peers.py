@@ -4,6 +4,7 @@ advertised."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from gateway.core.attempts import Breaker, BreakerState, Ramp
 from gateway.core.bits import slots_of
@@ -22,6 +23,9 @@ from gateway.core.vocabulary import (
     Target,
     peer_target,
 )
+
+_ANSWERS_MAX = 64
+"""Models with rules about which somebody asked of late."""
 
 
 class PeerState:
@@ -74,8 +78,17 @@ class PeerState:
         return self.observation.rtt_ns if self.observation else 0
 
 
+@dataclass(slots=True)
+class _Answer:
+    """Who was available for one model and rule when last asked, and who has changed since."""
+
+    available: int
+    unsure: int
+
+
 class Peers:
-    """All peers of this gateway. A few hundred at most, so a change visits the classes that wait, never all peers."""
+    """All peers of this gateway. What was answered about them is kept, so that a question visits those that changed
+    since it was last asked, and never all."""
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         self._config = config
@@ -89,6 +102,7 @@ class Peers:
         self.version = 0
         """Changes with anything that may make a peer more or less available; a heartbeat that says what the last one
         said changes nothing."""
+        self._answers: dict[tuple[ModelName, PlaceRule], _Answer] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -106,7 +120,7 @@ class Peers:
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._config = config
-        self.version += 1
+        self._forget_answers()
         for state in self:
             state.breaker.configure(config.attempt)
             state.ramp.configure(config.attempt)
@@ -120,7 +134,7 @@ class Peers:
         for state in left:
             self._drop(state)
         joined = [self._add(spec) for spec in wanted.values() if spec.gateway_id not in self._by_id]
-        self.version += 1
+        self._forget_answers()
         return joined, left
 
     def observe(self, observation: PeerObservation, now_ns: int) -> None:
@@ -136,7 +150,7 @@ class Peers:
             state.ramp.start(now_ns)
         if not _says_the_same(observation.report, state.report):
             state.queue_lengths = {queue.model: queue.length for queue in observation.report.queues}
-            self.version += 1
+            self._note_change(state)
         state.observation = observation
         state.lost = False
         state.detail = ""
@@ -144,7 +158,8 @@ class Peers:
             state.distrusted_since_ns = None
         if state.unreflected:
             self._reflect(state, observation)
-        self.refresh(state, now_ns)
+        if not self._stays_available(state, observation, now_ns):
+            self.refresh(state, now_ns)
 
     def lose(self, gateway_id: GatewayId, detail: str, now_ns: int) -> None:
         state = self._by_id.get(gateway_id)
@@ -156,19 +171,19 @@ class Peers:
     def started(self, state: PeerState, key: AttemptKey, now_ns: int) -> None:
         state.in_flight += 1
         state.unreflected[key] = now_ns
-        self.version += 1
+        self._note_change(state)
         self.refresh(state, now_ns)
 
     def first_token(self, state: PeerState, key: AttemptKey, now_ns: int) -> None:
         if state.unreflected.pop(key, None) is not None:
-            self.version += 1
+            self._note_change(state)
             self.refresh(state, now_ns)
 
     def ended(self, state: PeerState, key: AttemptKey, result: AttemptResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
         state.in_flight -= 1
         if state.unreflected.pop(key, None) is not None:
-            self.version += 1
+            self._note_change(state)
         if state.breaker.record(result, now_ns):
             state.ramp.start(now_ns)
         if result in (AttemptResult.FAILED, AttemptResult.BUSY, AttemptResult.REFUSED):
@@ -197,13 +212,19 @@ class Peers:
     def available(self, model: ModelName, rule: PlaceRule) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
 
-        O(usable peers); callers keep the answer while `version` stands still.
+        O(peers that changed since the same was last asked).
         """
-        mask = 0
-        for slot in slots_of(self.usable):
+        answer = self._answers.get((model, rule))
+        if answer is None:
+            if len(self._answers) >= _ANSWERS_MAX:
+                self._answers.clear()
+            answer = self._answers[model, rule] = _Answer(0, self.usable)
+        answer.available &= ~answer.unsure
+        for slot in slots_of(answer.unsure & self.usable):
             if self.standing_for(self._by_slot[slot], model, rule) is Standing.AVAILABLE:
-                mask |= 1 << slot
-        return mask
+                answer.available |= 1 << slot
+        answer.unsure = 0
+        return answer.available
 
     def eligible(self, model: ModelName, rule: PlaceRule) -> int:
         """Mask of the peers that serve the model where the rule allows, as far as we ever heard, available or not."""
@@ -250,14 +271,25 @@ class Peers:
             self.usable |= bit
         else:
             self.usable &= ~bit
+        self._note_change(state)
+
+    def _note_change(self, state: PeerState) -> None:
+        """It may be more or less available than was last answered."""
         self.version += 1
+        bit = 1 << state.slot
+        for answer in self._answers.values():
+            answer.unsure |= bit
+
+    def _forget_answers(self) -> None:
+        self.version += 1
+        self._answers.clear()
 
     def _reflect(self, state: PeerState, observation: PeerObservation) -> None:
         """Forwards that had reached the peer when it counted are in what it says."""
         for key, sent_ns in list(state.unreflected.items()):
             if sent_ns + observation.rtt_ns // 2 < observation.generated_ns:
                 del state.unreflected[key]
-                self.version += 1
+                self._note_change(state)
 
     def _distrust_claim(self, state: PeerState, observation: PeerObservation, now_ns: int) -> None:
         claimed = observation.report.place
@@ -278,6 +310,19 @@ class Peers:
         if not state.breaker.allows(state.in_flight):
             return Standing.BREAKER
         return Standing.AVAILABLE if state.ramp.allows(state.in_flight) else Standing.RAMP
+
+    def _stays_available(self, state: PeerState, observation: PeerObservation, now_ns: int) -> bool:
+        """What `refresh` would find of most, at a fraction of its cost: available, and nothing else in sight but that
+        it falls silent."""
+        if state.standing is not Standing.AVAILABLE or not observation.report.accepting:
+            return False
+        if state.breaker.state is not BreakerState.CLOSED or state.ramp.limit is not None:
+            return False
+        stale_ns = self._stale_at_ns(observation)
+        if now_ns >= stale_ns:
+            return False
+        self._timers.set(state.timer, stale_ns)
+        return True
 
     def _stale_at_ns(self, observation: PeerObservation) -> int:
         """One lost packet on a long path must not flap a peer: three keep-alives, or two worst round trips if
@@ -301,14 +346,18 @@ class Peers:
         return Standing.AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
     def _arm(self, state: PeerState, now_ns: int) -> None:
+        """Be woken at the first moment at which time alone may change its standing."""
+        deadlines: list[int] = []
+        if state.observation is not None and now_ns < (stale_ns := self._stale_at_ns(state.observation)):
+            deadlines.append(stale_ns)
         if state.breaker.state is BreakerState.OPEN:
-            self._timers.set_earlier(state.timer, state.breaker.open_until_ns)
+            deadlines.append(state.breaker.open_until_ns)
         if state.ramp.limit is not None:
-            self._timers.set_earlier(state.timer, state.ramp.next_step_ns)
-        if state.observation is not None:
-            stale_ns = self._stale_at_ns(state.observation)
-            if now_ns < stale_ns:
-                self._timers.set_earlier(state.timer, stale_ns)
+            deadlines.append(state.ramp.next_step_ns)
+        if deadlines:
+            self._timers.set(state.timer, min(deadlines))
+        else:
+            self._timers.cancel(state.timer)
 
 
 def _advertises(state: PeerState, model: ModelName, rule: PlaceRule) -> bool:

@@ -21,6 +21,8 @@ _BOOKS_BYTES = 545
 """One slot's books while they are empty, without the int of its bit."""
 _INT_BYTES = 28
 _INT_BITS_PER_BYTE = 7.5
+_SHORT_INT_BITS = 62
+"""A compiled index holds shorter ints by value."""
 
 
 @value
@@ -412,7 +414,7 @@ class PrefixIndex:
             name = key.hex()
             if not node.label.startswith(key) or len(node.label) % PREFIX_HASH_BYTES:
                 yield f"node {name} has label {node.label.hex()}"
-            if node not in node.parent.children():
+            if not any(child is node for child in node.parent.children()):
                 yield f"node {name} is not among its parent's children"
             if node.parent is not self._root:
                 yield from self._check_parent(name, node.parent, node.mask)
@@ -432,7 +434,7 @@ class PrefixIndex:
         supports = (node in books.ends) + sum(1 for child in node.children() if child.mask & books.bit)
         if supports != 1 + books.spare_supports.get(node, 0):
             yield f"slot {slot} at node {name} has {supports} supports, and its books say otherwise"
-        if node.mask == books.bit and node.mask is not books.bit:
+        if slot >= _SHORT_INT_BITS and node.mask == books.bit and node.mask is not books.bit:
             yield f"node {name} has an int of its own for slot {slot}"
 
     def _check_books(self) -> Iterator[str]:

@@ -89,6 +89,7 @@ class ReplicaState:
         "spec",
         "standing",
         "target",
+        "timer",
         "unreflected",
         "waiting",
     )
@@ -97,6 +98,7 @@ class ReplicaState:
         self.spec = spec
         self.slot = slot
         self.target: Target = replica_target(spec.replica_id)
+        self.timer: TimerKey = (TimerKind.REPLICA, spec.replica_id)
         self.healthy = False
         self.detail = "not probed yet"
         self.sampled_ns: int | None = None
@@ -198,12 +200,12 @@ class Replicas:
         state.kv_usage = observation.kv_usage
         if state.distrusted_since_ns is not None and observation.sampled_ns >= state.distrusted_since_ns:
             state.distrusted_since_ns = None
-        for key, pushed_ns in list(state.unreflected.items()):
-            if pushed_ns < observation.sampled_ns:
-                del state.unreflected[key]
+        if state.unreflected:
+            self._reflect(state, observation.sampled_ns)
         if returns:
             state.ramp.start(now_ns)
-        self.refresh(state, now_ns)
+        if not self._stays_available(state, now_ns):
+            self.refresh(state, now_ns)
 
     def lose(self, replica_id: ReplicaId, detail: str, now_ns: int) -> None:
         state = self._by_id.get(replica_id)
@@ -247,16 +249,10 @@ class Replicas:
             return
         state.breaker.wake(now_ns)
         state.ramp.wake(now_ns)
-        bit = 1 << state.slot
-        state.standing = self._standing(state, now_ns)
-        if state.standing is Standing.AVAILABLE:
-            self.available |= bit
-        else:
-            self.available &= ~bit
-        if state.standing in _OUT_OF_REACH:
-            self.reachable &= ~bit
-        else:
-            self.reachable |= bit
+        standing = self._standing(state, now_ns)
+        if standing is not state.standing:
+            state.standing = standing
+            self._note_standing(state)
         self._levels.put(state.slot, state.load)
         self._arm(state, now_ns)
 
@@ -322,7 +318,38 @@ class Replicas:
         self.available &= ~(1 << state.slot)
         self.reachable &= ~(1 << state.slot)
         self._free_slots.append(state.slot)
-        self._timers.cancel(_timer_of(state))
+        self._timers.cancel(state.timer)
+
+    def _stays_available(self, state: ReplicaState, now_ns: int) -> bool:
+        """What `refresh` would find of most that were just probed, at a fraction of its cost: available, and nothing
+        else in sight but that it falls silent. No probe takes credit away."""
+        if state.standing is not Standing.AVAILABLE or not state.healthy or state.waiting or state.sampled_ns is None:
+            return False
+        if state.breaker.state is not BreakerState.CLOSED or state.ramp.limit is not None:
+            return False
+        stale_ns = state.sampled_ns + self._stale_after_ns(state)
+        if now_ns >= stale_ns:
+            return False
+        self._levels.put(state.slot, state.load)
+        self._timers.set(state.timer, stale_ns)
+        return True
+
+    def _reflect(self, state: ReplicaState, sampled_ns: int) -> None:
+        """Pushes that had reached the replica when it was sampled are in what it says."""
+        for key, pushed_ns in list(state.unreflected.items()):
+            if pushed_ns < sampled_ns:
+                del state.unreflected[key]
+
+    def _note_standing(self, state: ReplicaState) -> None:
+        bit = 1 << state.slot
+        if state.standing is Standing.AVAILABLE:
+            self.available |= bit
+        else:
+            self.available &= ~bit
+        if state.standing in _OUT_OF_REACH:
+            self.reachable &= ~bit
+        else:
+            self.reachable |= bit
 
     def _rebuild_groups(self) -> None:
         self._groups = {}
@@ -372,15 +399,20 @@ class Replicas:
         return stale_ns if sign_of_life_ns is None else max(stale_ns, _SIGNS_MISSED_MAX * sign_of_life_ns)
 
     def _arm(self, state: ReplicaState, now_ns: int) -> None:
-        timer = _timer_of(state)
-        if state.breaker.state is BreakerState.OPEN:
-            self._timers.set_earlier(timer, state.breaker.open_until_ns)
+        """Be woken at the first moment at which time alone may change its standing."""
+        deadlines: list[int] = []
+        if state.sampled_ns is not None and now_ns < (stale_ns := state.sampled_ns + self._stale_after_ns(state)):
+            deadlines.append(stale_ns)
         if now_ns < state.rest.until_ns:
-            self._timers.set_earlier(timer, state.rest.until_ns)
+            deadlines.append(state.rest.until_ns)
+        if state.breaker.state is BreakerState.OPEN:
+            deadlines.append(state.breaker.open_until_ns)
         if state.ramp.limit is not None:
-            self._timers.set_earlier(timer, state.ramp.next_step_ns)
-        if state.sampled_ns is not None and not self._is_stale(state, now_ns):
-            self._timers.set_earlier(timer, state.sampled_ns + self._stale_after_ns(state))
+            deadlines.append(state.ramp.next_step_ns)
+        if deadlines:
+            self._timers.set(state.timer, min(deadlines))
+        else:
+            self._timers.cancel(state.timer)
 
 
 def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
@@ -388,7 +420,3 @@ def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
     if spec.sign_of_life_ns is not None and mode is PushingMode.PENDING:
         return PushingMode.OUTSTANDING
     return mode
-
-
-def _timer_of(state: ReplicaState) -> TimerKey:
-    return TimerKind.REPLICA, state.spec.replica_id

@@ -18,27 +18,35 @@ class TimerKind(Word):
 
 
 TimerKey = tuple[TimerKind, str]
+_Entry = tuple[int, int, TimerKey]
 
 
 class Timers:
-    """At most one deadline per key; setting it again replaces it. O(log n) each, memory bounded by the live keys."""
+    """At most one deadline per key; setting it again replaces it. O(log n) each, memory bounded by the live keys.
+
+    Each key has one entry in the heap that stands for it, never later than its deadline. So a deadline that is put off,
+    as that of whatever shows signs of life is again and again, is one number changed: its entry is put off when it
+    comes up, and nobody is woken for it.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, TimerKey]] = []
+        self._heap: list[_Entry] = []
         self._live: dict[TimerKey, int] = {}
+        self._entries: dict[TimerKey, _Entry] = {}
+        """Those that stand for a key; all others in the heap are dead."""
         self._serial = 0
 
     def __len__(self) -> int:
         return len(self._live)
 
     def set(self, key: TimerKey, at_ns: int) -> None:
-        if self._live.get(key) == at_ns:
-            return
         self._live[key] = at_ns
-        self._serial += 1
-        heapq.heappush(self._heap, (at_ns, self._serial, key))
-        if len(self._heap) > 2 * len(self._live) + _SLACK:
-            self._compact()
+        entry = self._entries.get(key)
+        if entry is None or at_ns < entry[0]:
+            heapq.heappush(self._heap, self._entry(key, at_ns))
+            if len(self._heap) > 2 * len(self._live) + _SLACK:
+                self._heap = list(self._entries.values())
+                heapq.heapify(self._heap)
 
     def set_earlier(self, key: TimerKey, at_ns: int) -> None:
         """Set, unless an earlier deadline already stands."""
@@ -46,32 +54,37 @@ class Timers:
             self.set(key, at_ns)
 
     def cancel(self, key: TimerKey) -> None:
-        self._live.pop(key, None)
+        if self._live.pop(key, None) is not None:
+            del self._entries[key]
 
     def next_ns(self) -> int | None:
-        self._drop_dead_top()
+        self._settle_top()
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ns: int) -> Iterator[TimerKey]:
         """Take out each key whose time has come, earliest first; keys set meanwhile with a due time are included."""
         while True:
-            self._drop_dead_top()
+            self._settle_top()
             if not self._heap or self._heap[0][0] > now_ns:
                 return
             _, _, key = heapq.heappop(self._heap)
-            del self._live[key]
+            self.cancel(key)
             yield key
 
-    def _drop_dead_top(self) -> None:
-        while self._heap and self._live.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
+    def _entry(self, key: TimerKey, at_ns: int) -> _Entry:
+        self._serial += 1
+        entry = self._entries[key] = (at_ns, self._serial, key)
+        return entry
 
-    def _compact(self) -> None:
-        entries = [entry for entry in self._heap if self._live.get(entry[2]) == entry[0]]
-        seen: set[TimerKey] = set()
-        self._heap = []
-        for entry in entries:
-            if entry[2] not in seen:
-                seen.add(entry[2])
-                self._heap.append(entry)
-        heapq.heapify(self._heap)
+    def _settle_top(self) -> None:
+        """Drop the dead and put off the early, until the first entry is at its key's deadline."""
+        heap = self._heap
+        while heap:
+            at_ns, serial, key = heap[0]
+            standing = self._entries.get(key)
+            if standing is None or standing[1] != serial:
+                heapq.heappop(heap)
+            elif self._live[key] != at_ns:
+                heapq.heapreplace(heap, self._entry(key, self._live[key]))
+            else:
+                return

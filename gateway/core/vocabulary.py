@@ -5,7 +5,6 @@ Nothing here decides anything. One word stands for one thing, in code, config, m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from typing import NewType
 
@@ -339,11 +338,17 @@ class LoadReport:
 
     def is_news_after(self, last: LoadReport, share: float) -> bool:
         """Does it say more than that some number moved by up to a share of itself? To and from zero is always news."""
-        if replace(self, sequence=0, capacities=(), queues=()) != replace(last, sequence=0, capacities=(), queues=()):
+        if self._words() != last._words():
             return True
+        if self.capacities == last.capacities and self.queues == last.queues:
+            return False
         now, before = self._numbers(), last._numbers()
         pairs = ((now.get(key, 0), before.get(key, 0)) for key in now.keys() | before.keys())
         return any(bool(new) != bool(old) or abs(new - old) > share * old for new, old in pairs)
+
+    def _words(self) -> tuple[object, ...]:
+        """All but its number and those that it counts."""
+        return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest
 
     def _numbers(self) -> dict[tuple[object, ...], int]:
         """By what each counts."""

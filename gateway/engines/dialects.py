@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from gateway.config import Dialect
-from gateway.engines.exposition import BadProbe, Sample, first_present, samples
+from gateway.engines.exposition import BadProbe, Sample, find, first_present, lines_about, samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ _KV_USAGE = (
     b"gpu_cache_usage_perc",
 )
 _SLEEP = b"vllm:engine_sleep_state"
+_WANTED = lines_about((*_WAITING, *_RUNNING, *_KV_USAGE, _SLEEP))
 _RANK_LABELS = (b"engine", b"dp_rank")
 """vLLM's and SGLang's."""
 _REQUESTS_MAX = 10**9
@@ -82,12 +83,13 @@ _KEY_LENGTH_MAX = 64
 
 def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
     """A Prometheus page. Raises BadProbe."""
-    waiting = _counted(first_present(page, _WAITING))
+    lines = find(page, _WANTED)
+    waiting = _counted(first_present(lines, _WAITING))
     if not waiting:
         raise BadProbe("the metrics say nothing about waiting requests")
-    running = _counted(first_present(page, _RUNNING))
-    kv_usage = _counted(first_present(page, _KV_USAGE))
-    asleep = [sample for sample in samples(page, _SLEEP) if sample.value == 1]
+    running = _counted(first_present(lines, _RUNNING))
+    kv_usage = _counted(first_present(lines, _KV_USAGE))
+    asleep = [sample for sample in samples(lines, _SLEEP) if sample.value == 1]
     if ranks == 1:
         return [_reading(waiting, running, kv_usage, asleep)]
     return [
@@ -176,7 +178,10 @@ def _counted(found: Iterable[Sample]) -> list[Sample]:
 
 
 def _rank_of(sample: Sample) -> bytes:
-    return next((sample.labels[label] for label in _RANK_LABELS if label in sample.labels), b"0")
+    for label in _RANK_LABELS:
+        if label in sample.labels:
+            return sample.labels[label]
+    return b"0"
 
 
 def _of_rank(found: list[Sample], rank: bytes) -> list[Sample]:
@@ -205,9 +210,9 @@ def _number(label: bytes) -> int:
 
 def _reading(waiting: list[Sample], running: list[Sample], kv_usage: list[Sample], asleep: list[Sample]) -> Reading:
     return Reading(
-        _requests(sum(sample.value for sample in running)),
-        _requests(sum(sample.value for sample in waiting)),
-        _share(max((sample.value for sample in kv_usage), default=0.0)),
+        _requests(sum([sample.value for sample in running])),
+        _requests(sum([sample.value for sample in waiting])),
+        _share(max([sample.value for sample in kv_usage], default=0.0)),
         _sleep_of(asleep),
     )
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from itertools import count
 
 from gateway.clock import Clock
 from gateway.config import ProbeConfig
@@ -25,10 +26,24 @@ _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_MIN_S = 2.0
 _BATCH_S = 0.002
 """Observations that come in within this time reach the core together."""
+_GROUP_ENGINES = 8
+_GROUP_GAP_NS = 4_000_000
+_TIMER_GRAIN_NS = 1_000_000
+"""Added to every wait: some event loops count in whole milliseconds and would look again just before the beat."""
+
+
+def next_beat_ns(sent_ns: int, interval_ns: int, phase_ns: int) -> int:
+    """The first beat after a look: at most an interval later, and sooner only where that one was off the beat."""
+    return sent_ns + interval_ns - (sent_ns - phase_ns) % interval_ns
 
 
 class Prober:
-    """Follows the endpoints as they come and go."""
+    """Follows the endpoints as they come and go.
+
+    Engines are looked at in groups, each on one beat: answers that come in together find caches warm and reach the
+    core as one event, at two thirds of the cost. A group is small, and has its own beat, so that streams never wait for
+    long.
+    """
 
     def __init__(
         self,
@@ -47,6 +62,9 @@ class Prober:
         self._submit = submit
         self._loops = EngineLoops(endpoints, clock, loops, on_restart)
         self._batch_s = batch_s
+        self._started_ns = clock.now_ns()
+        """Beats are counted from here: gateways beside each other do not ask the same engine at the same time."""
+        self._numbers = count()
         self._gathered: list[ReplicaObservation] = []
         self._telling: asyncio.TimerHandle | None = None
 
@@ -72,12 +90,13 @@ class Prober:
     async def _watch(self, connections: ConnectionPool, engine: Engine) -> None:
         """One look at a time; one that takes longer than the interval puts off the next."""
         probe = EngineProbe(connections, engine, self._config)
+        phase_ns = self._started_ns + next(self._numbers) // _GROUP_ENGINES * _GROUP_GAP_NS
         while self._endpoints.of(engine):
             probe.config = self._config
             sent_ns = self._clock.now_ns()
             self._take_in(engine, await probe.look(sent_ns), sent_ns)
-            wait_ns = sent_ns + probe.interval_ns - self._clock.now_ns()
-            await asyncio.sleep(max(0, wait_ns) / _SECOND_NS)
+            wait_ns = next_beat_ns(sent_ns, probe.interval_ns, phase_ns) - self._clock.now_ns()
+            await asyncio.sleep((wait_ns + _TIMER_GRAIN_NS) / _SECOND_NS if wait_ns > 0 else 0)
 
     def _take_in(self, engine: Engine, readings: list[Reading] | None, sent_ns: int) -> None:
         for endpoint in self._endpoints.of(engine) if readings is not None else ():

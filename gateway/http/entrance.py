@@ -68,7 +68,7 @@ class Entrance:
 
     def headers(self, request: web.Request) -> Mapping[str, str]:
         """What is left of the caller's limits, for every answer it gets."""
-        meter = request.get(_METER)
+        meter = _meter_of(request)
         return {} if meter is None else rate_headers(meter, self._clock.now_ns())
 
     def authenticate(self, request: web.Request) -> Caller:
@@ -86,7 +86,7 @@ class Entrance:
 
         Raises ClientFault when too few are left. `summary` is read at the end, when its owner has filled it in.
         """
-        meter = request.get(_METER)
+        meter = _meter_of(request)
         if meter is None:
             yield
             return
@@ -127,6 +127,14 @@ def credential_of(headers: Mapping[str, str]) -> str:
     """What OpenAI's clients send as a bearer token and Anthropic's as `x-api-key`; empty where there is neither."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _meter_of(request: web.Request) -> KeyMeter | None:
+    """None where no key was asked for."""
+    try:
+        return request[_METER]
+    except KeyError:
+        return None
 
 
 def tokens_used(summary: RequestSummary, prompt_guess: int, output_guess: int) -> int:

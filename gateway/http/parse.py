@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from secrets import token_hex
+from os import urandom
 
 from xxhash import xxh3_64_hexdigest
 
@@ -79,7 +79,7 @@ def choose_request_id(headers: Mapping[str, str]) -> RequestId:
 
 
 def fresh_request_id() -> RequestId:
-    return RequestId(token_hex(16))
+    return RequestId(urandom(16).hex())
 
 
 def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) -> ParsedRequest:

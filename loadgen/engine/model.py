@@ -351,16 +351,17 @@ class _Step:
         return self.tokens_left > 0 and self.prefill_left > 0
 
     def share(self, sequence: _Sequence) -> int:
-        if sequence.is_decoding:
-            return min(1, self.tokens_left)
-        return min(sequence.missing, self.tokens_left, self.prefill_left)
+        missing = sequence.request.prompt_tokens + sequence.generated - sequence.computed
+        if missing == 1 and sequence.generated:
+            return 1 if self.tokens_left else 0
+        return min(missing, self.tokens_left, self.prefill_left)
 
     def take(self, sequence: _Sequence, tokens: int) -> None:
         sequence.scheduled = tokens
         if not tokens:
             return
         self.tokens_left -= tokens
-        if not sequence.is_decoding:
+        if tokens > 1 or not sequence.is_decoding:
             self.prefill_left -= tokens
             self.prefill_tokens += tokens
         self.batch.append(sequence)
@@ -539,20 +540,20 @@ class EngineModel:
 
     def _schedule_running(self, step: _Step) -> None:
         """Give each running sequence its tokens, oldest first; when blocks run out, the youngest lose theirs."""
+        size = self._config.block_tokens
         position = 0
         while position < len(self._running):
             sequence = self._running[position]
             tokens = step.share(sequence)
-            if not self._make_room(sequence, sequence.computed + tokens, step.now_ns):
+            end = sequence.computed + tokens
+            is_within_block = end <= sequence.blocks * size and end < (sequence.filled + 1) * size
+            if not is_within_block and not self._make_room(sequence, end, step.now_ns):
                 return
             step.take(sequence, tokens)
             position += 1
 
     def _make_room(self, sequence: _Sequence, tokens: int, now_ns: int) -> bool:
         """Secure blocks for the first `tokens` tokens. False when the sequence itself had to go."""
-        size = self._config.block_tokens
-        if tokens <= sequence.blocks * size and tokens < (sequence.filled + 1) * size:
-            return True  # within its last block, which is not full yet
         while self._blocks_for(tokens) - sequence.blocks > self._pool.available:
             victim = self._running.pop()
             self._preempt(victim, now_ns)
@@ -685,11 +686,16 @@ class EngineModel:
         """Book `iterations` ended iterations: tokens exist, and who has all of them leaves."""
         at_ns = stretch.start_ns + iterations * stretch.iteration_ns
         self._iterations += iterations
+        is_quiet = not self._config.report_tokens
         for sequence in stretch.batch:
-            target = sequence.target
+            request, generated = sequence.request, sequence.generated
             sequence.computed += sequence.scheduled + iterations - 1
-            if sequence.computed >= target:
-                self._generate(sequence, sequence.computed - target + 1, at_ns)
+            count = sequence.computed - request.prompt_tokens - generated + 1
+            if is_quiet and generated and 0 < count < request.output_tokens - generated:
+                sequence.generated = generated + count  # most of them; the same as below
+                self._generation_tokens += count
+            elif count > 0:
+                self._generate(sequence, count, at_ns)
 
     def _generate(self, sequence: _Sequence, count: int, at_ns: int) -> None:
         request = sequence.request

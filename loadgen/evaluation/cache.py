@@ -7,30 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from loadgen.evaluation.experiments import Cell
+from loadgen.evaluation.play import play
+from loadgen.evaluation.sources import version_of
 from loadgen.figures import Figures
 from loadgen.simulator.scenario import parse_scenario
 
-_ROOT = Path(__file__).parents[2]
-_SOURCES = (
-    "gateway/core",
-    "loadgen/simulator",
-    "loadgen/engine/model.py",
-    "loadgen/engine/presets.py",
-    "loadgen/engine/tokens.py",
-    "loadgen/traces",
-    "loadgen/workload.py",
-    "loadgen/passages.py",
-    "loadgen/questions.py",
-    "loadgen/figures.py",
-    "loadgen/round_trips.py",
-)
-"""Everything that a simulated run's figures depend on. A change to how they are shown loses nothing."""
+_FILES_OF_TRACE = ("file", "rates")
 
 
 class CellCache:
@@ -43,7 +32,7 @@ class CellCache:
     def key_of(self, cell: Cell) -> str:
         """The same for cells that are the same, whichever experiment they belong to."""
         document = cell.document()
-        recorded = _take_recorded(document)
+        recorded = _take_recorded(document, cell.path.parent)
         scenario = parse_scenario(document, cell.path).model_dump(mode="json", exclude={"name", "about"})
         text = json.dumps([self._code, scenario, recorded], sort_keys=True, default=str)
         return blake2b(text.encode(), digest_size=20).hexdigest()
@@ -67,26 +56,22 @@ class CellCache:
         return self._folder / key[:2] / f"{key}.json"
 
 
-def code_version(root: Path = _ROOT) -> str:
-    """A digest of all sources that figures depend on."""
-    digest = blake2b(digest_size=20)
-    for name in _SOURCES:
-        place = root / name
-        for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(file.relative_to(root).as_posix().encode() + b"\0")
-            digest.update(file.read_bytes() if file.exists() else b"")
-    return digest.hexdigest()
+def code_version() -> str:
+    """Of all sources that figures depend on, and of the Python that runs them: its chance may change between versions.
+    A change to how figures are shown loses nothing."""
+    return f"{sys.implementation.cache_tag} {version_of(play.__module__)}"
 
 
-def _take_recorded(document: dict[str, Any]) -> list[object]:
+def _take_recorded(document: dict[str, Any], folder: Path) -> list[object]:
     """What a scenario reads from files, taken out of it: where they lie is not what they hold, and parsing them takes
     longer than all the rest."""
     found: list[object] = []
     for name, workload in sorted(document["workloads"].items()):
         if (questions := workload.pop("questions", None)) is not None:
-            found.append([name, _digest_of(Path(questions))])
+            found.append([name, _digest_of(folder / questions)])
         if (trace := workload.pop("trace", None)) is not None:
-            found.append([name, trace | {"file": _digest_of(Path(trace["file"]))}])
+            files = {key: _digest_of(folder / trace[key]) for key in _FILES_OF_TRACE if trace.get(key) is not None}
+            found.append([name, trace | files])
             workload["bursts"] = {}
     return found
 

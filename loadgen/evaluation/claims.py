@@ -41,7 +41,8 @@ class Claim:
 
     @property
     def reached(self) -> int:
-        """How many of ours are as good as the paper's, or as near to it as another seed might be."""
+        """How many of ours are no more than 1 % worse than the weakest end of what the paper reports. Nothing is held
+        against its strongest."""
         if self.more_is_better:
             return sum(each.median >= self.low * (1 - _CLOSE) for each in self.ours)
         return sum(each.median <= self.high * (1 + _CLOSE) for each in self.ours)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config import read_yaml_mapping
-from loadgen.simulator.scenario import Scenario, parse_scenario, set_key
+from loadgen.simulator.scenario import Scenario, check_playable, parse_scenario, set_key
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 
@@ -81,7 +81,9 @@ class Cell:
 
     def scenario(self) -> Scenario:
         """Raises ConfigError."""
-        return parse_scenario(self.document(), self.path)
+        scenario = parse_scenario(self.document(), self.path)
+        check_playable(scenario)
+        return scenario
 
 
 @cache

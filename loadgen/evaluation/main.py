@@ -40,7 +40,10 @@ _LINES = 40
 
 @click.group()
 def results() -> None:
-    """Measure against what papers published, and write it down."""
+    """Measure against what papers published, and write it down.
+
+    Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
+    """
 
 
 @results.command()
@@ -48,7 +51,8 @@ def results() -> None:
     "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
 )
 @click.option("--full", is_flag=True, help="Ten seeds throughout; takes hours.")
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER, show_default=True)
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
+              help=f"Folder of the page and its plots; {_FOLDER} if not given.")  # fmt: skip
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default=_CACHE,
               show_default=True, help="Where finished cells are kept.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
@@ -56,17 +60,21 @@ def results() -> None:
     "--only",
     multiple=True,
     metavar="EXPERIMENT",
-    help="Play these alone; the page has no more than they give. Repeatable.",
+    help="Play these alone; the page, for which -o names a place, has no more than they give. Repeatable.",
 )
 def skywalker(
-    *, traces: Path | None, full: bool, out: Path, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
+    *, traces: Path | None, full: bool, out: Path | None, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
 ) -> None:
     """Everything of SkyWalker's evaluation, in OUT/skywalker.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
 
-    Exit codes: 0 every cell was played, 1 some could not be; the page names them.
+    Exit codes: 0 every cell was played, 1 some could not be (the page names them) or a file cannot be read, 2 the
+    command was used wrongly.
     """
+    if only and out is None:
+        raise click.UsageError(f"--only makes a part of the page, and {_FOLDER} holds the whole: say with -o where to")
+    out = out or _FOLDER
     plan = evaluation(find_traces(traces), full=full)
     chosen = [each for each in plan.experiments if not only or each.name.startswith(only)]
     if unknown := [name for name in only if not any(each.name.startswith(name) for each in plan.experiments)]:

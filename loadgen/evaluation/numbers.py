@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import inf
+from statistics import geometric_mean, median
 
 from loadgen.figures import Figures
 
@@ -34,7 +35,17 @@ def middle_of(values: Sequence[float | None]) -> Middle | None:
 
 def inverse(middle: Middle) -> Middle:
     """Of a ratio: the other way round."""
-    return Middle(1 / middle.median, 1 / middle.high, 1 / middle.low)
+    return Middle(_over(middle.median), _over(middle.high), _over(middle.low))
+
+
+def _over(ratio: float) -> float:
+    """Whoever did nothing at all makes the others infinitely better."""
+    return 1 / ratio if ratio else inf
+
+
+def mean_ratio(ratios: Sequence[float]) -> float:
+    """Of several workloads: the geometric mean, in which half as good and twice as good make 1."""
+    return geometric_mean(ratios) if all(ratios) else 0.0
 
 
 def measured(runs: Sequence[Figures], measure: Measure) -> Middle | None:

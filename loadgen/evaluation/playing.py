@@ -11,20 +11,9 @@ from functools import partial
 
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, Experiment
+from loadgen.evaluation.play import play
 from loadgen.figures import Figures
-from loadgen.simulator.results import figures_of
 from loadgen.simulator.sweep import all_done
-from loadgen.simulator.world import World
-
-_LEFT_OUT = ("placements", "series")
-"""Of a run's figures: large, and no page shows them."""
-
-
-def play(cell: Cell) -> Figures:
-    """Raises ConfigError."""
-    scenario = cell.scenario()
-    figures = figures_of(scenario, World(scenario, scenario.runs[0]).play())
-    return {key: value for key, value in figures.items() if key not in _LEFT_OUT}
 
 
 @dataclass(frozen=True, slots=True)

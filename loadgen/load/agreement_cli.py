@@ -25,6 +25,7 @@ from loadgen.settings import setting
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "agreement.yaml"
 EXIT_APART = 1
+EXIT_UNKNOWN = 3
 _SHOWN = ("simulated_median", "simulated_min", "simulated_max", "live_median", "live_min", "live_max")
 
 
@@ -48,7 +49,10 @@ def agreement(
 ) -> None:
     """Play SCENARIO live and simulated, and say how far apart they are.
 
-    Exit codes: 0 they agree, 1 they do not, 130 it was stopped.
+    Live runs that found the machine busy are shown and count for nothing.
+
+    Exit codes: 0 every figure of all regions together agrees, 1 one does not, or it could not be played, 2 the command
+    was used wrongly, 3 nothing can be said: no live run had the machine for itself, 130 it was stopped.
     """
     folder = Path(tempfile.mkdtemp(prefix="nightside-agreement-"))
     is_interrupted, complaints = False, []
@@ -72,10 +76,13 @@ def agreement(
         click.echo(json.dumps(document, indent=2))
     else:
         _print(document)
-    context.exit(EXIT_INTERRUPTED if is_interrupted else _exit_code(document))
+    context.exit(EXIT_INTERRUPTED if is_interrupted else exit_code(document))
 
 
-def _exit_code(document: Figures) -> int:
+def exit_code(document: Figures) -> int:
+    """What the help says."""
+    if not document["quiet_runs"]:
+        return EXIT_UNKNOWN
     return 0 if all(row["agrees"] for row in document["metrics"]) else EXIT_APART
 
 
@@ -97,6 +104,8 @@ def _print(document: Figures) -> None:
         if "mean_share" in each
     )
     console.print(f"CPU of the machine in use, run by run: {shares or 'unknown'}; busy is over {BUSY_SHARE:.0%}.")
+    if left_out := document["live_runs"] - document["quiet_runs"]:
+        console.print(f"{left_out} of {document['live_runs']} live runs found the machine busy and count for nothing.")
     console.print(f"A hop costs {(document['overhead_ms'] or {}).get('hop')} ms, measured on the idle mesh.")
 
 

@@ -93,8 +93,8 @@ def load(
 ) -> None:
     """Send SCENARIO's load to live OpenAI-compatible endpoints and report what its clients see.
 
-    Exit codes: 0 it ran, 1 nothing was answered or the scenario is wrong, 130 it was stopped (Ctrl-C), and what was
-    measured until then is reported.
+    Exit codes: 0 it ran, 1 nothing was answered or the scenario is wrong, 2 the command was used wrongly, 130 it was
+    stopped (Ctrl-C), and what was measured until then is reported.
     """
     changes = dict(map(setting, settings))
     changes |= {key: value for key, value in (("duration", duration), ("seed", seed)) if value is not None}
@@ -116,7 +116,10 @@ def load(
         click.echo(json.dumps(document, indent=2))
     else:
         _print(document, out)
-    context.exit(_exit_code(run, document))
+    (figures,) = document["runs"]
+    if not run.is_partial and (reason := why_nothing(figures)):
+        console.print(reason, soft_wrap=True, highlight=False, markup=False, style="red")
+    context.exit(_exit_code(run, figures))
 
 
 def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
@@ -148,10 +151,26 @@ async def send(plan: LoadPlan, console: Console, *, name: str) -> LiveRun:
     return LiveRun(name, runner.records, runner.samples, round(runner.load_s * _SECOND_NS), is_partial, cpu.use())
 
 
-def _exit_code(run: LiveRun, document: Figures) -> int:
+def why_nothing(run: Figures) -> str:
+    """Why no answer was measured; empty where some was."""
+    total = run["total"]
+    if total["completed"]:
+        return ""
+    if not run["all_requests"]:
+        return "Nothing was sent: no user was due to ask before the load ended; a longer --duration may help."
+    if not total["requests"]:
+        warm_up_s = run["measured_s"][0]
+        return (
+            f"Nothing was measured: all {run['all_requests']} requests were of the warm-up, the first {warm_up_s:g} s."
+        )
+    reasons = "".join(f"; {count} × {detail}" for detail, count in total["failures"].items())
+    return f"None of {total['requests']} requests was answered{reasons}."
+
+
+def _exit_code(run: LiveRun, figures: Figures) -> int:
     if run.is_partial:
         return EXIT_INTERRUPTED
-    return 0 if any(each["total"]["completed"] for each in document["runs"]) else EXIT_PROBLEM
+    return 0 if figures["total"]["completed"] else EXIT_PROBLEM
 
 
 def _print(document: Figures, out: Path | None) -> None:

@@ -80,6 +80,22 @@ class Town:
 class _Errand:
     """A program on its way."""
 
+    __slots__ = (
+        "answers_due_ns",
+        "children",
+        "failed",
+        "group",
+        "on_done",
+        "open",
+        "opening",
+        "program_id",
+        "said",
+        "session_key",
+        "steps",
+        "tenant",
+        "to_go_on",
+    )
+
     def __init__(self, group: ClientGroup, program: Program, on_done: Callable[[bool], None]) -> None:
         self.group = group
         self.program_id = program.program_id

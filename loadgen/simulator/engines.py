@@ -70,6 +70,7 @@ class SimEngine:
         self._world_base_ns = 0
         self._own_base_ns = 0
         self._past = EngineTotals()
+        self._watchers: list[Callable[[], object]] = []
 
     @property
     def replica_id(self) -> ReplicaId:
@@ -86,6 +87,10 @@ class SimEngine:
     @property
     def running(self) -> int:
         return 0 if self._model is None else self._model.load().running
+
+    def watch(self, on_change: Callable[[], object]) -> None:
+        """Have somebody told whenever something happens here."""
+        self._watchers.append(on_change)
 
     def observe(self, sampled_ns: int) -> ReplicaObservation:
         """What a probe that was sent at `sampled_ns` sees now."""
@@ -132,7 +137,7 @@ class SimEngine:
         self._past = self.totals()
         self._model = None
         self._armed_ns = None
-        self.changed_ns = self._agenda.now_ns
+        self._note_change()
         runs, self._runs = list(self._runs.values()), {}
         for run in runs:
             run.on_lost("connection reset")
@@ -142,7 +147,7 @@ class SimEngine:
         if self._model is None:
             self._model = self._fresh_model()
             self._world_base_ns, self._own_base_ns = self._agenda.now_ns, 0
-            self.changed_ns = self._agenda.now_ns
+            self._note_change()
 
     def slow_down(self, percent: int) -> None:
         """Everything takes `percent` of its time from now on; 100 is as it should be."""
@@ -173,9 +178,14 @@ class SimEngine:
         """The first moment at which the engine's own time has come that far."""
         return max(self._agenda.now_ns, self._world_base_ns - (self._own_base_ns - own_ns) * self._percent // 100)
 
+    def _note_change(self) -> None:
+        self.changed_ns = self._agenda.now_ns
+        for on_change in self._watchers:
+            on_change()
+
     def _arm(self) -> None:
         """Be woken when something changes next."""
-        self.changed_ns = self._agenda.now_ns
+        self._note_change()
         next_ns = None if self._model is None else self._model.next_change_ns()
         wake_ns = None if next_ns is None or self._hangs else self._world_ns(next_ns)
         if wake_ns is not None and wake_ns != self._armed_ns:

@@ -47,6 +47,10 @@ class FaultKind(StrEnum):
         return self in (FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.SLOW_LINK)
 
     @property
+    def hits_both_ways(self) -> bool:
+        return self in (FaultKind.PARTITION, FaultKind.SLOW_LINK)
+
+    @property
     def hits_replica(self) -> bool:
         return self in (FaultKind.REPLICA_CRASH, FaultKind.REPLICA_SLOW, FaultKind.REPLICA_HANG)
 
@@ -65,6 +69,10 @@ class FaultKind(StrEnum):
         )
 
 
+FaultKey = tuple[FaultKind, str, str]
+"""What is hit, and how."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that goes wrong, and heals again; several times over, it flaps."""
@@ -81,6 +89,13 @@ class Fault:
     def __str__(self) -> str:
         where = f"{self.target} {self.other}".rstrip()
         return f"{self.kind} {where}" + (f" {self.amount:g}" if self.kind.needs_amount else "")
+
+    @property
+    def key(self) -> FaultKey:
+        """Faults that share one are the same thing going wrong, however they name two regions that are hit alike."""
+        if self.kind.hits_both_ways and self.other < self.target:
+            return self.kind, self.other, self.target
+        return self.kind, self.target, self.other
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """From when to when, each time."""

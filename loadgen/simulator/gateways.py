@@ -70,6 +70,7 @@ from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.engines import EngineRun, SimEngine
 from loadgen.simulator.heartbeats import Arrival, Heartbeats
 from loadgen.simulator.network import Line, Network
+from loadgen.simulator.probes import Probes
 
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
@@ -219,13 +220,13 @@ class SimGateway:
         self._inbox: deque[Event] = deque()
         self._is_pumping = False
         self._wake_ns: int | None = None
-        self._told: dict[ReplicaId, ReplicaObservation] = {}
         self.heartbeats = Heartbeats(around.agenda, around.heartbeat_batch_ns, self._hear)
         self._round_trips_ns: dict[GatewayId, int] = {}
-        self._engines_by_region: dict[RegionName, list[SimEngine]] = {}
+        engines: dict[RegionName, list[SimEngine]] = {}
         for replica in spec.replicas:
-            engines = self._engines_by_region.setdefault(replica.place.region, [])
-            engines.append(around.engines[replica.replica_id])
+            engines.setdefault(replica.place.region, []).append(around.engines[replica.replica_id])
+        again_after_ns = spec.config.observation.replica_stale_ns // 2
+        self._probes = {region: Probes(there, again_after_ns) for region, there in engines.items()}
 
     @property
     def gateway_id(self) -> GatewayId:
@@ -267,7 +268,8 @@ class SimGateway:
         self._life += 1
         self._wake_ns = None
         self._inbox.clear()
-        self._told.clear()
+        for probes in self._probes.values():
+            probes.forget()
         self.heartbeats.forget()
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
@@ -505,27 +507,20 @@ class SimGateway:
         if life != self._life:
             return
         sent_ns = self._agenda.now_ns
-        for region, engines in self._engines_by_region.items():
+        for region, probes in self._probes.items():
             if not self._around.network.is_cut(self.region, region):
                 way_ns = self._around.network.round_trip_ns(self.region, region) // 2
-                self._agenda.after(way_ns, self._sample, life, region, engines, sent_ns, way_ns)
+                self._agenda.after(way_ns, self._sample, life, region, probes, sent_ns, way_ns)
         self._agenda.after(self._around.probe_interval_ns, self._probe, life)
 
-    def _sample(self, life: int, region: RegionName, engines: list[SimEngine], sent_ns: int, way_ns: int) -> None:
+    def _sample(self, life: int, region: RegionName, probes: Probes, sent_ns: int, way_ns: int) -> None:
         if life != self._life or self._around.network.is_cut(region, self.region):
             return
-        observations = tuple(engine.observe(sent_ns) for engine in engines if self._is_news(engine, sent_ns))
+        observations = probes.news(sent_ns)
         if observations:
-            self._agenda.after(way_ns, self._observed, life, observations)
+            self._agenda.after(way_ns, self._observed, life, probes, observations)
 
-    def _is_news(self, engine: SimEngine, sent_ns: int) -> bool:
-        """What has not changed since it was told is told again only before it would be stale."""
-        told = self._told.get(engine.replica_id)
-        if told is None or engine.changed_ns >= told.sampled_ns:
-            return True
-        return sent_ns - told.sampled_ns >= self.spec.config.observation.replica_stale_ns // 2
-
-    def _observed(self, life: int, observations: tuple[ReplicaObservation, ...]) -> None:
+    def _observed(self, life: int, probes: Probes, observations: tuple[ReplicaObservation, ...]) -> None:
         if life == self._life:
-            self._told.update((each.replica_id, each) for each in observations)
+            probes.tell(observations)
             self.tell(ReplicasObserved(observations))

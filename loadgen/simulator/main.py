@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import yaml
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -26,13 +27,22 @@ from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, endure
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
 from loadgen.simulator.results import document_of
-from loadgen.simulator.scenario import Scenario, load_scenario
+from loadgen.simulator.scenario import Scenario, check_playable, load_scenario
 from loadgen.simulator.sweep import Cell, Spread, all_done, all_done_on, grid, play
 from loadgen.simulator.world import World
 
 EXIT_FOUND = 1
 _CELLS_MAX = 4096
 _JOBS_PER_CORE = 2
+_CHAOS_RUNS = 100
+_APART = {
+    "--chaos": ("--run", "--set", "--sweep", "--check"),
+    "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
+    "--ray": ("--jobs",),
+    "SCENARIO": ("--runs", "--first"),
+}
+"""What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
+one run, told here; a cluster says itself how many jobs it takes."""
 
 
 @click.command()
@@ -45,9 +55,9 @@ _JOBS_PER_CORE = 2
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
 @click.option("--ray", metavar="ADDRESS", help="Play on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
 @click.option("--check", is_flag=True, help="Check every invariant after every event, and that all ends well.")
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole story of one run here.")
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write here the whole story of one run.")
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
-@click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="How many, with --chaos.")
+@click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
 @click.pass_context
@@ -65,24 +75,28 @@ def sim(
     check: bool,
     trace: Path | None,
     chaos: bool,
-    runs: int,
+    runs: int | None,
     first: bool,
     as_json: bool,
 ) -> None:
     """Play SCENARIO in virtual time and report what its gateways would do.
 
     One seed always tells the same story, down to the digest of its trace.
+
+    Exit codes: 0 it was played and nothing was found, 1 the scenario is wrong, an invariant did not hold, or chaos
+    found something, 2 the command was used wrongly.
     """
     if chaos == (scenario is not None):
         raise click.UsageError("give either a SCENARIO or --chaos")
-    if ray is not None and (jobs is not None or trace is not None):
-        raise click.UsageError(
-            "--ray goes with neither --jobs nor --trace: the cluster says how many, and keeps no story"
-        )
+    _refuse_what_says_nothing(context)
+    if trace is not None and len(run_names) > 1:
+        raise click.UsageError("--trace tells of one run: give --run once")
+    if trace is not None and runs not in (None, 1):
+        raise click.UsageError("--trace tells of one seed: it goes only with --runs 1")
     processes = jobs or os.cpu_count() or 1
     try:
         if scenario is None:
-            seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + runs)
+            seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
                 context.exit(_endure_all(seeds, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
@@ -107,6 +121,18 @@ def sim(
         raise click.ClickException(str(broken)) from broken
 
 
+def _refuse_what_says_nothing(context: click.Context) -> None:
+    """An option that would be passed over silently. Raises UsageError."""
+    given = {
+        parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+        for parameter in context.command.params
+        if parameter.name and context.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+    }
+    for option, others in _APART.items():
+        if option in given and (extra := [other for other in others if other in given]):
+            raise click.UsageError(f"{option} does not go with {' and '.join(extra)}")
+
+
 # Scenarios
 
 
@@ -123,7 +149,7 @@ def _play_all(
     as_json: bool,
 ) -> None:
     variants = [dict(changes) | variant for variant in grid(axes)]
-    loaded = [load_scenario(scenario, variant) for variant in variants]
+    loaded = [_playable(scenario, variant) for variant in variants]
     chosen = [(each, name) for each in loaded for name in _chosen(each, run_names)]
     if len(chosen) > _CELLS_MAX:
         raise click.UsageError(f"{len(chosen)} runs are more than the {_CELLS_MAX} that one sweep may have")
@@ -138,6 +164,13 @@ def _play_all(
         click.echo(json.dumps(documents[0] if not axes else _sweep_document(names, documents), indent=2))
     else:
         _print(names, documents, out)
+
+
+def _playable(path: Path, changes: Mapping[str, object]) -> Scenario:
+    """Raises ConfigError."""
+    loaded = load_scenario(path, changes)
+    check_playable(loaded)
+    return loaded
 
 
 def _chosen(scenario: Scenario, run_names: tuple[str, ...]) -> list[str]:
@@ -208,7 +241,7 @@ def _write_trace(
     scenario: Path, changes: Mapping[str, object], run_names: tuple[str, ...], trace: Path, *, check: bool
 ) -> None:
     """Play one run and write down every line of it, also of one that breaks."""
-    loaded = load_scenario(scenario, changes)
+    loaded = _playable(scenario, changes)
     name = _chosen(loaded, run_names)[0]
     run = next(run for run in loaded.runs if run.name == name)
     with trace.open("w", encoding="utf-8") as file:

@@ -140,8 +140,10 @@ SYSTEMS: dict[System, dict[str, Any]] = {
         "pushing": {"mode": "outstanding", "outstanding_max": 24},
     },
 }
-"""SkyWalker's own configurations and the baselines of its §5.1. Those from one place push blindly; the multi-cluster
-gateway fills each region up to its capacity, then the next one, and pushes blindly once all are full."""
+"""SkyWalker's configurations and the baselines of its §5.1. What is not said here is as in a region file that does not
+say it: to be the paper's, a run states `explore_rule: share` and `in_band_credit: null`. Those from one place push
+blindly; the multi-cluster gateway fills each region up to its capacity, then the next one, and pushes blindly once all
+are full."""
 
 
 class RunSection(CoreFile):
@@ -665,6 +667,12 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
         return Scenario.model_validate(document, context=path.parent)
     except ValidationError as error:
         raise config_error(path, error) from error
+
+
+def check_playable(scenario: Scenario) -> None:
+    """To be sent to live endpoints a load needs no engines; to be simulated it does. Raises ConfigError."""
+    if not any(scenario.fleet().values()):
+        raise ConfigError(f"{scenario.name}: regions: at least one should have `replicas` to simulate")
 
 
 def set_key(document: Any, key: str, value: Any) -> None:

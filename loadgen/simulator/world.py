@@ -30,7 +30,7 @@ from loadgen.simulator.checkers import Counts, Watch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import ClientGroup, GroupConfig, Town, record_of
 from loadgen.simulator.engines import SimEngine
-from loadgen.simulator.faults import Fault, FaultKind
+from loadgen.simulator.faults import Fault, FaultKey, FaultKind
 from loadgen.simulator.gateways import GatewaySpec, SimGateway, Surroundings
 from loadgen.simulator.network import Network
 from loadgen.simulator.scenario import ClientsSection, RunSection, Scenario
@@ -38,6 +38,9 @@ from loadgen.simulator.scenario import ClientsSection, RunSection, Scenario
 _SECOND_NS = 1_000_000_000
 _SETTLE_NS = 2 * _SECOND_NS
 _SERVICE_NS = 60 * _SECOND_NS
+_LOOKS_A_SAMPLE = 10
+"""How often between two samples of the regions somebody may end the run."""
+_LOCKDOWNS = (FaultKind.LOCKDOWN, FaultKind.LOCKDOWN_CUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,20 @@ class RegionSample:
     """Requests that wait at its gateways."""
     outstanding: tuple[int, ...]
     """At each of its engines, running or waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come."""
+
+    simulated_ns: int
+    ended: int
+    """Requests that their clients have an end of."""
+    open: int
+
+    @property
+    def requests(self) -> int:
+        return self.ended + self.open
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +119,11 @@ class World:
         self._build_gateways()
         self._ways_in = {RegionName(region): self._nearest_gateways(RegionName(region)) for region in scenario.regions}
         self._turns: Counter[RegionName] = Counter()
-        self._active: Counter[tuple[FaultKind, str, str]] = Counter()
+        self._active: Counter[FaultKey] = Counter()
         self._town = self._build_town()
         self._groups = [self._group(number, section) for number, section in enumerate(scenario.clients)]
         self._samples: dict[RegionName, list[RegionSample]] = {RegionName(region): [] for region in scenario.regions}
-        self._prefix_tokens_before: dict[RegionName, PrefixTokens] = {}
+        self._prefix_tokens_before = dict.fromkeys(self._samples, PrefixTokens(0, 0))
 
     @property
     def now_ns(self) -> int:
@@ -117,14 +134,27 @@ class World:
         """When the run is over at the latest, before anything is checked."""
         return self._scenario.duration + self._scenario.drain
 
-    def play(self) -> Story:
-        """From the first start to the end of the drain. Raises Broken if something does not hold."""
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.now_ns, len(self._town.records), len(self._town.open_asks))
+
+    def play(self, goes_on: Callable[[], bool] = lambda: True) -> Story:
+        """From the first start to the end of the drain, or until it does not go on. Raises Broken if something does
+        not hold."""
         with _seldom_collecting():
             self._start()
-            step_ns = self._scenario.sample
-            while self.now_ns < self._scenario.duration or (self.now_ns < self.end_ns and not self._is_quiet()):
-                self._agenda.run_until(self.now_ns + step_ns)
+            while goes_on() and (
+                self.now_ns < self._scenario.duration or (self.now_ns < self.end_ns and not self._is_quiet())
+            ):
+                self._play_a_sample(goes_on)
             return self._story()
+
+    def _play_a_sample(self, goes_on: Callable[[], bool]) -> None:
+        begin_ns = self.now_ns
+        for look in range(1, _LOOKS_A_SAMPLE + 1):
+            self._agenda.run_until(begin_ns + self._scenario.sample * look // _LOOKS_A_SAMPLE)
+            if not goes_on():
+                return
 
     def check_the_end(self) -> None:
         """After `play`: all is answered, nothing is left, and whoever asks now is served. Raises Broken."""
@@ -273,14 +303,14 @@ class World:
     def _strike(self, fault: Fault) -> None:
         """Faults of one kind at one place may overlap: it is hit by the first and healed by the end of the last."""
         self.chronicle.note(self.now_ns, f"fault {fault}")
-        key = fault.kind, fault.target, fault.other
+        key = fault.key
         self._active[key] += 1
         if self._active[key] == 1:
             self._change(fault, begins=True)
 
     def _heal(self, fault: Fault) -> None:
         self.chronicle.note(self.now_ns, f"healed {fault}")
-        key = fault.kind, fault.target, fault.other
+        key = fault.key
         self._active[key] -= 1
         if not self._active[key]:
             self._change(fault, begins=False)
@@ -322,7 +352,7 @@ class World:
             case FaultKind.GATEWAY_DRAIN:
                 gateway.drain() if begins else gateway.replace()
             case FaultKind.LOCKDOWN | FaultKind.LOCKDOWN_CUT:
-                gateway.tell(LockdownChanged(begins, cut=fault.kind is FaultKind.LOCKDOWN_CUT))
+                self._change_lockdown(fault, gateway, begins)
             case FaultKind.HEARTBEAT_LOSS:
                 gateway.heartbeat_loss_share = fault.amount if begins else 0.0
             case FaultKind.HEARTBEAT_DELAY:
@@ -342,6 +372,11 @@ class World:
                 raise AssertionError(f"{fault.kind} hits no gateway")
             case _ as never:
                 assert_never(never)
+
+    def _change_lockdown(self, fault: Fault, gateway: SimGateway, begins: bool) -> None:
+        """Two kinds of the same: it is lifted when the last of either is over."""
+        if begins or not any(self._active[kind, fault.target, fault.other] for kind in _LOCKDOWNS):
+            gateway.tell(LockdownChanged(begins, cut=fault.kind is FaultKind.LOCKDOWN_CUT))
 
     # What it gave
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -61,7 +61,6 @@ from tests.fakes.engine import (
     answer,
     chat_chunk,
     error_event,
-    hang,
     hang_up,
     stream,
     stream_and_cut,
@@ -388,54 +387,6 @@ class TestTryingAgain:
         response, _ = await ask(client, edge)
         assert len(response.headers.getall("date")) == 1
         assert "1970" not in response.headers["date"]
-
-
-class TestLeaving:
-    async def leave(self, client: aiohttp.ClientSession, edge: Edge, once: Callable[[], object]) -> None:
-        task = asyncio.get_running_loop().create_task(ask(client, edge))
-        await once()  # type: ignore[misc]
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await edge.has_finished.reaches(1)
-        assert edge.outcomes == [Outcome.ABANDONED]
-
-    async def test_before_the_head_reaches_the_engine(self, edge: Edge, client: aiohttp.ClientSession) -> None:
-        edge.plays(hang)
-        await self.leave(client, edge, edge.arrives_at_an_engine)
-        await (await edge.arrives_at_an_engine()).aborted.reaches(1)
-        assert edge.results == [AttemptResult.CANCELLED]
-
-    async def test_in_the_middle_of_a_stream_reaches_the_engine(
-        self, edge: Edge, client: aiohttp.ClientSession
-    ) -> None:
-        edge.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))
-        async with client.post(edge.url + CHAT, data=BODY) as response:
-            assert await response.content.readany()
-            response.close()
-        await (await edge.arrives_at_an_engine()).aborted.reaches(1)
-        await edge.has_finished.reaches(1)
-        assert edge.outcomes == [Outcome.ABANDONED]
-        assert edge.results == [AttemptResult.CANCELLED]
-
-    async def test_while_waiting_in_the_queue(self, edge: Edge, client: aiohttp.ClientSession) -> None:
-        edge.probe(waiting=5)
-        await self.leave(client, edge, lambda: edge.arrived.reaches(1))
-        assert edge.results == []
-        assert edge.received() == []
-
-    async def test_a_client_that_reads_nothing_is_given_up(self) -> None:
-        async with serving(replace(SETTINGS, stall_s=0.05)) as edge:
-            piece = token("x" * 100_000)
-            edge.plays(stream(ROLE, *[piece] * (CONNECTION_BUFFERS_BYTES // len(piece)), *GOOD_STREAM[2:]))
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rpartition(":")[2]), limit=1)
-            head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n\r\n"
-            writer.write(head.encode() + BODY)
-            await edge.has_finished.reaches(1)
-            assert edge.outcomes == [Outcome.ABANDONED]
-            await (await edge.arrives_at_an_engine()).aborted.reaches(1)
-            writer.transport.abort()
-            assert reader is not None
 
 
 class TestRefusing:

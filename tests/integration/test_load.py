@@ -143,7 +143,17 @@ async def test_an_endpoint_that_is_not_there_gives_failures_and_no_crash(tmp_pat
     assert run["total"]["completed"] == 0
     assert run["regions"]["us"]["failed"] == 9
     assert any("Cannot connect" in failure for failure in run["total"]["failures"])
+    assert "requests was answered; " in said
     assert "Traceback" not in said
+
+
+async def test_a_run_in_which_nobody_asks_says_so(tmp_path: Path) -> None:
+    late = [{"region": name, "workload": "chat", "arrivals": {"rate": 0.01, "variation": 0}} for name in ("us", "eu")]
+    urls = ["http://127.0.0.1:1", "http://127.0.0.1:1"]
+    async with loading(tmp_path, urls, "--json", duration="500ms", clients=late) as process:
+        code, said, run = await its_end(process, tmp_path)
+    assert (code, run["all_requests"]) == (1, 0)
+    assert "Nothing was sent: no user was due to ask" in said
 
 
 @pytest.mark.parametrize(("url", "code"), [("us=ftp://nowhere", 1), ("mars=http://127.0.0.1:1", 1)])

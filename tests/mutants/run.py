@@ -98,7 +98,7 @@ MUTANTS = (
         "peers.py",
         (
             (
-                "            self.version += 1\n        state.observation = observation",
+                "            self._note_change(state)\n        state.observation = observation",
                 "            pass\n        state.observation = observation",
             ),
         ),

@@ -37,8 +37,9 @@ class Region:
         return free_replicas(self.gateway) == 0
 
     async def become_busy(self) -> None:
+        """Until its gateway was told so: one that has heard nothing for a while gives its engine no work either."""
         self.engine.waiting = 1
-        await until(lambda: self.is_busy)
+        await until(lambda: self.is_busy and next(iter(self.gateway.core.replicas)).waiting == 1)
 
     async def become_free(self) -> None:
         self.engine.waiting = 0

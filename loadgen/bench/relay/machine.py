@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -79,5 +80,11 @@ def describe_machine() -> dict[str, object]:
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}",
+        "core": "compiled" if _is_compiled("gateway.core.placement") else "plain Python",
     }
+
+
+def _is_compiled(module: str) -> bool:
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")

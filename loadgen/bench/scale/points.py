@@ -1,6 +1,7 @@
 """What is played to see how the simulator's cost grows: with replicas, with regions, with the length of a queue.
 
-Every replica is about as busy in each of them, so that the work grows with the fleet and nothing else.
+Every replica is about as busy in each of them, so that the work grows with the fleet and nothing else; only in the
+largest fleet most have little to do.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ SLOTS = 12
 """Requests that one engine runs at once."""
 _USERS_A_REPLICA = (16, 5, 5)
 """One region in three has more than its replicas take at once, so that it overflows."""
+_FEW_USERS_A_REPLICA = (16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+"""The same for one region in ten; the others have little to do."""
 _ROUND_TRIP_MAX_MS = 220
 _QUEUE_REPLICAS = 16
 ANSWERS = {"median": 200, "sigma": 0.9, "minimum": 8, "maximum": 1500}
@@ -105,7 +108,8 @@ def scenario_of(point: Point) -> Scenario:
 def _users(point: Point, region: int) -> int:
     if point.queue:
         return point.replicas * SLOTS + point.queue
-    return point.replicas_a_region * _USERS_A_REPLICA[region % len(_USERS_A_REPLICA)]
+    users = _FEW_USERS_A_REPLICA if point.kind == LARGE else _USERS_A_REPLICA
+    return point.replicas_a_region * users[region % len(users)]
 
 
 def _run(point: Point) -> Mapping[str, Any]:

@@ -19,8 +19,10 @@ def comparison(reader: Reader) -> Section:
         "## Fig. 8: throughput, time to first token, end to end\n",
         _where_behind(reader, of.THROUGHPUT, "throughput", more_is_better=True),
         _where_behind(reader, of.TTFT_P90, "P90 of TTFT", more_is_better=False),
-        "Ratios are to SkyWalker's. `away`: answered outside the client's region; `outstanding`: requests at one"
-        " engine. Boxes: 25 to 75 %, whiskers 10 and 90 %, line: median, triangle: mean; medians of the seeds.\n",
+        "Ratios are to SkyWalker's. `hits`: of the prompts' tokens, those found in an engine's cache; `away`: of the"
+        " requests, those answered outside the client's region; `outstanding`: requests at one engine on average, and"
+        " `busiest / mean`: at the busiest engine, as a multiple of that. Boxes:"
+        " 25 to 75 %, whiskers 10 and 90 %, line: median, triangle: mean; medians of the seeds.\n",
     ]
     plots = {}
     for place, workload in enumerate(reader.workloads()):

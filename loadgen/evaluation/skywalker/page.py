@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from loadgen.evaluation.markdown import bullets, listed
 from loadgen.evaluation.playing import Results
-from loadgen.evaluation.skywalker.beyond import beyond
+from loadgen.evaluation.skywalker.beyond import beyond, unseen
 from loadgen.evaluation.skywalker.comparison import comparison
 from loadgen.evaluation.skywalker.fleets import day, skewed
 from loadgen.evaluation.skywalker.paper_claims import claims
-from loadgen.evaluation.skywalker.plan import GKE, SGLANG, SGLANG_04, WORTH, Evaluation
+from loadgen.evaluation.skywalker.plan import GKE, OUR_DEFAULTS, SGLANG, SGLANG_04, SKYWALKER, WORTH, Evaluation
 from loadgen.evaluation.skywalker.pushing import pushing
 from loadgen.evaluation.skywalker.reader import Reader, Section
 from loadgen.evaluation.skywalker.sensitivity import defaults, sensitivity
@@ -28,6 +28,7 @@ _SECTIONS: tuple[tuple[Callable[[Reader], Section], tuple[str, ...]], ...] = (
     (sensitivity, _TRIED[:1]),
     (defaults, _TRIED),
     (beyond, _TRIED[1:]),
+    (unseen, ("unseen",)),
 )
 """Each with the experiments that it tells of, by how their names begin."""
 
@@ -48,17 +49,28 @@ def page_of(
 
 
 def _head(plan: Evaluation, left_out: Sequence[str]) -> str:
-    size = "the full evaluation (`FULL=1`)" if plan.full else "the default: few seeds, short runs, parts of the traces"
+    size = (
+        "the full evaluation (`FULL=1`)"
+        if plan.full
+        else "the short one (without `FULL=1`): few seeds, short runs, parts of the traces"
+    )
     combinations = sum(len(each.points) * len(each.runs) for each in plan.experiments if each.name not in left_out)
     return f"""# SkyWalker's evaluation, in virtual time
 
-Written by `make results-skywalker TRACES=dir`; do not edit. This is {size}. Seeds {listed(list(map(str, plan.seeds)))};
-{combinations} combinations of workload, fleet and system. {_recorded(plan)}
+Written by `make results-skywalker TRACES=dir`; do not edit. This is {size}. Seeds
+{listed(list(map(str, plan.seeds)))}, and others where a section says so; {combinations} combinations of workload,
+fleet and system. {_recorded(plan)}
 
 The gateways' own cores decide, on modelled engines: Llama-3.1-8B on an L4 as in the paper's §5.1, and on an H100 for
 recorded prompts, which are longer than an L4 holds. Figures are compared as ratios of runs that were asked the same,
-paired by seed: the median of the seeds, and in brackets the lowest and the highest. What is called SkyWalker is the
-paper's algorithm, whatever our defaults are. A dash stands where there is nothing to show.
+paired by seed: the median of the seeds, and in brackets the lowest and the highest. A dash stands where there is
+nothing to show.
+
+What is called `{SKYWALKER}` is the paper's algorithm, with all its settings written into each run: `explore_rule:
+share`, half a match, and no in-band credit. Our defaults are others, `explore_rule: {WORTH}` and a credit of 4. No run
+of these experiments has them but those that say so: `{WORTH}` is the paper's algorithm with that one rule of ours,
+`{OUR_DEFAULTS}` has both. [Beyond the paper](#beyond-the-paper) tells what they change, and
+[Defaults chosen](#defaults-chosen) how they came to be our defaults.
 
 `{GKE}` stands for a multi-cluster gateway: it fills its own region up to 24 requests a replica, then the nearest region
 with room, and pushes beyond that once all are full; replicas of a region take turns. `{SGLANG}` has its router's
@@ -112,7 +124,8 @@ The paper's conversations are not at hand, and it tells little of its trees. Wha
   gap between BP and SP-P. So Fig. 9's ratio is partly calibrated, not independent; Fig. 8's trees use the same length.
 - Which fleet served what is our assumption: 4/4/4 replicas for Arena, 3/3/2 for WildChat. Both are shown for each.
 - The capacity of `{GKE}`, 24 requests a replica, is our choice.
-- The 128 bytes of `{WORTH}` come from trials on three of the workloads that it is measured on here.
+- The 128 bytes of `{WORTH}` come from trials on three of the workloads of [Beyond the paper](#beyond-the-paper); the
+  others were not used for it, nor were those of [What nothing was fitted to](#what-nothing-was-fitted-to).
 - What the day's SLO is measured by was changed after results were seen; every level is shown.
 - Reasons beside figures are what we suspect. No cause was tested by itself.
 """

@@ -25,22 +25,37 @@ BASELINES = (GKE, ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG, SGLANG_04)
 """Those that the paper compares with; SGLang's router with the defaults of today and of the paper's time."""
 
 _SGLANG_04 = {"cache_aware_match_share": 0.5, "cache_aware_spread_max": 32, "cache_aware_spread_ratio": 1.0001}
-_PAPER = {"explore_rule": "share", "remote_choice": "prefix", "remote_prefix_min_share": 0.0}
-"""What the paper's algorithm does, whatever our defaults are."""
+PAPER_PLACEMENT: Changes = {
+    "policy": "prefix",
+    "explore_rule": "share",
+    "explore_below_share": 0.5,
+    "peer_queue_length_max": 10,
+    "remote_choice": "prefix",
+    "remote_prefix_min_share": 0.0,
+}
+PAPER_PUSHING: Changes = {"mode": "pending", "in_band_credit": None}
+"""What the paper's algorithm does, all of it written out: our defaults are others, and may become others again."""
+WORTH_PLACEMENT: Changes = {"explore_rule": "worth", "explore_load": "128B"}
+CREDIT: Changes = {"in_band_credit": 4}
+"""Ours instead of the paper's; both are our defaults."""
 
 
 def _run(name: str, system: str, **sections: Mapping[str, object]) -> Changes:
     return {"name": name, "system": system, **sections}
 
 
-def _skywalker(name: str, placement: Changes | None = None, **sections: Changes) -> Changes:
-    return _run(name, "skywalker", placement=_PAPER | dict(placement or {}), **sections)
+def _skywalker(name: str, placement: Changes | None = None, pushing: Changes | None = None) -> Changes:
+    """The paper's algorithm, but for what is given."""
+    return _run(name, "skywalker", placement={**PAPER_PLACEMENT, **(placement or {})},
+                pushing={**PAPER_PUSHING, **(pushing or {})})  # fmt: skip
 
+
+_ALONE = _run(REGION_LOCAL, "region_local", placement=PAPER_PLACEMENT, pushing=PAPER_PUSHING)
 
 SYSTEMS = (
     _skywalker(SKYWALKER),
-    _run(SKYWALKER_CH, "skywalker_ch"),
-    _run(REGION_LOCAL, "region_local", placement=_PAPER),
+    _run(SKYWALKER_CH, "skywalker_ch", pushing=PAPER_PUSHING),
+    _ALONE,
     _run(GKE, "gke"),
     _run(ROUND_ROBIN, "global_round_robin"),
     _run(LEAST_LOAD, "global_least_load"),
@@ -53,12 +68,14 @@ WORTH = "worth"
 FIRST_TOKEN = "first token"  # noqa: S105
 MIN_SHARE = "share ≥ ½ abroad"
 ALL_OF_THEM = "worth + first token"
+OUR_DEFAULTS = "our defaults"
 VARIANTS = (
     _skywalker(SKYWALKER),
-    _skywalker(WORTH, {"explore_rule": "worth"}),
+    _skywalker(WORTH, WORTH_PLACEMENT),
+    _skywalker(OUR_DEFAULTS, WORTH_PLACEMENT, CREDIT),
     _skywalker(FIRST_TOKEN, {"remote_choice": "first_token"}),
     _skywalker(MIN_SHARE, {"remote_prefix_min_share": 0.5}),
-    _skywalker(ALL_OF_THEM, {"explore_rule": "worth", "remote_choice": "first_token"}),
+    _skywalker(ALL_OF_THEM, {**WORTH_PLACEMENT, "remote_choice": "first_token"}),
 )
 """Our own rules, each by itself, and two of them together; `first token` knows no minimum share."""
 
@@ -66,6 +83,8 @@ VARIANT_WORDS = {
     WORTH: "(`explore_rule: worth`) the replica that knows most of a prompt competes with the least loaded one: each"
     " request that it has more weighs as much as the prefill of `explore_load`, 128 bytes of prompt. The paper follows"
     " a match from half of the prompt on.",
+    OUR_DEFAULTS: f"what a region file has if it says nothing: `{WORTH}`, and the in-band credit"
+    " (`in_band_credit: 4`), which counts requests as pending that were pushed since the last probe.",
     FIRST_TOKEN: "(`remote_choice: first_token`) the region where round trip, queue, and prefill of what it was not"
     " sent add up to least, at the rate that the first tokens of our own replicas tell.",
     MIN_SHARE: "(`remote_prefix_min_share: 0.5`) below half a match the nearest region, not the one with the match.",
@@ -147,11 +166,11 @@ def _replayed(name: str, file: Path, duration: str, warm_up: str, **trace: objec
 SELECTIONS: tuple[tuple[str, Changes], ...] = (
     ("SGLang's selection", {"policy": "cache_aware"}),
     ("SGLang v0.4's selection", {"policy": "cache_aware", **_SGLANG_04}),
-    ("ours", {"policy": "prefix"}),
-    ("ours, worth", {"policy": "prefix", "explore_rule": "worth"}),
+    (f"{SKYWALKER}'s selection", {}),
+    (f"{WORTH}'s selection", WORTH_PLACEMENT),
 )
 OUTSTANDING_LIMITS = (20, 30, 40, 50)
-BLIND, PENDING, WITHOUT_CREDIT = "BP", "SP-P", "SP-P without credit"
+BLIND, PENDING, WITH_CREDIT = "BP", "SP-P", "SP-P with credit"
 
 
 def outstanding(limit: int) -> str:
@@ -162,7 +181,7 @@ PUSHING: tuple[tuple[str, Changes], ...] = (
     (BLIND, {"mode": "blind"}),
     *((outstanding(limit), {"mode": "outstanding", "outstanding_max": limit}) for limit in OUTSTANDING_LIMITS),
     (PENDING, {}),
-    (WITHOUT_CREDIT, {"in_band_credit": None}),
+    (WITH_CREDIT, CREDIT),
 )
 
 PUSHING_POINT = "4 replicas"
@@ -259,23 +278,25 @@ AXES = (
         base="50 %",
         default="50 %",
         key="placement.explore_below_share",
-        chosen="It counts only where `explore_rule` is `share`; what replaces it follows.",
+        chosen="It counts where `explore_rule` is `share`, the paper's rule; under `worth`, our default, it decides"
+        " only whether a sibling gateway in the region is followed, and there is none here. What replaces it follows.",
     ),
     Axis(
         "load that a match is worth",
         "–",
         _of_run(
             "placement",
-            [(f"{size} B", {"explore_rule": "worth", "explore_load": f"{size}B"}) for size in (32, 64, 128, 256, 512)],
+            [(f"{size} B", {**WORTH_PLACEMENT, "explore_load": f"{size}B"}) for size in (32, 64, 128, 256, 512)],
         ),
         base="128 B",
         default="128 B",
         key="placement.explore_load",
-        chosen="It was found by trials on three of the workloads, and counts only where `explore_rule` is `worth`.",
+        chosen="It counts only where `explore_rule` is `worth`, as in all of these runs, and was found by trials on"
+        " three of the workloads.",
     ),
     Axis(
         "in-band credit",
-        "–",
+        "off",
         _of_run(
             "pushing",
             [
@@ -283,7 +304,7 @@ AXES = (
                 for credit in (None, 1, 2, 4, 8, 16)
             ],
         ),
-        base="4",
+        base="off",
         default="4",
         key="pushing.in_band_credit",
     ),
@@ -307,6 +328,14 @@ AXES = (
         chosen="A smaller one would do for fleets and minutes as few as these.",
     ),
 )
+UNSEEN = (
+    Point("conversations as by default, skewed, 4/4/4", "skewed_day.yaml"),
+    Point("all with one prompt of 2,000 words, skewed, 4/4/4", "skewed_day.yaml",
+          {"workloads": {"chat": {"conversations": {"applications": 1, "system_prompt_words": 2000}}}}),
+    Point("bursts about one document, skewed, 4/4/4", "skewed_day.yaml", {"workloads": {"chat": {"bursts": {}}}}),
+)  # fmt: skip
+"""Workloads with which nothing was fitted or tried; written down before they were played."""
+UNSEEN_SEEDS = (101, 102, 103)
 SENSITIVITY_POINTS = (f"{ARENA}, 4/4/4", f"{MIXED}, 4/4/4")
 SKEWED = "skewed, 9 replicas"
 
@@ -326,11 +355,12 @@ class Evaluation:
     sensitivity: Mapping[tuple[str, str], Experiment]
     """By axis and value."""
     improvement: Experiment
+    unseen: Experiment
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
         figures = (self.fig8, self.fig9, self.fig10, self.day_pooled, self.day_alone)
-        return (*figures, *self.sensitivity.values(), self.improvement)
+        return (*figures, *self.sensitivity.values(), self.improvement, self.unseen)
 
 
 def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | None = None) -> Evaluation:
@@ -339,17 +369,16 @@ def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | Non
     asked = workloads(traces)
     skewed = Point(SKEWED, "paper_skewed.yaml", spread_out(9))
     sensitive = (*(point for point in asked if full or point.name in SENSITIVITY_POINTS), skewed)
-    mesh = (_skywalker(SKYWALKER), _skywalker(WORTH, {"explore_rule": "worth"}))
-    alone = _run(REGION_LOCAL, "region_local", placement=_PAPER)
+    mesh = (_skywalker(SKYWALKER), _skywalker(WORTH, WORTH_PLACEMENT))
     return Evaluation(
         traces,
         full,
         chosen,
         fig8=Experiment("fig8", asked, SYSTEMS, chosen),
         fig9=Experiment("fig9", (_pushing_point(traces),), _pushing_runs(), chosen),
-        fig10=Experiment("fig10", _fleets("paper_skewed.yaml", SKEWED_FLEETS), (*mesh, alone), chosen),
+        fig10=Experiment("fig10", _fleets("paper_skewed.yaml", SKEWED_FLEETS), (*mesh, _ALONE), chosen),
         day_pooled=Experiment("day, pooled", _fleets("paper_day.yaml", DAY_FLEETS), mesh[:1], chosen),
-        day_alone=Experiment("day, alone", _fleets("paper_day.yaml", DAY_ALONE_FLEETS), (alone,), chosen),
+        day_alone=Experiment("day, alone", _fleets("paper_day.yaml", DAY_ALONE_FLEETS), (_ALONE,), chosen),
         sensitivity={
             (axis.name, value): Experiment(
                 f"sensitivity, {axis.name} {value}",
@@ -361,13 +390,13 @@ def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | Non
             for value, of_scenario, of_run in axis.values
         },
         improvement=Experiment("improvement", (*asked, skewed), VARIANTS, chosen),
+        unseen=Experiment("unseen", UNSEEN, VARIANTS[:3], UNSEEN_SEEDS),
     )
 
 
 def _changed(sections: Sections) -> Changes:
     """The paper's algorithm with one setting changed."""
-    others = {name: changes for name, changes in sections.items() if name != "placement"}
-    return _skywalker(SKYWALKER, sections.get("placement"), **others)
+    return _skywalker(SKYWALKER, sections.get("placement"), sections.get("pushing"))
 
 
 def _fleets(scenario: str, counts: Sequence[int]) -> tuple[Point, ...]:
@@ -385,7 +414,7 @@ def pushing_name(selection: str, pushing: str) -> str:
 
 def _pushing_runs() -> tuple[Changes, ...]:
     return tuple(
-        _skywalker(pushing_name(selection, name), placement, pushing=dict(pushing))
+        _skywalker(pushing_name(selection, name), placement, pushing)
         for selection, placement in SELECTIONS
         for name, pushing in PUSHING
     )

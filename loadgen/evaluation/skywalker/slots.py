@@ -25,8 +25,8 @@ def agreement(others: Mapping[str, Figures]) -> Section:
         for each in metrics
     ]
     said = (
-        f"{found['about']} {found['quiet_runs']} of {found['live_runs']} live runs had the machine for themselves;"
-        f" {agreeing} of {compared} figures are within {found['gap_max']:.0%}."
+        f"{found['about']} {found['quiet_runs']} of {found['live_runs']} live runs had the machine for themselves,"
+        f" and only they count; {agreeing} of {compared} figures are within {found['gap_max']:.0%}."
     )
     return Section(
         f"## Live and simulated\n\n{said}\n\n{table(('figure', 'simulated', 'live', 'simulated over live'), rows)}"

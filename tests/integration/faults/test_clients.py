@@ -155,6 +155,7 @@ class TestLeaving:
             await stand.engine.aborted.reaches(1)
             await until(lambda: all(abandoned(stand, number) == 1 for number in range(len(stand.gateways))))
             assert (stand.arrived, stand.aborted) == (1, 1)
+            assert counted(stand.gateways[-1], "attempts_total", target="replica", result="cancelled") == 1
 
     @LEAVING
     @pytest.mark.parametrize("across", [False, True])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.audit import UNAVAILABLE, Audit, AuditLevels
@@ -41,6 +42,7 @@ from gateway.core.vocabulary import (
 from gateway.legs import RanAt, RequestSummary
 from gateway.logs import make_logger
 from tests.support.core import AP, EU, MS, SECOND, TENANT, US, Desk, desk, peer_spec, policy, profile, rule
+from tests.support.threads import threads_taken
 
 GATEWAY = GatewayId("us-1")
 ACME = TenantName("acme")
@@ -329,6 +331,20 @@ async def test_with_a_flush_for_every_line_no_time_has_to_pass(tmp_path: Path) -
         await asyncio.sleep(0.001)
     running.cancel()
     office.audit.close()
+
+
+async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(tmp_path: Path) -> None:
+    office = Office(desk(), tmp_path, sync=AuditSync.LINE)
+    with threads_taken() as free:
+        running = asyncio.get_running_loop().create_task(office.audit.run())
+        await finished(office, "a")
+        while office.audit.unwritten_bytes:  # noqa: ASYNC110 - taken up by a thread is nothing to wait for
+            await asyncio.sleep(0)
+        running.cancel()
+        asyncio.get_running_loop().call_soon(free)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert [line["request"] for line in office.lines()] == ["a"]
 
 
 async def test_deleting_the_oldest_file_is_told(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ from gateway.journal import (
     write_tail,
 )
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.threads import threads_taken
 
 GATEWAY = GatewayId("us-1")
 HEADER = new_header(GATEWAY, US, seed=7, story="story")
@@ -217,6 +219,22 @@ class TestWriting:
         keep(journal, others)
         journal.close()
         assert replay([path]).steps == 1 + len(others)
+
+    async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(self, tmp_path: Path) -> None:
+        journal = Journal(replace(settings(tmp_path), flush_interval_s=0.0), HEADER, Stops())
+        first, *others = tell_story()
+        with threads_taken() as free:
+            keep(journal, [first])
+            running = asyncio.get_running_loop().create_task(journal.run())
+            while journal._buffer:  # noqa: ASYNC110 - taken up by a thread is nothing to wait for
+                await asyncio.sleep(0)
+            keep(journal, others)
+            running.cancel()
+            asyncio.get_running_loop().call_soon(free)
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        journal.close()
+        assert replay([tmp_path / "story-000000.journal"]).steps == 1 + len(others)
 
     def test_the_fatal_step_is_kept(self, tmp_path: Path) -> None:
         journal = Journal(settings(tmp_path), HEADER, Stops())

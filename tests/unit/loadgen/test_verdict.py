@@ -49,3 +49,14 @@ def test_what_was_not_measured_is_not_compared() -> None:
     assert words(of("p90", run("a", p90_ms=None))) == ("–", "not measured", ())
     assert words(of("p90", run("a", p90_ms=None), run("b")))[:2] == ("1 s", "b")
     assert words(of("hits", run("a", prefix_hit_rate=None, cached_share=None)))[1] == "not measured"
+
+
+def test_who_loses_requests_is_never_the_quickest() -> None:
+    losing = run("a", p90_ms=100, prefix_hit_rate=0.9, failed=1, unfinished=1)
+    runs = losing, run("b", p90_ms=900), run("c", p90_ms=1800)
+    assert words(of("p90", *runs)) == ("0.9 s", "b", ("c 1.8 s (× 2)", "a is left out: it lost 2.0 %"))
+    assert of("p50", *runs).best == "b"
+    assert of("hits", *runs).best == "b and c"
+    assert of("failed", *runs).best == "b and c"
+    assert words(of("p90", losing)) == ("–", "not compared", ("a is left out: it lost 2.0 %",))
+    assert of("p90", run("a", p90_ms=100, failed=1), run("b")).best == "a"

@@ -21,9 +21,9 @@ from gateway.core.vocabulary import AttemptResult, PlacementReason
 from tests.support.core import AP, EU, MS, Desk, desk, peer_spec, started
 
 
-def desk_with(policy: PlacementPolicy, replicas: int = 4) -> Desk:
-    config = CoreConfig(placement=PlacementConfig(policy=policy), pushing=PushingConfig(in_band_credit=None))
-    return desk(replicas=replicas, config=config)
+def desk_with(policy: PlacementPolicy, replicas: int = 4, rule: ExploreRule = ExploreRule.WORTH) -> Desk:
+    placement = PlacementConfig(policy=policy, explore_rule=rule)
+    return desk(replicas=replicas, config=CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None)))
 
 
 def decisions(one: Desk) -> list[PlacementReason]:
@@ -40,7 +40,8 @@ def test_prefix_returns_to_the_replica_that_has_it() -> None:
 
 
 def test_below_half_of_the_prompt_it_explores_the_least_loaded() -> None:
-    one = desk_with(PlacementPolicy.PREFIX, replicas=2)
+    """The paper's rule."""
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2, rule=ExploreRule.SHARE)
     (home,) = started(one.ask("first", prompt="s" * 64))
     assert started(one.ask("second", prompt="s" * 64 + "own text, much longer than the shared part" * 3)) != [home]
     assert decisions(one)[-1] is PlacementReason.LOCAL_EXPLORE
@@ -121,8 +122,8 @@ def test_the_policy_can_change_while_running() -> None:
     one.finish("q", AttemptResult.COMPLETED)
     one.wait(10 * MS)
     one.probe()
-    (home,) = started(one.ask("a", prompt="p" * 100))
-    assert started(one.ask("b", prompt="p" * 100)) == [home]
+    (home,) = started(one.ask("a", prompt="p" * 160))
+    assert started(one.ask("b", prompt="p" * 160)) == [home]
 
 
 def test_prefixes_that_nobody_uses_are_forgotten() -> None:
@@ -202,6 +203,13 @@ def test_full_is_not_broken() -> None:
 
 
 # Our own rules
+
+
+def test_by_default_what_a_match_is_worth_decides_and_not_its_share_of_the_prompt() -> None:
+    one = desk(replicas=2, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
+    (home,) = started(one.ask("first", prompt="s" * 160))
+    assert started(one.ask("second", prompt="s" * 160 + "own text, much longer than the shared part" * 9)) == [home]
+    assert decisions(one)[-1] is PlacementReason.LOCAL_PREFIX
 
 
 def test_a_match_is_worth_so_much_load() -> None:

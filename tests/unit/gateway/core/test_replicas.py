@@ -158,3 +158,49 @@ def test_it_is_stale_only_when_three_signs_of_life_are_missing() -> None:
             some.wake(ReplicaId(name), now_ns)
         standing.append([state.standing for state in some])
     assert standing == [[Standing.AVAILABLE, Standing.STALE], [Standing.STALE, Standing.STALE]]
+
+
+HAPPENINGS = st.tuples(
+    st.sampled_from(["probe", "probe", "probe", "start", "first_token", *AttemptResult]),
+    st.integers(0, 2),
+    st.booleans(),
+    st.integers(0, 1_500),
+)
+
+
+@given(st.sampled_from(PushingMode), st.lists(HAPPENINGS, max_size=40))
+def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
+    mode: PushingMode, steps: list[tuple[str, int, bool, int]]
+) -> None:
+    timers, now_ns = Timers(), 0
+    some = Replicas(CoreConfig(pushing=PushingConfig(mode=mode)), timers)
+    some.assign([replica_spec("r0")], 0)
+    state = some.at(0)
+    running: list[tuple[RequestId, int]] = []
+    for number, (what, waiting, healthy, later_ms) in enumerate(steps):
+        now_ns += later_ms * 1_000_000
+        for _ in timers.pop_due(now_ns):
+            some.wake(ReplicaId("r0"), now_ns)
+        if what == "probe":
+            sampled_ns = now_ns - now_ns // 10
+            some.observe(ReplicaObservation(ReplicaId("r0"), sampled_ns, healthy, 1, max(0, waiting - 1)), now_ns)
+        elif what == "start":
+            running.append((RequestId(f"{number}"), 1))
+            some.started(state, running[-1], now_ns)
+        elif running and what == "first_token":
+            some.first_token(state, running[-1], now_ns)
+        elif running:
+            some.ended(state, running.pop(), AttemptResult(what), now_ns)
+        before = state.standing, some.available, some.reachable, timers.next_ns()
+        some.refresh(state, now_ns)
+        assert before == (state.standing, some.available, some.reachable, timers.next_ns())
+
+
+def test_nobody_is_woken_for_a_replica_that_goes_on_answering() -> None:
+    timers = Timers()
+    some = Replicas(CoreConfig(), timers)
+    some.assign([replica_spec("r0")], 0)
+    for now_ns in range(0, 60 * SECOND, SECOND):
+        assert list(timers.pop_due(now_ns)) == []
+        some.observe(ReplicaObservation(ReplicaId("r0"), now_ns, healthy=True), now_ns)
+    assert timers.next_ns() == 61 * SECOND

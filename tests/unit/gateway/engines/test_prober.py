@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import LoopSettings
-from gateway.engines.prober import Prober
+from gateway.engines.prober import Prober, next_beat_ns
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
 from tests.fakes.engine_pages import PagesEngine, vllm_page
 from tests.support.core import US
@@ -138,7 +139,7 @@ async def test_garbage_is_unhealthy_and_says_why(engine: FakeEngine, script: obj
 
 async def test_slow_is_not_dead_until_it_is_slow_again_and_again(engine: FakeEngine) -> None:
     engine.probe_script = hang
-    settings = replace(FAST, timeout_ns=5_000_000, timeouts_max=3)
+    settings = replace(FAST, timeout_ns=50_000_000, timeouts_max=3)
     async with watching(endpoint(A, engine.url), settings=settings) as watch:
         await watch.first(A, healthy=False)
         assert engine.probed.count >= 3
@@ -184,6 +185,37 @@ async def test_observations_reach_the_core_in_batches(engine: FakeEngine) -> Non
         await engine.probed.reaches(8)
         await watch.events.reaches(1)
         assert {each.replica_id for each in watch.observed} == set(ids)
+
+
+@pytest.mark.parametrize(
+    ("sent_ns", "beat_ns"),
+    [
+        (1_007, 1_107),
+        (1_008, 1_107),  # a timer that was late puts off nothing
+        (1_057, 1_107),  # the first look, or one after a slow one, finds its beat at once
+        (1_106, 1_107),
+        (993, 1_007),
+    ],
+)
+def test_looks_fall_on_a_beat_and_never_wait_longer_than_the_interval(sent_ns: int, beat_ns: int) -> None:
+    assert next_beat_ns(sent_ns, interval_ns=100, phase_ns=7) == beat_ns
+
+
+async def test_engines_are_looked_at_in_groups_each_on_its_own_beat(engine: FakeEngine) -> None:
+    class StillClock(Clock):
+        now = 0
+
+        def now_ns(self) -> int:
+            return self.now
+
+    clock = StillClock()
+    ids = [ReplicaId(f"r{number}") for number in range(9)]
+    endpoints = [replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
+    async with watching(*endpoints, settings=replace(FAST, interval_ns=60_000_000_000), clock=clock) as watch:
+        clock.now = 1_000_000  # the first group's next beat is a minute away, that of the second is due in milliseconds
+        while not (seen := Counter(each.replica_id for each in watch.observed)) or seen[ids[8]] < 3:
+            await watch.events.reaches(watch.events.count + 1)
+    assert [seen[each] for each in ids[:8]] == [1] * 8
 
 
 async def test_an_engine_is_asked_once_for_all_its_ranks() -> None:

@@ -18,7 +18,7 @@ from loadgen.engine.tokens import Message, chat_prompt, continuation, token_coun
 
 CONFIG = EngineServerConfig(model="m", engine=TINY, adapters=("tuned",), time_scale=0.05, ignore_eos=True)
 SLOW = replace(CONFIG, time_scale=20.0)
-"""A token takes at least 90 ms: what is asked of it is still running when the test goes on."""
+"""A token takes at least 80 ms: a `long_chat` with it is still running when the test goes on."""
 
 
 @asynccontextmanager
@@ -29,6 +29,10 @@ async def engine(config: EngineServerConfig = CONFIG) -> AsyncIterator[tuple[Eng
 
 def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 6} | fields
+
+
+def long_chat(**fields: Any) -> dict[str, Any]:
+    return chat(max_tokens=500, **fields)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -59,7 +63,7 @@ async def test_a_stream_is_whole() -> None:
 
 async def test_tokens_come_while_the_answer_is_being_generated() -> None:
     async with engine(SLOW) as (server, session):
-        async with session.post("/v1/chat/completions", json=chat(max_tokens=500, stream=True)) as response:
+        async with session.post("/v1/chat/completions", json=long_chat(stream=True)) as response:
             for _role_first_and_second_token in range(3):
                 await response.content.readuntil(b"\n\n")
             assert server.load().running == 1
@@ -106,8 +110,8 @@ async def test_a_request_id_names_the_answer() -> None:
 async def test_one_id_may_be_in_flight_twice() -> None:
     headers = {"X-Request-Id": "twin"}
     async with engine(SLOW) as (server, session):
-        async with session.post("/v1/chat/completions", json=chat(stream=True), headers=headers):
-            async with session.post("/v1/chat/completions", json=chat(stream=True), headers=headers):
+        async with session.post("/v1/chat/completions", json=long_chat(stream=True), headers=headers):
+            async with session.post("/v1/chat/completions", json=long_chat(stream=True), headers=headers):
                 await until(lambda: server.load().running + server.load().arriving == 2)
 
 
@@ -167,7 +171,7 @@ async def test_without_a_limit_a_chat_may_fill_the_context() -> None:
 async def test_closing_the_connection_aborts(stream: bool) -> None:
     async with engine(replace(SLOW, engine=replace(TINY, sequences_max=1))) as (server, session):
         async with asyncio.TaskGroup() as clients:
-            tasks = [clients.create_task(body_of(session, chat(stream=stream))) for _ in range(3)]
+            tasks = [clients.create_task(body_of(session, long_chat(stream=stream))) for _ in range(3)]
             await until(lambda: server.load().running == 1 and server.load().waiting + server.load().arriving == 2)
             for task in tasks:
                 task.cancel()
@@ -181,10 +185,10 @@ async def test_closing_the_connection_aborts(stream: bool) -> None:
 async def test_a_full_queue_answers_busy(stream: bool) -> None:
     config = replace(SLOW, engine=replace(TINY, sequences_max=1, queued_requests_max=1))
     async with engine(config) as (server, session):
-        async with session.post("/v1/chat/completions", json=chat(stream=True)):
+        async with session.post("/v1/chat/completions", json=long_chat(stream=True)):
             await until(lambda: server.load().running == 1)
-            async with session.post("/v1/chat/completions", json=chat(stream=True)):
-                async with session.post("/v1/chat/completions", json=chat(stream=stream)) as refused:
+            async with session.post("/v1/chat/completions", json=long_chat(stream=True)):
+                async with session.post("/v1/chat/completions", json=long_chat(stream=stream)) as refused:
                     body = await refused.text()
 
     message = "The engine is currently busy and cannot accept new requests. Please try again later or on a different "
@@ -201,7 +205,7 @@ async def test_a_full_queue_answers_busy(stream: bool) -> None:
 async def test_a_stopping_engine_ends_its_answers_with_abort(stream: bool) -> None:
     async with serve_engines([SLOW]) as (server,):
         async with aiohttp.ClientSession(server.url) as session, asyncio.TaskGroup() as clients:
-            answer = clients.create_task(body_of(session, chat(stream=stream)))
+            answer = clients.create_task(body_of(session, long_chat(stream=stream)))
             await until(lambda: server.load().running == 1)
             await server.stop()
 

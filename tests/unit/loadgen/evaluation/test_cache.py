@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadgen.evaluation.cache import CellCache, code_version
+from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, Point
+from loadgen.evaluation.play import play
+from loadgen.evaluation.sources import sources_of, version_of
 
 SMALL = Point("here", "paper_pushing.yaml", {"duration": "2s", "warm_up": "1s"})
 
@@ -72,12 +74,33 @@ def test_what_was_kept_is_found_and_a_broken_file_is_not(tmp_path: Path) -> None
     assert keys.find(key) is None
 
 
-def test_the_code_version_follows_the_sources_and_nothing_else(tmp_path: Path) -> None:
-    core = tmp_path / "gateway/core"
-    core.mkdir(parents=True)
-    (core / "a.py").write_text("1")
-    before = code_version(tmp_path)
-    (tmp_path / "gateway/main.py").write_text("2")
-    assert code_version(tmp_path) == before
-    (core / "a.py").write_text("2")
-    assert code_version(tmp_path) != before
+def test_a_file_of_rates_counts_by_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "chunk.csv").write_text("recorded\n")
+
+    def keyed(name: str, rates: str) -> str:
+        (tmp_path / name).write_text(rates)
+        trace = {"file": str(tmp_path / "chunk.csv"), "format": "servegen", "rates": str(tmp_path / name)}
+        return cache(tmp_path).key_of(cell(point=changed(workloads={"tree": {"trace": trace}})))
+
+    assert keyed("a.csv", "0,1\n") == keyed("b.csv", "0,1\n") != keyed("c.csv", "0,2\n")
+
+
+def test_the_code_of_a_cell_is_whatever_playing_it_imports() -> None:
+    root = Path(__file__).parents[4]
+    found = {file.relative_to(root).as_posix() for file in sources_of(play.__module__)}
+    assert found > {"gateway/config.py", "gateway/policy_file.py", "gateway/core/placement.py", "loadgen/report.py"}
+    assert found > {"loadgen/traces/servegen.py", "loadgen/engine/model.py", "loadgen/simulator/world.py"}
+    shown = {"loadgen/page.py", "loadgen/evaluation/main.py", "loadgen/evaluation/skywalker/page.py"}
+    assert not found & shown
+
+
+def test_the_version_follows_what_is_imported_however_far_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    files = {"a.py": "from b import c", "b/__init__.py": "", "b/c.py": "def f():\n    import d", "d.py": "", "e.py": ""}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    before = version_of("a", tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n# changed\n")
+        assert (version_of("a", tmp_path) == before) == (name == "e.py"), name
+        (tmp_path / name).write_text(text)

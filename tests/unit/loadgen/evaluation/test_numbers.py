@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from loadgen.evaluation.numbers import Middle, inverse, measured, middle_box, middle_of, ratio, seconds, total
+from loadgen.evaluation.numbers import (
+    Middle,
+    inverse,
+    mean_ratio,
+    measured,
+    middle_box,
+    middle_of,
+    ratio,
+    seconds,
+    total,
+)
 from loadgen.figures import Figures
 
 
@@ -20,6 +32,12 @@ def test_a_median_says_how_far_the_seeds_went() -> None:
     assert middle_of([3.0, 1.0, 2.0, None]) == Middle(2.0, 1.0, 3.0)
     assert middle_of([None]) is None
     assert Middle(2.0, 1.0, 3.0).shown(1) == "2.0 (1.0–3.0)"
+
+
+def test_who_does_nothing_breaks_no_arithmetic() -> None:
+    assert mean_ratio([4.0, 1.0]) == pytest.approx(2.0)
+    assert mean_ratio([4.0, 0.0]) == 0.0
+    assert inverse(Middle(0.5, 0.0, 2.0)) == Middle(2.0, 0.5, inf)
 
 
 def test_ratios_are_taken_seed_by_seed() -> None:

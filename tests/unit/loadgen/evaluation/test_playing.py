@@ -8,7 +8,8 @@ import pytest
 
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, Experiment, Point, all_cells
-from loadgen.evaluation.playing import play, play_all
+from loadgen.evaluation.play import play
+from loadgen.evaluation.playing import play_all
 from loadgen.figures import Figures
 
 POINT = Point("here", "paper_pushing.yaml", {"duration": "2s", "warm_up": "1s"})

@@ -12,7 +12,7 @@ from gateway.config import ConfigError
 from loadgen.engine.presets import PRESETS
 from loadgen.figures import Figures
 from loadgen.load.agreement import Overhead, agreement_document, first_token_ns, gap_between, simulated
-from loadgen.load.agreement_cli import SCENARIO
+from loadgen.load.agreement_cli import SCENARIO, exit_code
 from loadgen.load.local_mesh import check_live
 from loadgen.simulator.scenario import load_scenario
 
@@ -36,15 +36,31 @@ def row(document: Figures, metric: str) -> Figures:
 
 
 def test_the_gap_is_that_of_the_median_run_and_the_spread_is_told() -> None:
-    live = [figures(tokens, busy) for tokens, busy in ((90, 0.3), (100, 0.61), (130, None))]
+    live = [figures(tokens, busy) for tokens, busy in ((90, 0.3), (100, 0.6), (130, 0.1), (900, 0.61), (1, None))]
     document = agreement_document(LOADED, None, [figures(105), figures(111), figures(120)], live)
     tokens = row(document, "tokens_per_s")
     assert (tokens["live_median"], tokens["live_min"], tokens["live_max"]) == (100, 90, 130)
     assert (tokens["simulated_median"], tokens["simulated_min"], tokens["simulated_max"]) == (111, 105, 120)
     assert (tokens["gap"], tokens["agrees"]) == (0.11, False)
     assert (row(document, "forwarded_share")["gap"], row(document, "ttft_p90_ms")["agrees"]) == (0.0, True)
-    assert [each["busy"] for each in document["machine"]] == [False, True, True]
-    assert (document["live_runs"], document["quiet_runs"]) == (3, 1)
+    assert [each["busy"] for each in document["machine"]] == [False, False, False, True, True]
+    assert (document["live_runs"], document["quiet_runs"]) == (5, 3)
+    assert document["regions"]["us-east-1"] == document["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("live", "code"),
+    [
+        ([figures(100)], 0),
+        ([figures(50)], 1),
+        ([figures(100), figures(5, 0.9), figures(5, 0.9)], 0),
+        ([figures(50), figures(100, 0.9), figures(100, 0.9)], 1),
+        ([figures(100, 0.9)], 3),
+        ([], 3),
+    ],
+)
+def test_only_runs_that_had_the_machine_for_themselves_decide_the_exit_code(live: list[Figures], code: int) -> None:
+    assert exit_code(agreement_document(LOADED, None, [figures(100)], live)) == code
 
 
 def test_without_a_live_run_nothing_agrees() -> None:

@@ -92,6 +92,19 @@ def test_chaos_sums_up(tmp_path: Path) -> None:
         (["SCENARIO", "--chaos"], "give either a SCENARIO or --chaos"),
         (["SCENARIO", "--run", "nope"], "no run named nope; there are: skywalker, region_local"),
         (["SCENARIO", "--set", "nope"], "'nope' is not KEY=VALUE"),
+        (["SCENARIO", "--trace", "story.txt", "-o", "out"], "--trace does not go with --out"),
+        (["SCENARIO", "--trace", "story.txt", "--json"], "--trace does not go with --json"),
+        (["SCENARIO", "--trace", "story.txt", "--sweep", "seed=1,2"], "--trace does not go with --sweep"),
+        (["SCENARIO", "--trace", "story.txt", "--jobs", "2"], "--trace does not go with --jobs"),
+        (["SCENARIO", "--trace", "story.txt", "--ray", "auto"], "--trace does not go with --ray"),
+        (["SCENARIO", "--trace", "story.txt", "--run", "skywalker", "--run", "region_local"], "give --run once"),
+        (["SCENARIO", "--ray", "auto", "--jobs", "2"], "--ray does not go with --jobs"),
+        (["SCENARIO", "--runs", "3"], "SCENARIO does not go with --runs"),
+        (["SCENARIO", "--first"], "SCENARIO does not go with --first"),
+        (["--chaos", "--set", "seed=1"], "--chaos does not go with --set"),
+        (["--chaos", "--run", "skywalker", "--check"], "--chaos does not go with --run and --check"),
+        (["--chaos", "--trace", "story.txt", "--json"], "--trace does not go with --json"),
+        (["--chaos", "--trace", "story.txt", "--runs", "2"], "only with --runs 1"),
     ],
 )
 def test_wrong_use_ends_with_2(scenario: Path, arguments: list[str], complaint: str) -> None:
@@ -104,3 +117,19 @@ def test_a_wrong_scenario_ends_with_1_and_names_the_key(scenario: Path) -> None:
     done = run(scenario, "--set", "duration=ten", "--jobs", 1)
     assert done.exit_code == 1
     assert "small.yaml: duration: 'ten' is not a duration" in done.output
+
+
+def test_without_a_replica_there_is_nobody_to_play(scenario: Path, tmp_path: Path) -> None:
+    document = SCENARIO | {
+        "regions": {name: {"jurisdiction": "US"} for name in ("us", "eu")},
+        "faults": [{"kind": "gateway_crash", "target": "us/gw", "at": "1s", "lasts": "1s"}],
+    }
+    scenario.write_text(yaml.safe_dump(document))
+    for more in (["--jobs", 1], ["--run", "skywalker", "--trace", tmp_path / "story.txt"]):
+        done = run(scenario, *more)
+        assert done.exit_code == 1
+        assert "Error: small: regions: at least one should have `replicas`" in done.output
+
+
+def test_the_help_tells_the_exit_codes() -> None:
+    assert "Exit codes: 0 " in run("--help").output

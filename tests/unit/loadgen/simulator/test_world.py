@@ -116,3 +116,51 @@ def test_an_unreadable_policy_keeps_requests_at_home_until_it_is_read() -> None:
     forwards = [int(line.split()[0]) for line in lines if " peer:us/gw" in line]
     assert forwards
     assert min(forwards) >= 5 * SECOND
+
+
+def test_what_was_cut_twice_is_whole_again_when_the_last_cut_heals() -> None:
+    """However the two regions are named."""
+    faults = [
+        {"kind": "slow_link", "target": "eu", "other": "us", "amount": 10, "at": "0s", "lasts": "3s"},
+        {"kind": "slow_link", "target": "us", "other": "eu", "amount": 10, "at": "1s", "lasts": "5s"},
+    ]
+    _, lines = play(faults=faults, duration="10s", runs=[{"system": "global_round_robin"}])
+    asked, began = (
+        {match[2]: int(match[1]) for line in lines if (match := re.match(pattern, line))}
+        for pattern in (r"(\d+) client (\S+) asks", r"(\d+) us/gw arrived (\S+)")
+    )
+    slow = [number for number, at_ns in asked.items() if 3 * SECOND < at_ns < 5 * SECOND]
+    fast = [number for number, at_ns in asked.items() if at_ns > 6 * SECOND]
+    assert slow
+    assert fast
+    assert all(began[number] - asked[number] == 5 * ROUND_TRIP_NS for number in slow)
+    assert all(began[number] - asked[number] == ROUND_TRIP_NS // 2 for number in fast)
+
+
+def test_a_lockdown_of_two_kinds_ends_with_the_last_of_them() -> None:
+    faults = [
+        {"kind": "lockdown_cut", "target": "eu/gw", "at": "0s", "lasts": "2s"},
+        {"kind": "lockdown", "target": "eu/gw", "at": "1s", "lasts": "5s"},
+    ]
+    clients = [{"region": "eu", "workload": "chat", "clients": 40}]
+    _, lines = play(clients=clients, faults=faults, duration="10s")
+    forwards = [int(line.split()[0]) for line in lines if " peer:us/gw" in line]
+    assert forwards
+    assert min(forwards) >= 6 * SECOND
+
+
+def test_who_says_stop_gets_the_story_so_far() -> None:
+    document = {
+        "name": "stopped",
+        "duration": "60s",
+        "preset": "tiny",
+        "round_trips": [],
+        "regions": {"us": {"jurisdiction": "US", "replicas": 1}},
+        "workloads": {"chat": {"conversations": {}}},
+        "clients": [{"region": "us", "workload": "chat", "clients": 2}],
+    }
+    scenario = parse_scenario(document, Path("stopped.yaml"))
+    world = World(scenario, scenario.runs[0])
+    story = world.play(lambda: world.progress.simulated_ns < 5 * SECOND)
+    assert story.simulated_ns == 5 * SECOND
+    assert 0 < len(story.records) == world.progress.requests

@@ -6,12 +6,13 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.config import ProbeConfig
+from gateway.core.config import CoreConfig
 from loadgen.bench.scale.main import document_of
 from loadgen.bench.scale.measure import Reading
 from loadgen.bench.scale.points import POINTS
@@ -20,9 +21,13 @@ from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import (
     AXES,
+    OUR_DEFAULTS,
+    PAPER_PLACEMENT,
+    PAPER_PUSHING,
     REGION_LOCAL,
     REGIONS,
     SKYWALKER,
+    VARIANTS,
     WORTH,
     Axis,
     Evaluation,
@@ -129,7 +134,7 @@ def test_a_rule_of_ours_is_judged_by_all_workloads(rate: float, verdict: str) ->
 
 def test_it_says_what_it_was_made_of(tmp_path: Path) -> None:
     assert "No traces were given" in page()
-    assert "the default: few seeds" in page()
+    assert "the short one (without `FULL=1`): few seeds" in page()
     (tmp_path / "mooncake").mkdir()
     (tmp_path / "mooncake/conversation_trace.jsonl").write_text('{"timestamp": 0}\n')
     traces = find_traces(tmp_path)
@@ -179,12 +184,25 @@ def test_it_says_what_was_fitted() -> None:
 
 @pytest.mark.parametrize("axis", [axis for axis in AXES if axis.default is not None], ids=lambda axis: axis.name)
 def test_a_default_is_what_the_code_has(axis: Axis) -> None:
-    (run,) = PLAN.sensitivity[axis.name, axis.default or ""].runs
-    section = {name: value for name, value in run.items() if name in {"placement", "pushing"}}
-    ours, set_up = RunSection.model_validate({}), RunSection.model_validate(section)
-    assert ours.pushing == set_up.pushing
-    rule = ours.placement.explore_rule
-    assert ours.placement == replace(set_up.placement, explore_rule=rule)
+    (changes,) = (dict(of_run) for value, _, of_run in axis.values if value == axis.default)
+    assert RunSection.model_validate(changes).as_config() == CoreConfig()
+
+
+def test_our_defaults_are_what_the_code_has_and_the_papers_are_not() -> None:
+    runs = {str(run["name"]): RunSection.model_validate(run).as_config() for run in VARIANTS}
+    assert runs[OUR_DEFAULTS] == CoreConfig()
+    assert runs[SKYWALKER] != CoreConfig()
+
+
+def test_what_is_called_skywalker_writes_out_whatever_of_the_papers_is_not_our_default() -> None:
+    plain = (PLAN.fig8, PLAN.fig10, PLAN.day_pooled, PLAN.day_alone, PLAN.improvement, PLAN.unseen)
+    runs: list[Any] = [cell.run for cell in all_cells(plain) if cell.run_name in (SKYWALKER, REGION_LOCAL)]
+    assert all(run["placement"] == PAPER_PLACEMENT and run["pushing"] == PAPER_PUSHING for run in runs)
+    assert PAPER_PLACEMENT["explore_rule"] == "share"
+    assert PAPER_PUSHING["in_band_credit"] is None
+    (worth,) = (run for run in VARIANTS if run["name"] == WORTH)
+    paper = {**PAPER_PLACEMENT, "explore_rule": "worth", "explore_load": "128B"}
+    assert (worth["placement"], worth["pushing"]) == (paper, PAPER_PUSHING)
 
 
 def test_the_default_of_probes_is_what_the_code_has() -> None:
@@ -222,9 +240,34 @@ def test_the_slots_take_what_the_commands_write() -> None:
     live = figures(10.0, 100.0) | {"machine_cpu": quiet}
     live = {**live, "regions": dict.fromkeys(scenario.regions, live["total"])}
     agreement = agreement_document(scenario, None, [live], [live, live])
-    reading = Reading(1.5, 1.25, 2**30, 2000, 9000, 10, 0.75, 3, "abc")
+    reading = Reading(30.0, "", 1.0, 10.0, 8.0, 3.0, 2**30, 4_000, 20_000, 100, 0.6, 3, "abc")
     scale = document_of([(POINTS[0], reading)])
     text = page(others=json.loads(json.dumps({"agreement": agreement, "scale": scale})))
-    assert "2 of 2 live runs had the machine for themselves; 5 of 5 figures are within 10%" in text
+    assert "2 of 2 live runs had the machine for themselves, and only they count; 5 of 5 figures are within 10%" in text
     assert "| ttft_p90_ms | 100 | 100 | +0.0% |" in text
-    assert f"| {POINTS[0].kind} | {POINTS[0].name} | 600 | 2,000 | 75% |" in text
+    assert f"| {' | '.join(scale['rows'][0])} |" in text
+
+
+def test_reached_is_said_to_be_what_is_checked() -> None:
+    alone = {name: 10.0 / 1.115 for name in PLAN.fig8.run_names if name != SKYWALKER}
+    text = section(page(alone), "The paper's figures beside ours")
+    assert "throughput over single balancers, conversations | × 1.12 to × 1.20 | × 1.11 | reached |" in text
+    assert "at most 1% worse than the weakest end of the paper's range" in text
+    assert "its strongest end is held against nothing" in text
+
+
+def test_what_nothing_was_fitted_to_has_seeds_of_its_own() -> None:
+    text = section(page({WORTH: 12.0}), "What nothing was fitted to")
+    assert "seeds (101, 102 and 103)" in text
+    assert text.count("× 1.181 (1.181–1.182)") == 3
+    fitted = {point.name for point in PLAN.improvement.points}
+    assert not fitted & {point.name for point in PLAN.unseen.points}
+
+
+def test_the_rule_that_is_the_default_is_named_with_what_speaks_for_it() -> None:
+    text = section(page({WORTH: 10.5}), "Defaults chosen")
+    assert f"`placement.explore_rule` is `{CoreConfig().placement.explore_rule}`, ours, and not `share`" in text
+    assert "better on 9 and worse on 0: these runs are for it." in text
+    assert "trials on three of these workloads" in text
+    assert "the 6 others were not used for it" in text
+    assert "these runs are not for it" in section(page({WORTH: 9.0}), "Defaults chosen")

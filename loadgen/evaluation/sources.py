@@ -1,0 +1,53 @@
+"""Which of our files a module runs on: its own, and those of all that it imports. It reads them and runs nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+
+def version_of(module: str, root: Path = _ROOT) -> str:
+    """A digest of all its sources."""
+    digest = blake2b(digest_size=20)
+    for file in sources_of(module, root):
+        digest.update(file.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def sources_of(module: str, root: Path = _ROOT) -> list[Path]:
+    """The files beneath `root` from which it is made, in the order of their names. What a function imports when it
+    runs, or only for its types, counts as well: rather too much than too little."""
+    found: dict[str, Path | None] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = file = _file_of(name, root)
+        if file is not None:
+            waiting += _imported_by(file)
+            waiting += name.rpartition(".")[:1] if "." in name else ()
+    return sorted({file for file in found.values() if file is not None})
+
+
+def _file_of(name: str, root: Path) -> Path | None:
+    """None for what is not ours, and for names that are no modules."""
+    place = root.joinpath(*name.split("."))
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+
+
+def _imported_by(file: Path) -> Iterator[str]:
+    """`from a import b` may mean the module `a.b`."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, f"{file}: imports are absolute here"
+            assert node.level == 0, f"{file}: imports are absolute here"
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
