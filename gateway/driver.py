@@ -25,6 +25,7 @@ from gateway.core.effects import (
     StopLeg,
 )
 from gateway.core.events import AttemptEnded, Event, ForwardArrived, RequestAbandoned, RequestArrived, TimePassed
+from gateway.core.value import value
 from gateway.core.vocabulary import AttemptResult, LoadReport, Outcome, RequestId
 
 Order = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest
@@ -49,7 +50,7 @@ class Observer(Protocol):
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Step:
     """One event and what the core answered; `effects` is None for the step that made the core fail."""
 

@@ -212,7 +212,7 @@ class _Relay:
         head = leg.head
         if not 200 <= head.status < 300:
             return await self._relay_client_error(head, leg.chunks())
-        if _is_event_stream(head):
+        if _content_type(head).startswith(EVENT_STREAM):
             return await self._relay_events(leg)
         return await self._relay_whole(head, leg.chunks())
 
@@ -289,12 +289,14 @@ class _Relay:
         if scanner.fault is not None:
             return await self._answer_fault(leg.head, scanner.fault)
         self._stored(scanner.response_id)
-        self._first_token()
         await self._start(_without_length(leg.head))
-        await self._write(held)
+        put = self._sink.put
+        has_room = put(held)
+        self._first_token()  # the client has its token before anybody counts it
+        if not has_room:
+            await self._sink.drain()
         if scanner.done:
             self._finish_soon(scanner)
-        put = self._sink.put
         self._mailbox.watch(self._progress, self._context.settings.engine_stall_s)
 
         def take(data: bytes) -> bool:
@@ -416,10 +418,6 @@ def _failure_of(status: int, detail: str) -> LegFailure | None:
     if 400 <= status < 500 and status not in (401, 408):
         return None
     return LegFailure(AttemptResult.FAILED, detail)
-
-
-def _is_event_stream(head: LegHead) -> bool:
-    return _content_type(head).startswith(EVENT_STREAM)
 
 
 def _content_type(head: LegHead) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from gateway.core.value import value
 
 EVENT_BYTES_MAX_DEFAULT = 1 << 20
 _BLOCKS_REMEMBERED = 4
@@ -52,7 +53,7 @@ _RESPONSE_ID_LENGTH_MAX = 256
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokenUsage:
     """What the engine counted; None where it did not say."""
 
@@ -61,7 +62,7 @@ class TokenUsage:
     cached_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fault:
     """Why an answer must not reach the client as it is."""
 
@@ -73,7 +74,7 @@ class Fault:
     """The error event's JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answer:
     """What a whole answer says about itself."""
 

@@ -32,9 +32,9 @@ class EngineGone(ConnectionError):
     """The connection was refused, broke off, or what came over it is not HTTP."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Origin:
-    """Where connections are interchangeable."""
+    """Where connections are interchangeable. `origin_of` gives the same object for the same engine."""
 
     host: str
     port: int

@@ -15,10 +15,11 @@ from typing import TypeVar
 import msgspec
 
 from gateway.config import Dialect
+from gateway.core.value import value
 from gateway.engines.exposition import BadProbe, Sample, find, first_present, lines_about, samples
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reading:
     """What one engine, or one data-parallel rank of it, says of itself."""
 

@@ -6,8 +6,8 @@ It must never log, keep or pass on a credential, nor tell a missing key from a w
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from aiohttp import web
@@ -37,6 +37,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _BYTES_PER_TOKEN = 4
 """A cautious guess at prompts, until the engine has counted."""
 _MILLISECOND_NS = 1_000_000
+_FREE = nullcontext()
 _KINDS: dict[Limit, ErrorKind] = {
     Limit.CONCURRENCY: CONCURRENCY_EXCEEDED,
     Limit.REQUESTS: REQUEST_RATE_EXCEEDED,
@@ -80,26 +81,18 @@ class Entrance:
                 raise ClientFault(INVALID_API_KEY)
         return read_caller(request.headers, self._request_id_of(request), self._settings, key)
 
-    @contextmanager
-    def charging(self, request: web.Request, profile: RequestProfile, summary: RequestSummary) -> Iterator[None]:
-        """Sets tokens aside while a request runs, and replaces them at its end by what it really used.
-
-        Raises ClientFault when too few are left. `summary` is read at the end, when its owner has filled it in.
-        """
+    def charging(
+        self, request: web.Request, profile: RequestProfile, summary: RequestSummary
+    ) -> AbstractContextManager[object]:
+        """To run a request in. `summary` is read at the end, when its owner has filled it in."""
         meter = _meter_of(request)
         if meter is None:
-            yield
-            return
+            return _FREE
         prompt = -(-profile.prompt_bytes // _BYTES_PER_TOKEN)
         output = self._settings.output_tokens_reserved
         if profile.output_tokens_max is not None:
             output = max(profile.output_tokens_max, 0)
-        taken = _within(meter, prompt + output)
-        _refuse_if(meter.take_tokens(taken, self._clock.now_ns()))
-        try:
-            yield
-        finally:
-            meter.settle_tokens(taken, tokens_used(summary, prompt, output), self._clock.now_ns())
+        return _Charge(meter, self._clock, summary, prompt, output)
 
     @web.middleware
     async def let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -121,6 +114,30 @@ class Entrance:
         """An id that is already running here is not used a second time."""
         wanted = choose_request_id(request.headers)
         return fresh_request_id() if self._is_running(wanted) else wanted
+
+
+class _Charge:
+    """Sets tokens aside while a request runs, and replaces them at its end by what it really used.
+
+    Entering it raises ClientFault when too few are left.
+    """
+
+    __slots__ = ("_clock", "_meter", "_output", "_prompt", "_summary", "_taken")
+
+    def __init__(self, meter: KeyMeter, clock: Clock, summary: RequestSummary, prompt: int, output: int) -> None:
+        self._meter = meter
+        self._clock = clock
+        self._summary = summary
+        self._prompt = prompt
+        self._output = output
+        self._taken = _within(meter, prompt + output)
+
+    def __enter__(self) -> None:
+        _refuse_if(self._meter.take_tokens(self._taken, self._clock.now_ns()))
+
+    def __exit__(self, *_: object) -> None:
+        used = tokens_used(self._summary, self._prompt, self._output)
+        self._meter.settle_tokens(self._taken, used, self._clock.now_ns())
 
 
 def credential_of(headers: Mapping[str, str]) -> str:

@@ -6,7 +6,6 @@ The body itself is never changed, and what is taken from it is never text: hashe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import urandom
 
 from xxhash import xxh3_64_hexdigest
@@ -15,6 +14,7 @@ from gateway.callers import ClientKey
 from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.stored_responses import stored_response_key
+from gateway.core.value import value
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
     ModelName,
@@ -39,13 +39,13 @@ _SESSION_BLOCKS = 4
 _COUNT_MAX = 2**31
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ParsedRequest:
     profile: RequestProfile
     stores_response: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Caller:
     """Who asks, by key and headers."""
 

@@ -389,7 +389,9 @@ async def test_a_header_cannot_break_out_of_its_line(value: str) -> None:
 
 
 def test_the_origin_of_a_url() -> None:
-    assert origin_of("http://engine:8000/") == (Origin("engine", 8000, None), "")
+    origin, path = origin_of("http://engine:8000/")
+    assert (origin.host, origin.port, origin.tls, path) == ("engine", 8000, None, "")
+    assert origin_of("http://engine:8000/")[0] is origin
     assert origin_of("http://[::1]/prefix")[0].port == 80
     assert origin_of("http://[::1]/prefix")[1] == "/prefix"
     assert origin_of("https://engine")[0].port == 443
