@@ -1,7 +1,7 @@
 """What a report says first: which run did best, by how much, for throughput, first tokens, prefix hits and failures.
 
-It compares figures and draws no further conclusion; what differs little is called the same. A run that loses requests
-is never the quickest: those that it did not serve have no first token.
+It compares figures and draws no further conclusion; what differs little is called the same. A run that loses more than
+1 % of its requests is never the quickest beside one that does not: those that it did not serve have no first token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from loadgen.figures import Figures
 SAME_WITHIN = 0.02
 POINTS_WITHIN = 0.005
 LOST_MAX = 0.01
-"""Of a run's requests, failed or unfinished: who loses more is not compared in what only answered requests have."""
+"""Of a run's requests, failed or unfinished: who loses more is left out of what only answered requests have, if another
+run counts."""
 _TIMES_FROM = 2.0
 
 
@@ -70,11 +71,11 @@ def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
 
 def _verdict(measure: Measure, runs: Sequence[Figures]) -> Verdict:
     counting = [run for run in runs if measure.counts(run["total"])]
-    losing = [_losing(run) for run in runs if not measure.counts(run["total"])]
-    found = [(run["name"], measure.value_of(run["total"])) for run in counting]
-    known = [(name, value) for name, value in found if value is not None]
+    known = _known(measure, counting)
+    losing = [_losing(run, is_left_out=bool(known)) for run in runs if not measure.counts(run["total"])]
+    known = known or _known(measure, runs)
     if not known:
-        return Verdict(measure.title, "–", "not compared" if losing else "not measured", tuple(losing))
+        return Verdict(measure.title, "–", "not measured", tuple(losing))
     ranked = sorted(known, key=lambda pair: pair[1], reverse=measure.more_is_better)
     value = ranked[0][1]
     leaders = [name for name, other in ranked if measure.is_same(value, other)]
@@ -84,8 +85,15 @@ def _verdict(measure: Measure, runs: Sequence[Figures]) -> Verdict:
     return Verdict(measure.title, measure.shown(value), _named(leaders, len(runs)), (*others, *losing))
 
 
-def _losing(run: Figures) -> str:
-    return f"{run['name']} is left out: it lost {_in_percent(_lost(run['total']) or 0.0)}"
+def _known(measure: Measure, runs: Sequence[Figures]) -> list[tuple[str, float]]:
+    """By name, what was measured."""
+    found = [(run["name"], measure.value_of(run["total"])) for run in runs]
+    return [(name, value) for name, value in found if value is not None]
+
+
+def _losing(run: Figures, *, is_left_out: bool) -> str:
+    lost = f"lost {_in_percent(_lost(run['total']) or 0.0)}"
+    return f"{run['name']} is left out: it {lost}" if is_left_out else f"{run['name']} {lost}"
 
 
 def _named(leaders: Sequence[str], runs: int) -> str:

@@ -1,4 +1,5 @@
-"""Plays the cells that are not remembered, over several processes, and remembers each as soon as it is done.
+"""Plays the cells that are not remembered, over several processes, and remembers each as soon as it is done, unless a file
+that it read has changed since its key was taken.
 
 What it gives does not depend on how many, nor on where it was stopped before.
 """
@@ -11,6 +12,7 @@ from functools import partial
 
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, Experiment
+from loadgen.evaluation.inputs import changed, files_of, stamp_of
 from loadgen.evaluation.play import play
 from loadgen.figures import Figures
 from loadgen.simulator.sweep import all_done
@@ -55,6 +57,7 @@ def play_all(
     """`on_progress` is told how many of how many cells are done; equal cells of two experiments are played once, and
     what failed is tried again by the next run."""
     places: dict[str, list[Cell]] = {}
+    stamps = {file: stamp_of(file) for cell in cells for file in files_of(cell)}
     for cell in cells:
         places.setdefault(cache.key_of(cell), []).append(cell)
     keys = {id(alike[0]): key for key, alike in places.items()}
@@ -64,8 +67,11 @@ def play_all(
     on_progress(len(known), len(places))
     for cell, figures in all_done(partial(attempted, work), missing, processes=processes):
         key = keys[id(cell)]
+        others = changed({file: stamps[file] for file in files_of(cell)})
         if isinstance(figures, Failure):
             failed[key] = figures.reason
+        elif others:
+            failed[key] = f"what it reads has changed since this was started, so start it again: {', '.join(others)}"
         else:
             cache.keep(key, figures)
             known[key] = figures

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -200,6 +200,7 @@ def agreement_document(
         "live_runs": len(live),
         "quiet_runs": len(quiet),
         "gap_max": GAP_MAX,
+        "settings": _settings(scenario.runs[0]),
         "metrics": _compared(simulated, quiet),
         "regions": {
             region: _compared(
@@ -213,8 +214,24 @@ def agreement_document(
     }
 
 
+def _settings(run: RunSection) -> Figures:
+    """Of every run, live and simulated: defaults change, and figures outlive them."""
+    config = run.as_config()
+    return {"placement": asdict(config.placement), "pushing": asdict(config.pushing)}
+
+
+def settings_in_words(settings: Figures) -> str:
+    """Those of them that defaults differ in from the paper's."""
+    placement, pushing = settings["placement"], settings["pushing"]
+    credit = "no in-band credit" if pushing["in_band_credit"] is None else f"in_band_credit {pushing['in_band_credit']}"
+    return (
+        f"policy {placement['policy']}, explore_rule {placement['explore_rule']}, remote_choice"
+        f" {placement['remote_choice']}, pushing {pushing['mode']} and {credit}"
+    )
+
+
 def is_busy(run: Figures) -> bool:
-    """Nobody knows how busy a machine was that does not tell."""
+    """Nobody knows how busy a machine was that does not tell: it counts as busy."""
     return run["machine_cpu"] is None or run["machine_cpu"]["mean_share"] > BUSY_SHARE
 
 

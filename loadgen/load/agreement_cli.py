@@ -20,7 +20,7 @@ from gateway.config import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
-from loadgen.load.agreement import BUSY_SHARE, Agreement
+from loadgen.load.agreement import BUSY_SHARE, Agreement, settings_in_words
 from loadgen.settings import setting
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "agreement.yaml"
@@ -49,7 +49,7 @@ def agreement(
 ) -> None:
     """Play SCENARIO live and simulated, and say how far apart they are.
 
-    Live runs that found the machine busy are shown and count for nothing.
+    Live runs that found the machine busy, or could not tell, are shown and count for nothing.
 
     Exit codes: 0 every figure of all regions together agrees, 1 one does not, or it could not be played, 2 the command
     was used wrongly, 3 nothing can be said: no live run had the machine for itself, 130 it was stopped.
@@ -99,13 +99,16 @@ def _print(document: Figures) -> None:
     console = Console()
     console.print(table)
     shares = ", ".join(
-        f"{each['mean_share']:.0%}{' (busy)' if each['busy'] else ''}"
+        f"{each['mean_share']:.0%}{' (busy)' if each['busy'] else ''}" if "mean_share" in each else "unknown"
         for each in document["machine"]
-        if "mean_share" in each
     )
     console.print(f"CPU of the machine in use, run by run: {shares or 'unknown'}; busy is over {BUSY_SHARE:.0%}.")
     if left_out := document["live_runs"] - document["quiet_runs"]:
-        console.print(f"{left_out} of {document['live_runs']} live runs found the machine busy and count for nothing.")
+        console.print(
+            f"{left_out} of {document['live_runs']} live runs found the machine busy, or could not tell, and count for"
+            " nothing."
+        )
+    console.print(f"Both ran with {settings_in_words(document['settings'])}.")
     console.print(f"A hop costs {(document['overhead_ms'] or {}).get('hop')} ms, measured on the idle mesh.")
 
 

@@ -89,6 +89,7 @@ def sim(
     if chaos == (scenario is not None):
         raise click.UsageError("give either a SCENARIO or --chaos")
     _refuse_what_says_nothing(context)
+    _refuse_what_is_said_twice(settings, sweeps, seed)
     if trace is not None and len(run_names) > 1:
         raise click.UsageError("--trace tells of one run: give --run once")
     if trace is not None and runs not in (None, 1):
@@ -131,6 +132,16 @@ def _refuse_what_says_nothing(context: click.Context) -> None:
     for option, others in _APART.items():
         if option in given and (extra := [other for other in others if other in given]):
             raise click.UsageError(f"{option} does not go with {' and '.join(extra)}")
+
+
+def _refuse_what_is_said_twice(settings: Sequence[str], sweeps: Sequence[str], seed: int | None) -> None:
+    """A key of which one value would silently give way to another. Raises UsageError."""
+    given = [("--set", pair(each)[0]) for each in settings] + [("--sweep", pair(each)[0]) for each in sweeps]
+    by_option: dict[str, str] = {} if seed is None else {"seed": "--seed"}
+    for option, key in given:
+        if key in by_option:
+            raise click.UsageError(f"{key} is given by both {by_option[key]} and {option}")
+        by_option[key] = option
 
 
 # Scenarios

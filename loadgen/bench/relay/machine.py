@@ -81,10 +81,10 @@ def describe_machine() -> dict[str, object]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "kernel": platform.release(),
         "python": f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}",
-        "core": "compiled" if _is_compiled("gateway.core.placement") else "plain Python",
+        "core": "compiled" if is_core_compiled() else "plain Python",
     }
 
 
-def _is_compiled(module: str) -> bool:
-    spec = find_spec(module)
+def is_core_compiled() -> bool:
+    spec = find_spec("gateway.core.placement")
     return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")

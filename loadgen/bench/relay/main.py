@@ -28,7 +28,7 @@ from gateway.clock import Clock
 from loadgen.bench.relay import page, wire
 from loadgen.bench.relay.client import WrongAnswer
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, as_document, with_added
-from loadgen.bench.relay.machine import describe_machine, usable_cores
+from loadgen.bench.relay.machine import describe_machine, is_core_compiled, usable_cores
 from loadgen.bench.relay.measures import (
     MEASURES,
     OF_SIBLINGS,
@@ -352,9 +352,12 @@ def _plan(
 
 def _command_line(asked: Mapping[str, Any]) -> str:
     """As somebody would type it to get the same figures."""
-    words = ["nightside bench relay", *(["--quick"] if asked["quick"] else [])]
-    words += [f'--only "{name}"' for name in asked["names"]] + [f"--measure {name}" for name in asked["measures"]]
-    return " ".join([*words, *([f"--rounds {asked['rounds']}"] if asked["rounds"] else [])])
+    words = ["--quick"] if asked["quick"] else []
+    words += [f"--only '{name}'" for name in asked["names"]] + [f"--measure {name}" for name in asked["measures"]]
+    words += [f"--rounds {asked['rounds']}"] if asked["rounds"] else []
+    if not is_core_compiled():
+        return " ".join(["nightside bench relay", *words])
+    return " ".join(["make bench-relay", *([f'ARGS="{" ".join(words)}"'] if words else [])])
 
 
 def write_page(output: Path, story: Story) -> None:

@@ -1,6 +1,7 @@
 """Plays one point in a process of its own and notes what it took: time, memory, requests. It judges nothing.
 
-A run that takes more than it may is stopped, and what it had taken by then is what was measured.
+A run that takes more than it may is stopped, and what it had taken by then is what was measured. One that fails is no
+measurement.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import resource
+import signal
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
 from loadgen.bench.scale.points import SLOTS, Point, scenario_of
 from loadgen.simulator.world import Story, World
@@ -21,20 +26,23 @@ _GIB = 2**30
 _SECOND_NS = 1_000_000_000
 _TELL_EVERY_S = 5.0
 """Between two words on how far a run has come."""
+_LOOK_EVERY_CPU_S = 0.25
+"""At what a world takes while it is built."""
 _LEAVE_MAX_S = 10.0
 """A process that has said its last is gone after this, or is made to go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may take. It is looked at ten times a simulated second."""
+    """What one run may take, with its world's building. It is looked at ten times a simulated second, and as often as
+    `_LOOK_EVERY_CPU_S` says while the world is built."""
 
     cpu_s: float
     rss_bytes_max: int
 
     def broken_by(self, progress: Taken) -> str:
         """In words; nothing while all is well."""
-        if progress.cpu_s > self.cpu_s:
+        if progress.built_cpu_s + progress.cpu_s > self.cpu_s:
             return f"{self.cpu_s / 60:g} min of CPU"
         if progress.rss_bytes_max > self.rss_bytes_max:
             return f"{self.rss_bytes_max / _GIB:g} GiB"
@@ -46,6 +54,7 @@ class Taken:
     """What a run has taken so far."""
 
     simulated_s: float
+    built_cpu_s: float
     wall_s: float
     cpu_s: float
     """Less than the wall's where the machine had other things to do."""
@@ -56,52 +65,82 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one run took, and how busy it was."""
+    """What one run took, and how busy it was. None is what nobody knows of a run that did not come to its end."""
 
     simulated_s: float
-    """How far it came."""
+    """How far it came, or had come when it was last heard of."""
     stopped_by: str
-    """The limit that ended it, or what else did; empty if nothing."""
-    built_cpu_s: float
+    """The limit that ended it; empty if none did."""
+    built_cpu_s: float | None
     """To build the world, which is in none of the other times."""
-    wall_s: float
-    cpu_s: float
+    wall_s: float | None
+    cpu_s: float | None
     """Less than the wall's where the machine had other things to do."""
-    late_cpu_s: float
+    late_cpu_s: float | None
     """Of that, in the second half of the simulated time, when everybody has long come."""
-    rss_bytes_max: int
-    requests: int
-    events: int
+    rss_bytes_max: int | None
+    requests: int | None
+    events: int | None
     """That gateway cores took in."""
-    forwards: int
-    busy_share: float
+    forwards: int | None
+    busy_share: float | None
     """Of the engines' slots, in the second half of the run."""
-    queue_max: int
-    digest: str
+    queue_max: int | None
+    digest: str | None
+    killed_by: str = ""
+    """The signal that ended its process; empty if none did."""
 
     @property
-    def requests_per_cpu_s(self) -> float:
-        return self.requests / self.cpu_s if self.cpu_s else 0.0
+    def is_whole(self) -> bool:
+        return not self.stopped_by and not self.killed_by
 
     @property
-    def cpu_us_a_request(self) -> float:
-        return 1e6 * self.cpu_s / self.requests if self.requests else 0.0
+    def requests_per_cpu_s(self) -> float | None:
+        return self.requests / self.cpu_s if self.requests is not None and self.cpu_s else None
 
-    def cpu_s_for(self, simulated_s: float) -> float:
-        """What it would take to go on to there, as in its second half."""
-        return self.cpu_s + max(0.0, simulated_s - self.simulated_s) * self.late_cpu_s / max(self.simulated_s / 2, 1e-9)
+    @property
+    def cpu_us_a_request(self) -> float | None:
+        return 1e6 * self.cpu_s / self.requests if self.cpu_s is not None and self.requests else None
+
+    def cpu_s_for(self, simulated_s: float) -> float | None:
+        """What it would take to go on to there, as in its second half. None if there is no such half."""
+        if self.cpu_s is None or self.late_cpu_s is None or not self.simulated_s:
+            return None
+        return self.cpu_s + max(0.0, simulated_s - self.simulated_s) * self.late_cpu_s / (self.simulated_s / 2)
+
+
+class RunFailed(Exception):
+    """A run ended by an error of its own: there is nothing to tell of what it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The error in words: not every exception finds its way through a pipe."""
+
+    error: str
+    where: str
+    """Its traceback."""
+
+
+class _TooMuch(Exception):
+    """A limit was reached before there was a world to play."""
+
+    def __init__(self, stopped_by: str, taken: Taken) -> None:
+        super().__init__(stopped_by)
+        self.stopped_by = stopped_by
+        self.taken = taken
 
 
 def measure(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -> Reading:
     """In a fresh process, so that memory is this run's alone. It ends with the run, so that nobody collects garbage
-    there: what a run leaves behind is freed by reference counts."""
+    there: what a run leaves behind is freed by reference counts. Raises RunFailed."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_play_apart, args=(point, limits, theirs))
     process.start()
     theirs.close()
     try:
-        return _followed(ours, on_progress)
+        return _followed(ours, process, on_progress)
     finally:
         ours.close()
         process.join(_LEAVE_MAX_S)
@@ -110,51 +149,88 @@ def measure(point: Point, limits: Limits, on_progress: Callable[[Taken], object]
             process.join()
 
 
-def _followed(pipe: Connection, on_progress: Callable[[Taken], object]) -> Reading:
+def _followed(pipe: Connection, process: SpawnProcess, on_progress: Callable[[Taken], object]) -> Reading:
     """Up to its last word; of one that was killed there is what it told before."""
-    taken = Taken(0.0, 0.0, 0.0, 0, 0)
+    taken = None
     while True:
         try:
             told = pipe.recv()
-        except EOFError:
-            return _reading_of_killed(taken)
+        except (EOFError, OSError):  # the second where it was killed in the middle of a word
+            return _reading_of_killed(taken, _killed_by(process))
         if isinstance(told, Reading):
             return told
+        if isinstance(told, _Failure):
+            raise RunFailed(told.error) from RuntimeError(f"in the run's process:\n{told.where}")
         assert isinstance(told, Taken)
         taken = told
         on_progress(taken)
 
 
-def _reading_of_killed(taken: Taken) -> Reading:
+def _killed_by(process: SpawnProcess) -> str:
+    """The signal's name. Raises RunFailed where there was none."""
+    process.join(_LEAVE_MAX_S)
+    if process.exitcode is None or process.exitcode >= 0:
+        raise RunFailed(f"its process said nothing at its end; exit code {process.exitcode}")
+    try:
+        return signal.Signals(-process.exitcode).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {-process.exitcode}"
+
+
+def _reading_of_killed(taken: Taken | None, killed_by: str) -> Reading:
     return Reading(
-        taken.simulated_s,
-        "its process was killed",
-        built_cpu_s=0.0,
-        wall_s=taken.wall_s,
-        cpu_s=taken.cpu_s,
-        late_cpu_s=taken.cpu_s / 2,
+        simulated_s=taken.simulated_s if taken else 0.0,
+        stopped_by="",
+        built_cpu_s=taken.built_cpu_s if taken else None,
+        wall_s=taken.wall_s if taken else None,
+        cpu_s=taken.cpu_s if taken else None,
+        late_cpu_s=None,
+        rss_bytes_max=taken.rss_bytes_max if taken else None,
+        requests=taken.requests if taken else None,
+        events=None,
+        forwards=None,
+        busy_share=None,
+        queue_max=None,
+        digest=None,
+        killed_by=killed_by,
+    )
+
+
+def _reading_of_unbuilt(stopped_by: str, taken: Taken) -> Reading:
+    """Nothing was played."""
+    return Reading(
+        simulated_s=0.0,
+        stopped_by=stopped_by,
+        built_cpu_s=taken.built_cpu_s,
+        wall_s=None,
+        cpu_s=None,
+        late_cpu_s=None,
         rss_bytes_max=taken.rss_bytes_max,
-        requests=taken.requests,
-        events=0,
-        forwards=0,
-        busy_share=0.0,
-        queue_max=0,
-        digest="",
+        requests=0,
+        events=None,
+        forwards=None,
+        busy_share=None,
+        queue_max=None,
+        digest=None,
     )
 
 
 def _play_apart(point: Point, limits: Limits, pipe: Connection) -> None:
     gc.disable()
-    pipe.send(play(point, limits, pipe.send))
+    try:
+        pipe.send(play(point, limits, pipe.send))
+    except Exception as error:
+        pipe.send(_Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
 def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -> Reading:
-    """Play it here."""
-    before_s = time.process_time()
-    scenario = scenario_of(point)
-    world = World(scenario, scenario.runs[0])
-    built_cpu_s = time.process_time() - before_s
-    gauge = _Gauge(world, point.simulated_s, limits, on_progress)
+    """Play it here, in a main thread."""
+    try:
+        world, built_cpu_s = _built(point, limits)
+    except _TooMuch as too_much:
+        return _reading_of_unbuilt(too_much.stopped_by, too_much.taken)
+    gauge = _Gauge(world, built_cpu_s, point.simulated_s, limits, on_progress)
+    on_progress(gauge.taken())
     story = world.play(gauge.goes_on)
     taken = gauge.taken()
     return Reading(
@@ -174,13 +250,51 @@ def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -
     )
 
 
+def _built(point: Point, limits: Limits) -> tuple[World, float]:
+    """The world, and the CPU time that it took. Raises _TooMuch."""
+    from_s = time.process_time()
+
+    def look() -> None:
+        taken = Taken(0.0, time.process_time() - from_s, 0.0, 0.0, _rss_bytes_max(), 0)
+        if stopped_by := limits.broken_by(taken):
+            raise _TooMuch(stopped_by, taken)
+
+    with _looking(look):
+        scenario = scenario_of(point)
+        world = World(scenario, scenario.runs[0])
+    look()
+    return world, time.process_time() - from_s
+
+
+@contextmanager
+def _looking(look: Callable[[], None]) -> Iterator[None]:
+    """Now and then, whatever goes on meanwhile: building a world asks nobody whether it may go on."""
+    before = signal.signal(signal.SIGPROF, lambda number, frame: look())
+    signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY_CPU_S, _LOOK_EVERY_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _rss_bytes_max() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+
+
 class _Gauge:
     """Follows one run, tells how it goes, and ends it at a limit."""
 
     def __init__(
-        self, world: World, simulated_s: float, limits: Limits, on_progress: Callable[[Taken], object]
+        self,
+        world: World,
+        built_cpu_s: float,
+        simulated_s: float,
+        limits: Limits,
+        on_progress: Callable[[Taken], object],
     ) -> None:
         self._world = world
+        self._built_cpu_s = built_cpu_s
         self._limits = limits
         self._on_progress = on_progress
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()  # noqa: TID251 - a bench
@@ -203,9 +317,10 @@ class _Gauge:
         progress = self._world.progress
         return Taken(
             simulated_s=progress.simulated_ns / _SECOND_NS,
+            built_cpu_s=self._built_cpu_s,
             wall_s=time.perf_counter() - self._wall_s,  # noqa: TID251
             cpu_s=time.process_time() - self._cpu_s,
-            rss_bytes_max=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
+            rss_bytes_max=_rss_bytes_max(),
             requests=progress.requests,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from loadgen.evaluation.markdown import NOTHING, bullets, table
 from loadgen.evaluation.skywalker.reader import Section
 from loadgen.figures import Figures
+from loadgen.load.agreement import settings_in_words
 
 SLOTS = ("agreement", "scale")
 """The names of files with results, without `.json`."""
@@ -26,11 +27,17 @@ def agreement(others: Mapping[str, Figures]) -> Section:
     ]
     said = (
         f"{found['about']} {found['quiet_runs']} of {found['live_runs']} live runs had the machine for themselves,"
-        f" and only they count; {agreeing} of {compared} figures are within {found['gap_max']:.0%}."
+        f" and only they count; {agreeing} of {compared} figures are within {found['gap_max']:.0%}. {_ran_with(found)}"
     )
     return Section(
         f"## Live and simulated\n\n{said}\n\n{table(('figure', 'simulated', 'live', 'simulated over live'), rows)}"
     )
+
+
+def _ran_with(found: Figures) -> str:
+    if "settings" not in found:
+        return "With which settings both ran was not written down."
+    return f"Both ran with {settings_in_words(found['settings'])}."
 
 
 def scale(others: Mapping[str, Figures]) -> Section:

@@ -58,5 +58,12 @@ def test_who_loses_requests_is_never_the_quickest() -> None:
     assert of("p50", *runs).best == "b"
     assert of("hits", *runs).best == "b and c"
     assert of("failed", *runs).best == "b and c"
-    assert words(of("p90", losing)) == ("–", "not compared", ("a is left out: it lost 2.0 %",))
     assert of("p90", run("a", p90_ms=100, failed=1), run("b")).best == "a"
+
+
+def test_where_all_lose_requests_they_are_compared_and_what_they_lost_is_said() -> None:
+    one, other = run("a", p90_ms=100, unfinished=30), run("b", p90_ms=900, failed=2)
+    assert words(of("p90", one)) == ("0.1 s", "", ("a lost 30.0 %",))
+    assert words(of("p90", one, other)) == ("0.1 s", "a", ("b 0.9 s (× 9)", "a lost 30.0 %", "b lost 2.0 %"))
+    assert words(of("p90", one, run("b", p90_ms=None))) == ("0.1 s", "a", ("a lost 30.0 %",))
+    assert words(of("p90", run("a", p90_ms=None, failed=100))) == ("–", "not measured", ("a lost 100.0 %",))

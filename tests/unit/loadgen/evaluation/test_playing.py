@@ -90,6 +90,41 @@ def test_a_cell_that_fails_takes_no_other_with_it_and_is_tried_again(tmp_path: P
     assert again.played == ["one: here, b, seed 2"]
 
 
+def test_what_was_played_after_a_file_had_changed_is_not_kept(tmp_path: Path) -> None:
+    names = ("questions.jsonl", "round_trips.csv", "rates.csv", "recorded.jsonl")
+    files = {name: tmp_path / name for name in names}
+    texts = {
+        "questions.jsonl": '{"question": "How many?"}\n',
+        "round_trips.csv": "us-east-1,eu-west-1,70\n",
+        "rates.csv": "0,1\n1,2\n",
+        "recorded.jsonl": '{"timestamp": 0, "input_length": 9, "output_length": 9, "hash_ids": [1]}\n',
+    }
+    chat = {"trace": {"file": str(files["recorded.jsonl"])}}
+    arrivals = {"recorded": {"file": str(files["rates.csv"]), "day": "1h", "mean": 1}}
+    changes = {
+        **POINT.changes,
+        "workloads.tree.questions": str(files["questions.jsonl"]),
+        "workloads.chat": chat,
+        "round_trips": str(files["round_trips.csv"]),
+        "clients": [{"region": "us-east-1", "workload": "tree", "arrivals": arrivals}],
+    }
+    cells = list(Experiment("one", (Point("here", POINT.scenario, changes),), RUNS[:1], (1,)).cells())
+    for name, file in files.items():
+        for each in names:
+            files[each].write_text(texts[each])
+
+        def work(cell: Cell, changing: Path = file) -> Figures:
+            changing.write_text(changing.read_text() + "\n")
+            return {"seed": cell.seed}
+
+        cache = CellCache(tmp_path / "cache", "")
+        results = play_all(cells, cache, processes=1, work=work)
+        (reason,) = results.failures.values()
+        assert reason.endswith(f"so start it again: {name}"), reason
+        assert not results.figures
+    assert not list((tmp_path / "cache").rglob("*.json"))
+
+
 def test_a_played_cell_gives_the_figures_of_its_run() -> None:
     figures = play(next(experiment().cells()))
     assert figures["name"] == "a"

@@ -1,0 +1,32 @@
+"""What a measurement was made of and on: figures of other sources or another machine are not compared with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.bench.relay.machine import describe_machine
+from loadgen.bench.scale import measure
+from loadgen.evaluation.sources import version_of
+
+_SHOWN_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Equal for figures that may stand beside each other. It stays the same on its way through JSON."""
+
+    version: str
+    """Of all sources that a run plays."""
+    machine: dict[str, Any]
+
+    def told(self) -> str:
+        machine = self.machine
+        return (
+            f"{machine['cores']} cores of {machine['cpu']} with {machine['memory_gib']} GiB, {machine['python']}, Linux "
+            f"{machine['kernel']}, core: {machine['core']}, sources: {self.version[:_SHOWN_DIGITS]}"
+        )
+
+
+def provenance_here() -> Provenance:
+    return Provenance(version_of(measure.__name__), describe_machine())
