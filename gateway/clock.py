@@ -17,7 +17,7 @@ class Clock:
         return time.monotonic_ns()
 
     def wall_ns(self) -> int:
-        """Since 1970, and moved by whoever sets the clock. For the dates of certificates and keys only."""
+        """Since 1970, and moved by whoever sets the clock. For dates: of certificates, of keys, of log lines."""
         return time.time_ns()
 
     def wall_time(self) -> str:

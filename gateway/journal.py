@@ -97,6 +97,10 @@ class Journal:
             await finish_in_thread(self._write, lines)
         except OSError as error:
             self._stop(f"cannot write: {error}")
+        except asyncio.CancelledError as cancelled:
+            if isinstance(cancelled.__cause__, OSError):
+                self._stop(f"cannot write: {cancelled.__cause__}")
+            raise
 
     def close(self) -> None:
         """Write what is left."""

@@ -28,19 +28,20 @@ FOLLOWED_MAX = 100_000
 """Requests whose decision is remembered for their line; beyond that the oldest line goes without."""
 
 _MILLISECOND_NS = 1_000_000
-_CLOCK = Clock()
 _WARNED_OUTCOMES = frozenset({Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.FAILED_MIDSTREAM, Outcome.EXPIRED_RUNNING})
 
 
-def make_logger(config: LoggingConfig, gateway_id: GatewayId, stream: TextIO | None = None) -> FilteringBoundLogger:
-    """A logger of this gateway's own, to standard error unless told otherwise."""
+def make_logger(
+    config: LoggingConfig, gateway_id: GatewayId, stream: TextIO | None = None, clock: Clock | None = None
+) -> FilteringBoundLogger:
+    """A logger of this gateway's own, to standard error and in real time unless told otherwise."""
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.level.upper()]
     logger: FilteringBoundLogger = structlog.wrap_logger(
         structlog.WriteLogger(stream),
         processors=[
             structlog.processors.add_log_level,
-            _add_time,
+            _stamper(clock or Clock()),
             *_renderers(config.format, stream),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -56,9 +57,12 @@ def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
 
 
-def _add_time(_logger: object, _method: str, fields: EventDict) -> EventDict:
-    fields["timestamp"] = _CLOCK.wall_time()
-    return fields
+def _stamper(clock: Clock) -> Processor:
+    def add_time(_logger: object, _method: str, fields: EventDict) -> EventDict:
+        fields["timestamp"] = clock.wall_time()
+        return fields
+
+    return add_time
 
 
 def _as_json(fields: dict[str, object], **_: object) -> str:

@@ -43,6 +43,11 @@ def _over(ratio: float) -> float:
     return 1 / ratio if ratio else inf
 
 
+def quotient(one: float, other: float) -> float | None:
+    """None where the other did nothing: there is nothing to hold against it."""
+    return one / other if other else None
+
+
 def mean_ratio(ratios: Sequence[float]) -> float:
     """Of several workloads: the geometric mean, in which half as good and twice as good make 1."""
     return geometric_mean(ratios) if all(ratios) else 0.0
@@ -55,7 +60,7 @@ def measured(runs: Sequence[Figures], measure: Measure) -> Middle | None:
 def ratio(runs: Sequence[Figures], base: Sequence[Figures], measure: Measure) -> Middle | None:
     """Of each seed's run to the base's run with the same seed: what both were asked is the same."""
     pairs = [(_value(run, measure), _value(other, measure)) for run, other in zip(runs, base, strict=True)]
-    return middle_of([one / other if one is not None and other else None for one, other in pairs])
+    return middle_of([None if one is None or other is None else quotient(one, other) for one, other in pairs])
 
 
 def _value(run: Figures, measure: Measure) -> float | None:

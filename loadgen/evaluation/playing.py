@@ -1,5 +1,5 @@
-"""Plays the cells that are not remembered, over several processes, and remembers each as soon as it is done, unless a file
-that it read has changed since its key was taken.
+"""Plays the cells that are not remembered, over several processes, and remembers each as soon as it is done: unless a
+file that it read has changed since its key was taken.
 
 What it gives does not depend on how many, nor on where it was stopped before.
 """

@@ -191,6 +191,7 @@ def agreement_document(
     """JSON-able. Figures are those of the live runs that had the machine for themselves: the others measured the
     machine too. Without such a run there is nothing to compare."""
     quiet = [run for run in live if not is_busy(run)]
+    settings = _settings(scenario.runs[0])
     return {
         "scenario": scenario.name,
         "about": scenario.about,
@@ -200,7 +201,8 @@ def agreement_document(
         "live_runs": len(live),
         "quiet_runs": len(quiet),
         "gap_max": GAP_MAX,
-        "settings": _settings(scenario.runs[0]),
+        "settings": settings,
+        "ran_with": _in_words(settings),
         "metrics": _compared(simulated, quiet),
         "regions": {
             region: _compared(
@@ -220,7 +222,7 @@ def _settings(run: RunSection) -> Figures:
     return {"placement": asdict(config.placement), "pushing": asdict(config.pushing)}
 
 
-def settings_in_words(settings: Figures) -> str:
+def _in_words(settings: Figures) -> str:
     """Those of them that defaults differ in from the paper's."""
     placement, pushing = settings["placement"], settings["pushing"]
     credit = "no in-band credit" if pushing["in_band_credit"] is None else f"in_band_credit {pushing['in_band_credit']}"

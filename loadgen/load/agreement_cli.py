@@ -20,7 +20,7 @@ from gateway.config import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
-from loadgen.load.agreement import BUSY_SHARE, Agreement, settings_in_words
+from loadgen.load.agreement import BUSY_SHARE, Agreement
 from loadgen.settings import setting
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "agreement.yaml"
@@ -75,7 +75,7 @@ def agreement(
     if as_json:
         click.echo(json.dumps(document, indent=2))
     else:
-        _print(document)
+        show(document)
     context.exit(EXIT_INTERRUPTED if is_interrupted else exit_code(document))
 
 
@@ -86,7 +86,7 @@ def exit_code(document: Figures) -> int:
     return 0 if all(row["agrees"] for row in document["metrics"]) else EXIT_APART
 
 
-def _print(document: Figures) -> None:
+def show(document: Figures) -> None:
     table = Table(title=document["scenario"], title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     for number, heading in enumerate(("", "simulated", "from", "to", "live", "from", "to", "gap")):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
@@ -108,7 +108,7 @@ def _print(document: Figures) -> None:
             f"{left_out} of {document['live_runs']} live runs found the machine busy, or could not tell, and count for"
             " nothing."
         )
-    console.print(f"Both ran with {settings_in_words(document['settings'])}.")
+    console.print(f"Both ran with {document['ran_with']}.")
     console.print(f"A hop costs {(document['overhead_ms'] or {}).get('hop')} ms, measured on the idle mesh.")
 
 

@@ -7,18 +7,18 @@ each run, so that one that is stopped keeps what it has.
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from loadgen.bench.scale.measure import Limits, Reading, Taken, measure
+from loadgen.bench.scale.measure import Limits, Reading, RunFailed, Taken, measure
 from loadgen.bench.scale.points import LARGE, POINTS, SLOTS, Point
+from loadgen.bench.scale.provenance import Provenance, provenance_here
+from loadgen.evaluation.markdown import NOTHING
 
 _KINDS = tuple(dict.fromkeys(point.kind for point in POINTS))
 _TEN_MINUTES_S = 600
@@ -31,6 +31,7 @@ _HEAD = (
     "requests/s a replica",
     "slots busy",
     "longest queue",
+    "CPU s to build",
     "wall s",
     "CPU s",
     "requests a CPU s",
@@ -38,13 +39,20 @@ _HEAD = (
     "memory GiB",
 )
 
-Measured = tuple[Point, Reading]
+
+class Measured(NamedTuple):
+    point: Point
+    reading: Reading
+    provenance: Provenance
 
 
 @click.command()
 @click.option("--only", type=click.Choice(_KINDS), multiple=True, help="Only these points; repeatable.")
 @click.option("--quick", is_flag=True, help="A tenth of the simulated time.")
-@click.option("--resume", is_flag=True, help="Leave out what the file holds already, if it came to its end.")
+@click.option(
+    "--resume", is_flag=True,
+    help="Leave out what the file holds already, if it came to its end on such a machine and with these sources.",
+)  # fmt: skip
 @click.option(
     "--cpu-minutes", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
     help="A run that takes more is stopped, and stands in the file as far as it came.",
@@ -67,26 +75,36 @@ def scale(
 ) -> None:
     """Measure what simulated fleets of growing size cost. The largest take minutes and gigabytes.
 
-    With --only, what the file already holds of other points is kept.
+    With --only, what the file already holds of other points is kept, and the document says where that was measured.
     """
+    if resume and out is None:
+        raise click.UsageError("--resume needs the file to go on with: give --out.")
     limits = Limits(cpu_minutes * 60, round(memory_gib * _GIB))
     wanted = [shortened(point) if quick else point for point in POINTS if not only or point.kind in only]
-    measured = _kept(out, wanted, keeps_whole=resume) if only or resume else []
-    done = [point for point, _ in measured]
+    here = provenance_here()
+    measured = _kept(out, wanted, here if resume else None) if only or resume else []
+    done = [each.point for each in measured]
     for point in (point for point in wanted if point not in done):
-        reading = measure(point, limits, partial(_tell, point))
+        reading = _measured(point, limits)
         click.echo(f"{_name(point)}: {told(point, reading)}", err=True)
-        measured.append((point, reading))
+        measured.append(Measured(point, reading, here))
         if out is not None:
             _write(out, document_of(measured))
     if as_json:
         click.echo(json.dumps(document_of(measured), indent=2))
 
 
+def _measured(point: Point, limits: Limits) -> Reading:
+    try:
+        return measure(point, limits, partial(_tell, point))
+    except RunFailed as error:
+        raise click.ClickException(f"{_name(point).strip()} could not be played: {error}") from error
+
+
 def _tell(point: Point, taken: Taken) -> None:
     click.echo(
         f"{_name(point)}: {taken.simulated_s:,.1f} of {point.simulated_s:,} s, {taken.requests:,} requests, "
-        f"{taken.cpu_s:,.0f} s of CPU, {taken.rss_bytes_max / _GIB:.2f} GiB",
+        f"{taken.cpu_s:,.0f} s of CPU after {taken.built_cpu_s:,.0f} to build it, {taken.rss_bytes_max / _GIB:.2f} GiB",
         err=True,
     )
 
@@ -107,63 +125,93 @@ def shortened(point: Point) -> Point:
 
 
 def told(point: Point, reading: Reading) -> str:
-    stopped = f"stopped at {reading.simulated_s:g} simulated seconds by {reading.stopped_by}: "
     took = (
-        f"{reading.requests:,} requests in {reading.wall_s:,.1f} s ({reading.cpu_s:,.1f} s of CPU), "
-        f"{reading.requests_per_cpu_s:,.0f} a CPU second, {reading.busy_share:.0%} of the slots busy, "
-        f"{reading.rss_bytes_max / _GIB:.2f} GiB{_extrapolated(point, reading)}"
+        f"{_shown(reading.requests, ',')} requests in {_shown(reading.wall_s, ',.1f')} s "
+        f"({_shown(reading.cpu_s, ',.1f')} s of CPU), {_shown(reading.requests_per_cpu_s, ',.0f')} a CPU second, "
+        f"{_shown(reading.busy_share, '.0%')} of the slots busy, {_shown(_gib(reading), '.2f')} GiB"
+        f"{_extrapolated(point, reading)}"
     )
-    return stopped + took if reading.stopped_by else took
+    return took if reading.is_whole else f"{_ended(point, reading)}: {took}"
+
+
+def _ended(point: Point, reading: Reading) -> str:
+    """How one came to an end before its time."""
+    if reading.killed_by:
+        return f"killed by {reading.killed_by}, last heard of at {reading.simulated_s:g} of {point.simulated_s:,} s"
+    if reading.wall_s is None:
+        return f"stopped before its first second, while it was built, by its limit of {reading.stopped_by}"
+    return f"stopped at {reading.simulated_s:g} of {point.simulated_s:,} s by its limit of {reading.stopped_by}"
+
+
+def _shown(figure: float | None, form: str) -> str:
+    return NOTHING if figure is None else format(figure, form)
+
+
+def _gib(reading: Reading) -> float | None:
+    return None if reading.rss_bytes_max is None else reading.rss_bytes_max / _GIB
 
 
 def document_of(measured: Sequence[Measured]) -> dict[str, Any]:
     """Text and a table for the page, and the figures as they are."""
-    ordered = sorted(measured, key=lambda pair: (_KINDS.index(pair[0].kind), pair[0].replicas, pair[0].queue))
+    ordered = sorted(measured, key=lambda each: (_KINDS.index(each.point.kind), each.point.replicas, each.point.queue))
     return {
         "text": _text(ordered),
         "head": list(_HEAD),
-        "rows": [_row(point, reading) for point, reading in ordered],
-        "measurements": [{"point": asdict(point), **asdict(reading)} for point, reading in ordered],
+        "rows": [_row(each.point, each.reading) for each in ordered],
+        "measurements": [
+            {"point": asdict(each.point), "provenance": asdict(each.provenance), **asdict(each.reading)}
+            for each in ordered
+        ],
     }
 
 
 def _text(measured: Sequence[Measured]) -> list[str]:
     text = [
-        f"`nightside bench scale` on {os.cpu_count()} cores with Python {platform.python_version()}, each run in one "
-        f"process. Engines are L4s with {SLOTS} slots; one region in three has three times the users of the others and "
-        "overflows; answers have 300 tokens in the mean; anybody's request may go anywhere. Heartbeats come in every "
-        "20 ms, and leave out changes of a number by less than a quarter. In the runs of 100 regions answers have 600 "
-        "tokens in the mean, and heartbeats go out and come in every 250 ms at most."
+        f"`nightside bench scale`, each run in one process. Engines are L4s with {SLOTS} slots; one region in three "
+        "has three times the users of the others and overflows; answers have 300 tokens in the mean; anybody's request "
+        "may go anywhere. Heartbeats come in every 20 ms, and leave out changes of a number by less than a quarter. In "
+        "the runs of 100 regions answers have 600 tokens in the mean, and heartbeats go out and come in every 250 ms "
+        "at most.",
+        *_about_provenances(measured),
     ]
-    for point, reading in measured:
-        if reading.stopped_by:
-            stopped = (
-                f"stopped at {reading.simulated_s:g} of {point.simulated_s:,} s by its limit: {reading.stopped_by}"
-            )
-            text.append(f"{point.name} ({point.kind}) was {stopped}.")
-        if point.kind == LARGE:
+    for point, reading, _ in measured:
+        if not reading.is_whole:
+            text.append(f"{point.name} ({point.kind}) was {_ended(point, reading)}.")
+        if point.kind == LARGE and reading.requests:
             text.append(_about_large(point, reading))
     return text
+
+
+def _about_provenances(measured: Sequence[Measured]) -> list[str]:
+    """One line where all is of one machine and of the same sources; else each with what it measured."""
+    names: dict[str, list[str]] = {}
+    for each in measured:
+        names.setdefault(each.provenance.told(), []).append(f"{each.point.name} ({each.point.kind})")
+    if len(names) == 1:
+        return [f"Measured on {told}." for told in names]
+    return [f"Not to be compared with the others: {'; '.join(names[told])}, measured on {told}." for told in names]
 
 
 def _about_large(point: Point, reading: Reading) -> str:
     return (
         f"{point.name} replicas were played for {reading.simulated_s:.0f} s, under less load than the others: "
-        f"{_rate(point, reading):.3f} requests a second and replica, from one region in ten that has more users than "
-        f"its replicas take at once and nine that have few{_extrapolated(point, reading)}."
+        f"{_shown(_rate(point, reading), '.3f')} requests a second and replica, from one region in ten that has more "
+        f"users than its replicas take at once and nine that have few{_extrapolated(point, reading)}."
     )
 
 
-def _rate(point: Point, reading: Reading) -> float:
+def _rate(point: Point, reading: Reading) -> float | None:
     """Requests a second and replica."""
-    return reading.requests / point.replicas / max(reading.simulated_s, 1)
+    if not reading.requests or not reading.simulated_s:
+        return None
+    return reading.requests / point.replicas / reading.simulated_s
 
 
 def _extrapolated(point: Point, reading: Reading) -> str:
-    if point.kind != LARGE:
+    cpu_s = reading.cpu_s_for(_TEN_MINUTES_S) if point.kind == LARGE else None
+    if cpu_s is None:
         return ""
-    cpu_min = reading.cpu_s_for(_TEN_MINUTES_S) / 60
-    return f"; ten simulated minutes would take {cpu_min:,.0f} min of CPU, if they went on as its second half"
+    return f"; ten simulated minutes would take {cpu_s / 60:,.0f} min of CPU, if they went on as its second half"
 
 
 def _row(point: Point, reading: Reading) -> list[str]:
@@ -171,36 +219,46 @@ def _row(point: Point, reading: Reading) -> list[str]:
         point.kind,
         point.name,
         _simulated(point, reading),
-        f"{reading.requests:,}",
-        f"{_rate(point, reading):.3f}",
-        f"{reading.busy_share:.0%}",
-        f"{reading.queue_max:,}",
-        f"{reading.wall_s:,.1f}",
-        f"{reading.cpu_s:,.1f}",
-        f"{reading.requests_per_cpu_s:,.0f}",
-        f"{reading.cpu_us_a_request:,.0f}",
-        f"{reading.rss_bytes_max / _GIB:.2f}",
+        _shown(reading.requests, ","),
+        _shown(_rate(point, reading), ".3f"),
+        _shown(reading.busy_share, ".0%"),
+        _shown(reading.queue_max, ","),
+        _shown(reading.built_cpu_s, ",.1f"),
+        _shown(reading.wall_s, ",.1f"),
+        _shown(reading.cpu_s, ",.1f"),
+        _shown(reading.requests_per_cpu_s, ",.0f"),
+        _shown(reading.cpu_us_a_request, ",.0f"),
+        _shown(_gib(reading), ".2f"),
     ]
 
 
 def _simulated(point: Point, reading: Reading) -> str:
-    if reading.stopped_by:
-        return f"{reading.simulated_s:,.1f} of {point.simulated_s:,}: stopped"
-    return f"{point.simulated_s:,}"
+    if reading.is_whole:
+        return f"{point.simulated_s:,}"
+    return f"{reading.simulated_s:,.1f} of {point.simulated_s:,}: {'killed' if reading.killed_by else 'stopped'}"
 
 
-def _kept(out: Path | None, wanted: Sequence[Point], *, keeps_whole: bool) -> list[Measured]:
-    """What an earlier run left of points that are not wanted now, and of those that are if they need no other run."""
+def _kept(out: Path | None, wanted: Sequence[Point], here: Provenance | None) -> list[Measured]:
+    """What an earlier run left of points that are not wanted now, and of those that are if it came to its end here."""
     if out is None or not out.exists():
         return []
-    try:
-        old = json.loads(out.read_text(encoding="utf-8"))["measurements"]
-        pairs = [(Point(**each.pop("point")), Reading(**each)) for each in old]
-    except (ValueError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{out} is no document of this bench: {error}") from error
     kinds = {point.kind for point in wanted}
     return [
-        (point, reading)
-        for point, reading in pairs
-        if (keeps_whole and point in wanted and not reading.stopped_by) or point.kind not in kinds
+        each
+        for each in _read(out)
+        if (each.provenance == here and each.point in wanted and each.reading.is_whole) or each.point.kind not in kinds
     ]
+
+
+def _read(out: Path) -> list[Measured]:
+    try:
+        old = json.loads(out.read_text(encoding="utf-8"))["measurements"]
+        return [_measured_of(each) for each in old]
+    except (ValueError, KeyError, TypeError) as error:
+        raise click.ClickException(f"{out} is no document of this bench: {error}") from error
+
+
+def _measured_of(document: Mapping[str, Any]) -> Measured:
+    figures = dict(document)
+    point, provenance = Point(**figures.pop("point")), Provenance(**figures.pop("provenance"))
+    return Measured(point, Reading(**figures), provenance)

@@ -219,7 +219,7 @@ def _play_apart(point: Point, limits: Limits, pipe: Connection) -> None:
     gc.disable()
     try:
         pipe.send(play(point, limits, pipe.send))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
         pipe.send(_Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
@@ -269,7 +269,7 @@ def _built(point: Point, limits: Limits) -> tuple[World, float]:
 @contextmanager
 def _looking(look: Callable[[], None]) -> Iterator[None]:
     """Now and then, whatever goes on meanwhile: building a world asks nobody whether it may go on."""
-    before = signal.signal(signal.SIGPROF, lambda number, frame: look())
+    before = signal.signal(signal.SIGPROF, lambda *_: look())
     signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY_CPU_S, _LOOK_EVERY_CPU_S)
     try:
         yield

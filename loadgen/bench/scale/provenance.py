@@ -23,8 +23,8 @@ class Provenance:
     def told(self) -> str:
         machine = self.machine
         return (
-            f"{machine['cores']} cores of {machine['cpu']} with {machine['memory_gib']} GiB, {machine['python']}, Linux "
-            f"{machine['kernel']}, core: {machine['core']}, sources: {self.version[:_SHOWN_DIGITS]}"
+            f"{machine['cores']} cores of {machine['cpu']} with {machine['memory_gib']} GiB, {machine['python']}, "
+            f"Linux {machine['kernel']}, core: {machine['core']}, sources: {self.version[:_SHOWN_DIGITS]}"
         )
 
 

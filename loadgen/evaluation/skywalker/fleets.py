@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 from statistics import median
 
 from loadgen.evaluation import numbers as of
@@ -122,7 +123,8 @@ def _whole(fleets: Mapping[int, list[Figures]]) -> dict[int, list[Figures]]:
 
 
 def _row(runs: Sequence[Figures]) -> tuple[str, ...]:
-    return tuple(f"{_worst_s(runs, (region,)):.2f}" for region in REGIONS)
+    waits_s = [_worst_s(runs, (region,)) for region in REGIONS]
+    return tuple(f"{wait_s:.2f}" if isfinite(wait_s) else NOTHING for wait_s in waits_s)
 
 
 def _savings(
@@ -169,8 +171,12 @@ def _day_plot(pooled: Mapping[int, Sequence[Figures]], apart: Mapping[int, Seque
 
 def _worst_s(runs: Sequence[Figures], regions: Sequence[str]) -> float:
     """The median seed's P90 in the worst of the regions."""
-    worst_ms = [max(float(run["regions"][region]["ttft_ms"]["p90"]) for region in regions) for run in runs]
-    return median(worst_ms) / 1000
+    return median(max(_p90_s(run["regions"][region]) for region in regions) for run in runs)
+
+
+def _p90_s(region: Figures) -> float:
+    """Without end where nobody got a first token."""
+    return float(region["ttft_ms"]["p90"]) / 1000 if region["ttft_ms"] else inf
 
 
 def _meets(runs: Sequence[Figures], regions: Sequence[str], slo_s: float) -> bool:

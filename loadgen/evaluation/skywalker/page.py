@@ -10,7 +10,16 @@ from loadgen.evaluation.skywalker.beyond import beyond, unseen
 from loadgen.evaluation.skywalker.comparison import comparison
 from loadgen.evaluation.skywalker.fleets import day, skewed
 from loadgen.evaluation.skywalker.paper_claims import claims
-from loadgen.evaluation.skywalker.plan import GKE, OUR_DEFAULTS, SGLANG, SGLANG_04, SKYWALKER, WORTH, Evaluation
+from loadgen.evaluation.skywalker.plan import (
+    GKE,
+    OUR_DEFAULTS,
+    SGLANG,
+    SGLANG_04,
+    SKYWALKER,
+    WORTH,
+    Evaluation,
+    worth_trials,
+)
 from loadgen.evaluation.skywalker.pushing import pushing
 from loadgen.evaluation.skywalker.reader import Reader, Section
 from loadgen.evaluation.skywalker.sensitivity import defaults, sensitivity
@@ -124,8 +133,8 @@ The paper's conversations are not at hand, and it tells little of its trees. Wha
   gap between BP and SP-P. So Fig. 9's ratio is partly calibrated, not independent; Fig. 8's trees use the same length.
 - Which fleet served what is our assumption: 4/4/4 replicas for Arena, 3/3/2 for WildChat. Both are shown for each.
 - The capacity of `{GKE}`, 24 requests a replica, is our choice.
-- The 128 bytes of `{WORTH}` come from trials on three of the workloads of [Beyond the paper](#beyond-the-paper); the
-  others were not used for it, nor were those of [What nothing was fitted to](#what-nothing-was-fitted-to).
+- The 128 bytes of `{WORTH}` come from {worth_trials("the workloads of [Beyond the paper](#beyond-the-paper)")}.
+  The others were not used for it, nor were those of [What nothing was fitted to](#what-nothing-was-fitted-to).
 - What the day's SLO is measured by was changed after results were seen; every level is shown.
 - Reasons beside figures are what we suspect. No cause was tested by itself.
 """

@@ -47,13 +47,19 @@ class Reader:
     def compared(self, workload: str, system: str, base: str, measure: Measure) -> Middle | None:
         return ratio(self.system(workload, system), self.system(workload, base), measure)
 
+    def pairs(
+        self, workloads: Sequence[str], system: str, bases: Sequence[str], measure: Measure
+    ) -> dict[tuple[str, str], Middle | None]:
+        """By workload and base; None where either has no figures."""
+        return {
+            (workload, base): self.compared(workload, system, base, measure) for workload in workloads for base in bases
+        }
+
     def all_compared(
         self, workloads: Sequence[str], system: str, bases: Sequence[str], measure: Measure
     ) -> dict[tuple[str, str], Middle]:
-        """By workload and base."""
-        found = {
-            (workload, base): self.compared(workload, system, base, measure) for workload in workloads for base in bases
-        }
+        """Those pairs that have figures."""
+        found = self.pairs(workloads, system, bases, measure)
         return {place: each for place, each in found.items() if each is not None}
 
     # The others

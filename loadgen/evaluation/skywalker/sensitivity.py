@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from gateway.core.config import CoreConfig
 from loadgen.evaluation import numbers as of
 from loadgen.evaluation.markdown import NOTHING, listed, table, times
-from loadgen.evaluation.numbers import Measure, mean_ratio, ratio
-from loadgen.evaluation.skywalker.plan import AXES, SKYWALKER, WORTH, Axis
+from loadgen.evaluation.numbers import Measure, mean_ratio, quotient, ratio
+from loadgen.evaluation.skywalker.judgement import SAME, judgement
+from loadgen.evaluation.skywalker.plan import AXES, SKYWALKER, WORTH, Axis, worth_trials
 from loadgen.evaluation.skywalker.reader import Reader, Section
 
-_SAME = 0.01
-"""What is nearer than this is the same."""
 _DEFAULTS = CoreConfig()
 
 
@@ -36,7 +35,7 @@ def defaults(reader: Reader) -> Section:
             f"What a region file has if it says nothing (`gateway/core/config.py`; probes: `gateway/config.py`)"
             f", beside the best of what was tried above: the geometric mean of"
             f" throughput, and of mean TTFT, over {listed(_workloads(reader, AXES[0]))}. These runs are for a default"
-            f" when no other value has {_SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
+            f" when no other value has {SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
             table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",
                    "default's mean TTFT, of the least", "these runs"), rows),
             f"`placement.explore_rule` is `{_DEFAULTS.placement.explore_rule}`, ours, and not `share`, the paper's."
@@ -53,34 +52,30 @@ def _default(reader: Reader, axis: Axis) -> tuple[str, ...]:
     if axis.default not in scores or axis.default not in waits:
         return name, axis.default, *[NOTHING] * 4, NOTHING
     best = _best(scores, axis)
-    share, span = scores[axis.default] / scores[best], max(scores.values()) - min(scores.values())
-    in_favour = "for it" if span > _SAME else "do not tell"
-    verdict = in_favour if share >= 1 - _SAME else f"for {best}"
-    wait = waits[axis.default] / min(waits.values())
-    return name, axis.default, best, f"× {share:.3f}", f"{span:.1%}", f"× {wait:.2f}", verdict
+    share, span = quotient(scores[axis.default], scores[best]), max(scores.values()) - min(scores.values())
+    wait = quotient(waits[axis.default], min(waits.values()))
+    cells = best, _times(share, 3), f"{span:.1%}", _times(wait, 2)
+    if len(scores) < len(axis.values) or share is None:
+        return name, axis.default, *cells, f"not judged, with {len(scores)} of {len(axis.values)} values played"
+    in_favour = "for it" if span > SAME else "do not tell"
+    return name, axis.default, *cells, in_favour if share >= 1 - SAME else f"for {best}"
+
+
+def _times(share: float | None, digits: int) -> str:
+    return NOTHING if share is None else f"× {share:.{digits}f}"
 
 
 def _rule(reader: Reader) -> str:
     """What our rule gives wherever it was played."""
-    plan = reader.plan
-    found = [
-        ratio(
-            reader.of(plan.improvement, point.name, WORTH), reader.of(plan.improvement, point.name, SKYWALKER),
-            of.THROUGHPUT,
-        )
-        for point in plan.improvement.points
-    ]  # fmt: skip
-    gains = [each.median for each in found if each]
-    if not gains:
+    found = judgement(reader, WORTH)
+    if not found.throughputs:
         return "What that gives was not played."
-    better, worse = sum(gain > 1 + _SAME for gain in gains), sum(gain < 1 - _SAME for gain in gains)
-    verdict = "for it" if worse == 0 and mean_ratio(gains) > 1 + _SAME else "not for it"
     return (
-        f"Over the paper's rule it gives × {mean_ratio(gains):.3f} in throughput on {len(gains)} workloads (medians"
-        f" of the seeds from × {min(gains):.3f} to × {max(gains):.3f}), more than {_SAME:.0%} better on {better} and"
-        f" worse on {worse}: these runs are {verdict}. Its one constant, `explore_load`, comes from trials on three of"
-        f" these workloads, which prove nothing by themselves; the {len(plan.improvement.points) - 3} others were not"
-        " used for it."
+        f"Over the paper's rule it gives × {found.gain:.3f} in throughput on {len(found.gains)} workloads (medians of"
+        f" the seeds from × {min(found.gains):.3f} to × {max(found.gains):.3f}), more than {SAME:.0%} better on"
+        f" {found.better} and worse on {found.worse}: these runs are {found.verdict('for it', 'not for it')}. Its one"
+        f" constant, `explore_load`, comes from {worth_trials('these workloads')}, which prove nothing by themselves;"
+        " the others were not used for it."
     )
 
 
@@ -114,7 +109,8 @@ def _choice(reader: Reader, axis: Axis) -> str:
         f" Paper: {axis.paper}."
     )
     if axis.default is not None and axis.default in scores:
-        said += f" Our default is {axis.default}, {scores[axis.default] / scores[best] - 1:+.1%} from the best."
+        share = quotient(scores[axis.default], scores[best])
+        said += f" Our default is {axis.default}" + ("." if share is None else f", {share - 1:+.1%} from the best.")
     return f"{said} {axis.chosen}".rstrip() + "\n"
 
 

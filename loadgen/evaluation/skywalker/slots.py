@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from loadgen.evaluation.markdown import NOTHING, bullets, table
 from loadgen.evaluation.skywalker.reader import Section
 from loadgen.figures import Figures
-from loadgen.load.agreement import settings_in_words
 
 SLOTS = ("agreement", "scale")
 """The names of files with results, without `.json`."""
@@ -35,9 +34,9 @@ def agreement(others: Mapping[str, Figures]) -> Section:
 
 
 def _ran_with(found: Figures) -> str:
-    if "settings" not in found:
+    if "ran_with" not in found:
         return "With which settings both ran was not written down."
-    return f"Both ran with {settings_in_words(found['settings'])}."
+    return f"Both ran with {found['ran_with']}."
 
 
 def scale(others: Mapping[str, Figures]) -> Section:

@@ -283,6 +283,28 @@ class TestWriting:
         journal.close()
         assert len(stops.reasons) == 1
 
+    async def test_a_disk_that_fails_under_a_cancellation_ends_it_before_any_later_line(self, tmp_path: Path) -> None:
+        stops = Stops()
+        journal = Journal(settings(tmp_path), HEADER, stops)
+        path = tmp_path / "story-000000.journal"
+        begun = path.rename(tmp_path / "begun")
+        path.symlink_to("/dev/full")
+        one, two, *_ = tell_story()
+        with threads_taken() as free:
+            keep(journal, [one])
+            flushing = asyncio.get_running_loop().create_task(journal.flush())
+            await asyncio.sleep(0)
+            keep(journal, [two])
+            flushing.cancel()
+            asyncio.get_running_loop().call_soon(free)
+            with pytest.raises(asyncio.CancelledError):
+                await flushing
+        begun.replace(path)  # and the disk has room again
+        journal.close()
+        assert list(read_journal(path)[1]) == []
+        assert len(stops.reasons) == 1
+        assert "No space left" in stops.reasons[0]
+
     def test_a_disk_that_cannot_keep_up_ends_it_too(self, tmp_path: Path) -> None:
         stops = Stops()
         journal = Journal(replace(settings(tmp_path), buffer_bytes_max=5000), HEADER, stops)

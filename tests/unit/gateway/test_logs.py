@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 
+from gateway.clock import Clock
 from gateway.config import LogFormat, LoggingConfig, LogLevel
 from gateway.core.effects import EndRequest
 from gateway.core.events import FirstToken, PolicyApplied, RequestArrived
@@ -133,6 +134,16 @@ def test_two_gateways_log_apart() -> None:
     for log in logs:
         log.info("hello")
     assert [json.loads(stream.getvalue())["gateway"] for stream in (first, second)] == ["a", "b"]
+
+
+def test_lines_carry_the_time_of_the_clock_that_was_handed_in() -> None:
+    class StillClock(Clock):
+        def wall_ns(self) -> int:
+            return 1_500_000_000
+
+    stream = io.StringIO()
+    make_logger(JSON, GatewayId("us-1"), stream, StillClock()).info("hello")
+    assert json.loads(stream.getvalue())["timestamp"] == "1970-01-01T00:00:01.500000Z"
 
 
 def test_an_error_keeps_its_traceback() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -19,7 +20,10 @@ async def test_it_gives_what_the_work_gives() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_cancelled_before_the_work_has_begun_it_is_done_all_the_same(fails: bool) -> None:
+@pytest.mark.parametrize("cancellations", [1, 3])
+async def test_cancelled_before_the_work_has_begun_it_is_done_all_the_same(cancellations: int, fails: bool) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     done: list[str] = []
 
     def work() -> None:
@@ -30,10 +34,15 @@ async def test_cancelled_before_the_work_has_begun_it_is_done_all_the_same(fails
     with threads_taken() as free:
         waiting = asyncio.get_running_loop().create_task(finish_in_thread(work))
         await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.sleep(0)
-        assert (done, waiting.done()) == ([], False)
+        for _ in range(cancellations):
+            waiting.cancel()
+            await asyncio.sleep(0)
+            assert (done, waiting.done()) == ([], False)
         free()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as cancelled:
             await waiting
     assert done == ["done"]
+    assert repr(cancelled.value.__cause__) == ("OSError('no')" if fails else "None")
+    del cancelled, waiting
+    gc.collect()
+    assert complaints == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ PLACES = [Place(RegionName(f"region-{number}"), Jurisdiction("EU" if number % 2 
 SPECS = [PeerSpec(GatewayId(f"{place.region}/gw"), place) for place in PLACES]
 US, EU = Jurisdiction("US"), Jurisdiction("EU")
 RULES = [PlaceRule(jurisdictions=frozenset({US, EU})), PlaceRule(jurisdictions=frozenset({EU}))]
+LONG_QUEUE = 1_000
 CONFIG = CoreConfig(attempt=AttemptConfig(breaker_failures_in_row=2, breaker_open_ns=2 * SECOND))
 
 
@@ -53,20 +55,27 @@ class Fleet:
 
     def step(self) -> None:
         happenings: list[Callable[[], None]] = [self.hear, self.hear, self.hear, self.lose, self.wait, self.reassign]
-        happenings += [self.start, self.start, self.first_token, self.end, self.end]
+        happenings += [self.reconfigure, self.start, self.start, self.first_token, self.end, self.end]
         self.rng.choice(happenings)()
 
     def hear(self) -> None:
         spec, self.sequence = self.rng.choice(SPECS), self.sequence + 1
-        capacities = tuple(
-            ModelCapacity(model, PoolName("default"), spec.place, 2, self.rng.randrange(3)) for model in MODELS
-        )
-        queues = (ModelQueue(MODELS[0], self.rng.choice((0, 0, 1_000))),)
+        capacities, queues = self.numbers(spec)
         accepting = self.rng.random() < 0.9
         report = LoadReport(spec.gateway_id, spec.place, self.sequence, accepting, 1, "policy", capacities, queues)
         generated_ns = max(0, self.now_ns - self.rng.randrange(200) * MILLISECOND)
         observation = PeerObservation(report, generated_ns, self.now_ns, 80 * MILLISECOND, 90 * MILLISECOND)
         self.peers.observe(observation, self.now_ns)
+
+    def numbers(self, spec: PeerSpec) -> tuple[tuple[ModelCapacity, ...], tuple[ModelQueue, ...]]:
+        """As in its last heartbeat half of the time."""
+        state = self.peers.get(spec.gateway_id)
+        if state is not None and state.report is not None and self.rng.random() < 0.5:
+            return state.report.capacities, state.report.queues
+        capacities = tuple(
+            ModelCapacity(model, PoolName("default"), spec.place, 2, self.rng.randrange(3)) for model in MODELS
+        )
+        return capacities, (ModelQueue(MODELS[0], self.rng.choice((0, 0, LONG_QUEUE))),)
 
     def lose(self) -> None:
         self.peers.lose(self.rng.choice(SPECS).gateway_id, "reset", self.now_ns)
@@ -80,6 +89,11 @@ class Fleet:
         if self.rng.random() < 0.2:
             self.peers.assign(self.rng.sample(SPECS, 3))
             self.peers.assign(SPECS)
+
+    def reconfigure(self) -> None:
+        queue_length_max = self.rng.choice((CONFIG.placement.peer_queue_length_max, LONG_QUEUE))
+        placement = replace(CONFIG.placement, peer_queue_length_max=queue_length_max)
+        self.peers.configure(replace(CONFIG, placement=placement), self.now_ns)
 
     def start(self) -> None:
         state = self.rng.choice(list(self.peers))

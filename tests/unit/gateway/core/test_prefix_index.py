@@ -309,6 +309,12 @@ def spoil_parent(index: PrefixIndex) -> None:
     del index._nodes[chain_of("h")]
 
 
+def spoil_shared_int(index: PrefixIndex) -> None:
+    insert(index, "yonder", 70, now_ns=3)
+    node = index._nodes[chain_of("y")]
+    node.mask = int(str(node.mask))  # equal, yet another int
+
+
 def spoil_sizes(index: PrefixIndex) -> None:
     index._bytes -= 1
 
@@ -327,6 +333,7 @@ def spoil_bound(index: PrefixIndex) -> None:
         spoil_queue,
         spoil_links,
         spoil_parent,
+        spoil_shared_int,
         spoil_sizes,
         spoil_bound,
     ],

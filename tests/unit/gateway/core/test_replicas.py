@@ -163,37 +163,48 @@ def test_it_is_stale_only_when_three_signs_of_life_are_missing() -> None:
 HAPPENINGS = st.tuples(
     st.sampled_from(["probe", "probe", "probe", "start", "first_token", *AttemptResult]),
     st.integers(0, 2),
+    st.integers(0, 3),
     st.booleans(),
     st.integers(0, 1_500),
+    st.sampled_from([0, 50, 500, 1_000, 1_500, 2_000, 2_500]),
+    st.booleans(),
 )
 
 
 @given(st.sampled_from(PushingMode), st.lists(HAPPENINGS, max_size=40))
 def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
-    mode: PushingMode, steps: list[tuple[str, int, bool, int]]
+    mode: PushingMode, steps: list[tuple[str, int, int, bool, int, int, bool]]
 ) -> None:
+    """Also of one that was long on its way, or that comes before a timer that is due."""
     timers, now_ns = Timers(), 0
     some = Replicas(CoreConfig(pushing=PushingConfig(mode=mode)), timers)
     some.assign([replica_spec("r0")], 0)
     state = some.at(0)
-    running: list[tuple[RequestId, int]] = []
-    for number, (what, waiting, healthy, later_ms) in enumerate(steps):
+    ours: list[tuple[RequestId, int]] = []
+    for number, (what, waiting, running, healthy, later_ms, lag_ms, is_woken) in enumerate(steps):
         now_ns += later_ms * 1_000_000
-        for _ in timers.pop_due(now_ns):
+        sampled_ns = max(0, now_ns - lag_ms * 1_000_000)
+        is_taken_in = what == "probe" and sampled_ns >= (state.sampled_ns or 0)
+        for _ in timers.pop_due(now_ns) if is_woken or not is_taken_in else ():
             some.wake(ReplicaId("r0"), now_ns)
         if what == "probe":
-            sampled_ns = now_ns - now_ns // 10
-            some.observe(ReplicaObservation(ReplicaId("r0"), sampled_ns, healthy, 1, max(0, waiting - 1)), now_ns)
+            probe = ReplicaObservation(ReplicaId("r0"), sampled_ns, healthy, running, max(0, waiting - 1))
+            some.observe(probe, now_ns)
         elif what == "start":
-            running.append((RequestId(f"{number}"), 1))
-            some.started(state, running[-1], now_ns)
-        elif running and what == "first_token":
-            some.first_token(state, running[-1], now_ns)
-        elif running:
-            some.ended(state, running.pop(), AttemptResult(what), now_ns)
-        before = state.standing, some.available, some.reachable, timers.next_ns()
+            ours.append((RequestId(f"{number}"), 1))
+            some.started(state, ours[-1], now_ns)
+        elif ours and what == "first_token":
+            some.first_token(state, ours[-1], now_ns)
+        elif ours:
+            some.ended(state, ours.pop(), AttemptResult(what), now_ns)
+        before = found(some, timers)
         some.refresh(state, now_ns)
-        assert before == (state.standing, some.available, some.reachable, timers.next_ns())
+        assert found(some, timers) == before
+
+
+def found(some: Replicas, timers: Timers) -> tuple[object, ...]:
+    """All that a refresh of the first replica may change."""
+    return some.at(0).standing, some.available, some.reachable, timers.next_ns(), dict(some._levels._load_of)
 
 
 def test_nobody_is_woken_for_a_replica_that_goes_on_answering() -> None:

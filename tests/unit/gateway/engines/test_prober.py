@@ -14,7 +14,7 @@ from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import LoopSettings
-from gateway.engines.prober import Prober, next_beat_ns
+from gateway.engines.prober import Prober, next_beat_ns, wait_s
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
 from tests.fakes.engine_pages import PagesEngine, vllm_page
 from tests.support.core import US
@@ -199,6 +199,16 @@ async def test_observations_reach_the_core_in_batches(engine: FakeEngine) -> Non
 )
 def test_looks_fall_on_a_beat_and_never_wait_longer_than_the_interval(sent_ns: int, beat_ns: int) -> None:
     assert next_beat_ns(sent_ns, interval_ns=100, phase_ns=7) == beat_ns
+
+
+@pytest.mark.parametrize("until_beat_ns", [1, 999_999, 1_000_000, 1_000_001, 99_400_000])
+def test_a_timer_of_whole_milliseconds_does_not_end_before_the_beat(until_beat_ns: int) -> None:
+    slept_ms = int(wait_s(until_beat_ns) * 1_000)
+    assert until_beat_ns <= slept_ms * 1_000_000 <= until_beat_ns + 1_000_000
+
+
+def test_a_beat_that_has_passed_is_not_waited_for() -> None:
+    assert [wait_s(until_beat_ns) for until_beat_ns in (0, -5)] == [0, 0]
 
 
 async def test_engines_are_looked_at_in_groups_each_on_its_own_beat(engine: FakeEngine) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, Experiment, Point, all_cells
+from loadgen.evaluation.inputs import files_of
 from loadgen.evaluation.play import play
 from loadgen.evaluation.playing import play_all
 from loadgen.figures import Figures
@@ -96,15 +97,14 @@ def test_what_was_played_after_a_file_had_changed_is_not_kept(tmp_path: Path) ->
     texts = {
         "questions.jsonl": '{"question": "How many?"}\n',
         "round_trips.csv": "us-east-1,eu-west-1,70\n",
-        "rates.csv": "0,1\n1,2\n",
+        "rates.csv": "minute,per_minute\n0,1\n1,2\n",
         "recorded.jsonl": '{"timestamp": 0, "input_length": 9, "output_length": 9, "hash_ids": [1]}\n',
     }
-    chat = {"trace": {"file": str(files["recorded.jsonl"])}}
     arrivals = {"recorded": {"file": str(files["rates.csv"]), "day": "1h", "mean": 1}}
     changes = {
         **POINT.changes,
         "workloads.tree.questions": str(files["questions.jsonl"]),
-        "workloads.chat": chat,
+        "workloads.chat": {"trace": {"file": str(files["recorded.jsonl"])}},
         "round_trips": str(files["round_trips.csv"]),
         "clients": [{"region": "us-east-1", "workload": "tree", "arrivals": arrivals}],
     }
@@ -123,6 +123,7 @@ def test_what_was_played_after_a_file_had_changed_is_not_kept(tmp_path: Path) ->
         assert reason.endswith(f"so start it again: {name}"), reason
         assert not results.figures
     assert not list((tmp_path / "cache").rglob("*.json"))
+    assert files_of(cells[0])[0] == cells[0].path
 
 
 def test_a_played_cell_gives_the_figures_of_its_run() -> None:

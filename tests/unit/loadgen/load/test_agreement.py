@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 import yaml
 
 from gateway.config import ConfigError
+from gateway.core.config import CoreConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.figures import Figures
 from loadgen.load.agreement import Overhead, agreement_document, first_token_ns, gap_between, simulated
-from loadgen.load.agreement_cli import SCENARIO, exit_code
+from loadgen.load.agreement_cli import SCENARIO, exit_code, show
 from loadgen.load.local_mesh import check_live
 from loadgen.simulator.scenario import load_scenario
 
@@ -46,6 +48,28 @@ def test_the_gap_is_that_of_the_median_run_and_the_spread_is_told() -> None:
     assert [each["busy"] for each in document["machine"]] == [False, False, False, True, True]
     assert (document["live_runs"], document["quiet_runs"]) == (5, 3)
     assert document["regions"]["us-east-1"] == document["metrics"]
+
+
+def test_it_is_written_down_with_which_settings_they_ran() -> None:
+    def ran(**run: Any) -> Figures:
+        changed = load_scenario(SCENARIO, {"runs": [run]})
+        document: Figures = json.loads(json.dumps(agreement_document(changed, None, [], [])))
+        return document
+
+    paper = ran(placement={"explore_rule": "share"}, pushing={"in_band_credit": None})
+    assert paper["settings"]["placement"]["explore_rule"] == "share"
+    assert "explore_rule share" in paper["ran_with"]
+    assert "no in-band credit" in paper["ran_with"]
+    assert ran()["settings"]["pushing"]["in_band_credit"] == CoreConfig().pushing.in_band_credit
+    assert f"explore_rule {CoreConfig().placement.explore_rule}" in ran()["ran_with"]
+
+
+def test_what_is_printed_says_what_counted_for_nothing_and_with_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    show(agreement_document(LOADED, None, [figures(100)], [figures(100), figures(9, 0.9), figures(9, None)]))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "30%, 90% (busy), unknown; busy is over 60%" in said
+    assert "2 of 3 live runs found the machine busy, or could not tell, and count for nothing." in said
+    assert "Both ran with policy prefix, explore_rule " in said
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,34 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.config import ProbeConfig
+from gateway.config import ProbeConfig, read_yaml_mapping
 from gateway.core.config import CoreConfig
-from loadgen.bench.scale.main import document_of
+from loadgen.bench.scale.main import Measured, document_of
 from loadgen.bench.scale.measure import Reading
 from loadgen.bench.scale.points import POINTS
+from loadgen.bench.scale.provenance import provenance_here
+from loadgen.evaluation.claims import CLOSE
 from loadgen.evaluation.experiments import SCENARIOS, all_cells
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import (
+    ALL_OF_THEM,
     AXES,
+    GKE,
     OUR_DEFAULTS,
     PAPER_PLACEMENT,
     PAPER_PUSHING,
     REGION_LOCAL,
     REGIONS,
     SKYWALKER,
+    UNSEEN,
+    UNSEEN_SEEDS,
     VARIANTS,
     WORTH,
     Axis,
@@ -57,6 +64,21 @@ def figures(rate: float, ttft_ms: float, of_regions_ms: float = 100.0) -> Figure
     }
     region = total | {"ttft_ms": dict.fromkeys(QUANTILES, of_regions_ms)}
     return {"total": total, "regions": dict.fromkeys(REGIONS, region)}
+
+
+def nothing() -> Figures:
+    """What comes of a run that answers nobody."""
+    total = figures(0.0, 100.0)["total"] | dict.fromkeys(
+        ("ttft_ms", "duration_ms", "prefix_hit_rate", "forwarded_share", "outstanding_max_to_mean")
+    )
+    return {"total": total, "regions": dict.fromkeys(REGIONS, total)}
+
+
+def without(experiment: str, point: str, run: str) -> str:
+    """The page, with all seeds of this lacking."""
+    found = results(rates={WORTH: 10.5, ALL_OF_THEM: 10.5}).figures
+    kept = {place: each for place, each in found.items() if place[:3] != (experiment, point, run)}
+    return page_of(PLAN, Results(kept), {})["skywalker.md"]
 
 
 def results(plan: Evaluation = PLAN, rates: Mapping[str, float] | None = None) -> Results:
@@ -229,7 +251,7 @@ def test_what_others_measured_is_shown_when_it_is_there() -> None:
     agreement = {"about": "One scenario.", "quiet_runs": 3, "live_runs": 3, "gap_max": 0.05, "metrics": [metric]}
     scale = {"text": ["A hundred regions."], "head": ["regions", "requests/s"], "rows": [["100", "2000"]]}
     text = page(others={"agreement": agreement, "scale": scale})
-    assert "1 of 1 figures are within 5%" in text
+    assert "1 of 1 figures are within 5%. With which settings both ran was not written down." in text
     assert "| tokens/s | 100 | 98 | +2.0% |" in text
     assert "| 100 | 2000 |" in text
 
@@ -241,9 +263,10 @@ def test_the_slots_take_what_the_commands_write() -> None:
     live = {**live, "regions": dict.fromkeys(scenario.regions, live["total"])}
     agreement = agreement_document(scenario, None, [live], [live, live])
     reading = Reading(30.0, "", 1.0, 10.0, 8.0, 3.0, 2**30, 4_000, 20_000, 100, 0.6, 3, "abc")
-    scale = document_of([(POINTS[0], reading)])
+    scale = document_of([Measured(POINTS[0], reading, provenance_here())])
     text = page(others=json.loads(json.dumps({"agreement": agreement, "scale": scale})))
     assert "2 of 2 live runs had the machine for themselves, and only they count; 5 of 5 figures are within 10%" in text
+    assert f"Both ran with policy prefix, explore_rule {CoreConfig().placement.explore_rule}, " in text
     assert "| ttft_p90_ms | 100 | 100 | +0.0% |" in text
     assert f"| {' | '.join(scale['rows'][0])} |" in text
 
@@ -252,7 +275,7 @@ def test_reached_is_said_to_be_what_is_checked() -> None:
     alone = {name: 10.0 / 1.115 for name in PLAN.fig8.run_names if name != SKYWALKER}
     text = section(page(alone), "The paper's figures beside ours")
     assert "throughput over single balancers, conversations | × 1.12 to × 1.20 | × 1.11 | reached |" in text
-    assert "at most 1% worse than the weakest end of the paper's range" in text
+    assert f"at most {CLOSE:.0%} worse than the weakest end of the paper's range" in text
     assert "its strongest end is held against nothing" in text
 
 
@@ -268,6 +291,71 @@ def test_the_rule_that_is_the_default_is_named_with_what_speaks_for_it() -> None
     text = section(page({WORTH: 10.5}), "Defaults chosen")
     assert f"`placement.explore_rule` is `{CoreConfig().placement.explore_rule}`, ours, and not `share`" in text
     assert "better on 9 and worse on 0: these runs are for it." in text
-    assert "trials on three of these workloads" in text
-    assert "the 6 others were not used for it" in text
+    assert "comes from trials on three of these workloads, not recorded which" in text
     assert "these runs are not for it" in section(page({WORTH: 9.0}), "Defaults chosen")
+
+
+@pytest.mark.parametrize("missing", [SKYWALKER, WORTH])
+def test_no_rule_is_judged_while_a_workload_is_missing(missing: str) -> None:
+    text = without("improvement", "ToT, 4/4/4", missing)
+    beyond = section(text, "Beyond the paper")
+    (judged,) = (line for line in beyond.splitlines() if line.startswith(f"- `{WORTH}`: throughput"))
+    assert "over 8 of 9 workloads" in judged
+    assert judged.endswith("As a default it is not judged, with 8 of 9 workloads played.")
+    assert f"`{ALL_OF_THEM}` and `{WORTH}` are not compared" in beyond
+    assert "these runs are not judged, with 8 of 9 workloads played." in section(text, "Defaults chosen")
+
+
+def test_two_rules_are_compared_over_the_same_workloads() -> None:
+    text = section(without("improvement", "ToT, 4/4/4", ALL_OF_THEM), "Beyond the paper")
+    assert f"`{ALL_OF_THEM}` and `{WORTH}` are not compared" in text
+    text = section(page({WORTH: 10.5, ALL_OF_THEM: 10.5}), "Beyond the paper")
+    assert f"`{ALL_OF_THEM}` has × 1.000 of the throughput of `{WORTH}`, which within 1% is the same." in text
+
+
+def test_a_default_is_not_judged_while_another_value_is_missing() -> None:
+    place = PLAN.sensitivity["queue buffer τ", "2"]
+    text = section(without(place.name, place.points[0].name, SKYWALKER), "Defaults chosen")
+    (tau,) = (line for line in text.splitlines() if line.startswith("| queue buffer τ"))
+    assert tau.endswith("| not judged, with 3 of 4 values played |")
+
+
+def test_a_figure_of_the_paper_is_not_reached_while_a_pair_is_missing() -> None:
+    alone = {name: 5.0 for name in PLAN.fig8.run_names if name != SKYWALKER}
+    found = results(rates=alone).figures
+    kept = {place: each for place, each in found.items() if place[:3] != ("fig8", "Arena-like, 4/4/4", GKE)}
+    text = section(page_of(PLAN, Results(kept), {})["skywalker.md"], "The paper's figures beside ours")
+    assert "| throughput over GKE's gateway, conversations | × 1.43 to × 1.62 | × 2.00 | 1 of 2 pairs played |" in text
+    assert "it cannot be told, since pairs have no figures" in text
+    kept = {place: each for place, each in kept.items() if place[0] != "fig8"}
+    text = section(page_of(PLAN, Results(kept), {})["skywalker.md"], "The paper's figures beside ours")
+    assert "| throughput over GKE's gateway, conversations | × 1.43 to × 1.62 | – | 0 of 2 pairs played |" in text
+
+
+@pytest.mark.parametrize("idle", [{SKYWALKER}, {WORTH}, {ALL_OF_THEM}, {REGION_LOCAL}, {WORTH, ALL_OF_THEM}, set()])
+def test_who_does_nothing_breaks_no_page(idle: set[str]) -> None:
+    """All of them, where none is named."""
+    found = results().figures
+    made = Results({place: nothing() if place[2] in idle or not idle else each for place, each in found.items()})
+    text = page_of(PLAN, made, {})["skywalker.md"]
+    assert not re.search(r"\b(nan|inf)\b", text)
+    assert "As a default it is fit" not in text
+
+
+def test_what_nothing_was_fitted_to_stays_what_it_was_when_it_was_written_down() -> None:
+    """A change to any of it would be a choice made after seeing what comes of it."""
+    assert [(each.scenario, each.changes) for each in UNSEEN] == [
+        ("skewed_day.yaml", {}),
+        (
+            "skewed_day.yaml",
+            {"workloads": {"chat": {"conversations": {"applications": 1, "system_prompt_words": 2000}}}},
+        ),
+        ("skewed_day.yaml", {"workloads": {"chat": {"bursts": {}}}}),
+    ]
+    assert PLAN.unseen.points == UNSEEN
+    assert PLAN.unseen.seeds == UNSEEN_SEEDS == (101, 102, 103)
+    assert PLAN.unseen.runs == VARIANTS[:3]
+    document = read_yaml_mapping(SCENARIOS / "skewed_day.yaml")
+    of_load = {key: value for key, value in document.items() if key not in ("name", "about", "runs")}
+    digest = blake2b(json.dumps(of_load, sort_keys=True).encode(), digest_size=8).hexdigest()
+    assert digest == "5894dfcb256ca01a", "the scenario of the unseen workloads has changed"

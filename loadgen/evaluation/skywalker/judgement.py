@@ -1,0 +1,80 @@
+"""Whether a rule of ours is fit to be a default, by every workload that it was to be played on.
+
+It judges by arithmetic alone, and not at all while a workload is missing: that might be the one on which it loses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadgen.evaluation import numbers as of
+from loadgen.evaluation.numbers import Measure, Middle, mean_ratio, ratio
+from loadgen.evaluation.skywalker.plan import SKYWALKER
+from loadgen.evaluation.skywalker.reader import Reader
+
+SAME = 0.01
+"""What is nearer than this is the same."""
+MAY_LOSE = 0.01
+"""On any workload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One of our rules against the paper's: ratios by workload, those of the seeds at their median."""
+
+    throughputs: Sequence[Middle]
+    """Of the workloads that both were played on."""
+    waits: Sequence[float]
+    """Mean TTFT, of the workloads on which both gave a first token."""
+    asked: int
+    """On how many workloads."""
+
+    @property
+    def gains(self) -> list[float]:
+        return [each.median for each in self.throughputs]
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.asked) and len(self.throughputs) == self.asked
+
+    @property
+    def gain(self) -> float:
+        """Over all workloads that were played; there must be one."""
+        return mean_ratio(self.gains)
+
+    @property
+    def better(self) -> int:
+        return sum(each > 1 + SAME for each in self.gains)
+
+    @property
+    def worse(self) -> int:
+        return sum(each < 1 - MAY_LOSE for each in self.gains)
+
+    @property
+    def worst_seed(self) -> float:
+        return min(each.low for each in self.throughputs)
+
+    @property
+    def is_fit(self) -> bool:
+        return self.is_whole and not self.worse and self.gain > 1 + SAME
+
+    def verdict(self, fit: str, unfit: str) -> str:
+        """In the words of whoever asks; none of them before all was played."""
+        if not self.is_whole:
+            return f"not judged, with {len(self.throughputs)} of {self.asked} workloads played"
+        return fit if self.is_fit else unfit
+
+
+def judgement(reader: Reader, name: str) -> Judgement:
+    throughputs, waits = _ratios(reader, name, of.THROUGHPUT), _ratios(reader, name, of.TTFT_MEAN)
+    return Judgement(throughputs, [each.median for each in waits], len(reader.plan.improvement.points))
+
+
+def _ratios(reader: Reader, name: str, measure: Measure) -> list[Middle]:
+    experiment = reader.plan.improvement
+    found = [
+        ratio(reader.of(experiment, point.name, name), reader.of(experiment, point.name, SKYWALKER), measure)
+        for point in experiment.points
+    ]
+    return [each for each in found if each]
