@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.evaluation import numbers as of
+from loadgen.evaluation.experiments import Experiment
 from loadgen.evaluation.numbers import Measure, Middle, mean_ratio, ratio
 from loadgen.evaluation.skywalker.plan import SKYWALKER
 from loadgen.evaluation.skywalker.reader import Reader
@@ -66,15 +67,18 @@ class Judgement:
         return fit if self.is_fit else unfit
 
 
-def judgement(reader: Reader, name: str) -> Judgement:
-    throughputs, waits = _ratios(reader, name, of.THROUGHPUT), _ratios(reader, name, of.TTFT_MEAN)
-    return Judgement(throughputs, [each.median for each in waits], len(reader.plan.improvement.points))
+def judgement(reader: Reader, name: str, *, unseen: bool = True) -> Judgement:
+    """Over every workload that it was to be played on, those that nothing was fitted to as well unless told not to."""
+    plan = reader.plan
+    asked = [each for each in (plan.improvement, plan.unseen)[: 1 + unseen] if name in each.run_names]
+    throughputs, waits = _ratios(reader, asked, name, of.THROUGHPUT), _ratios(reader, asked, name, of.TTFT_MEAN)
+    return Judgement(throughputs, [each.median for each in waits], sum(len(each.points) for each in asked))
 
 
-def _ratios(reader: Reader, name: str, measure: Measure) -> list[Middle]:
-    experiment = reader.plan.improvement
+def _ratios(reader: Reader, asked: Sequence[Experiment], name: str, measure: Measure) -> list[Middle]:
     found = [
         ratio(reader.of(experiment, point.name, name), reader.of(experiment, point.name, SKYWALKER), measure)
+        for experiment in asked
         for point in experiment.points
     ]
     return [each for each in found if each]

@@ -68,10 +68,12 @@ WORTH = "worth"
 FIRST_TOKEN = "first token"  # noqa: S105
 MIN_SHARE = "share ≥ ½ abroad"
 ALL_OF_THEM = "worth + first token"
+CREDIT_ALONE = "credit"
 OUR_DEFAULTS = "our defaults"
 VARIANTS = (
     _skywalker(SKYWALKER),
     _skywalker(WORTH, WORTH_PLACEMENT),
+    _skywalker(CREDIT_ALONE, pushing=CREDIT),
     _skywalker(OUR_DEFAULTS, WORTH_PLACEMENT, CREDIT),
     _skywalker(FIRST_TOKEN, {"remote_choice": "first_token"}),
     _skywalker(MIN_SHARE, {"remote_prefix_min_share": 0.5}),
@@ -83,9 +85,9 @@ VARIANT_WORDS = {
     WORTH: "(`explore_rule: worth`) the replica that knows most of a prompt competes with the least loaded one: each"
     " request that it has more weighs as much as the prefill of `explore_load`, 128 bytes of prompt. The paper follows"
     " a match from half of the prompt on.",
-    OUR_DEFAULTS: f"what a region file has if it says nothing: `{WORTH}`, and the in-band credit"
-    " (`in_band_credit: 4`): of the requests that were pushed since the last probe and have no first token, those"
-    " beyond the credit count as pending. So a fifth still goes to an engine, and a sixth waits.",
+    CREDIT_ALONE: "(`in_band_credit: 4`) of the requests that were pushed since the last probe and have no first token,"
+    " those beyond the credit count as pending. So a fifth still goes to an engine, and a sixth waits.",
+    OUR_DEFAULTS: f"what a region file has if it says nothing: `{WORTH}` and `{CREDIT_ALONE}`.",
     FIRST_TOKEN: "(`remote_choice: first_token`) the region where round trip, queue, and prefill of what it was not"
     " sent add up to least, at the rate that the first tokens of our own replicas tell.",
     MIN_SHARE: "(`remote_prefix_min_share: 0.5`) below half a match the nearest region, not the one with the match.",
@@ -398,7 +400,7 @@ def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | Non
             for value, of_scenario, of_run in axis.values
         },
         improvement=Experiment("improvement", (*asked, skewed), VARIANTS, chosen),
-        unseen=Experiment("unseen", UNSEEN, VARIANTS[:3], UNSEEN_SEEDS),
+        unseen=Experiment("unseen", UNSEEN, VARIANTS[:4], UNSEEN_SEEDS),
     )
 
 

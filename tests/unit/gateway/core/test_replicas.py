@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.core.bits import slots_of
@@ -166,12 +166,18 @@ HAPPENINGS = st.tuples(
     st.integers(0, 3),
     st.booleans(),
     st.integers(0, 1_500),
-    st.sampled_from([0, 50, 500, 1_000, 1_500, 2_000, 2_500]),
+    st.integers(0, 2_500),
     st.booleans(),
 )
 
 
+BUSIER = [("probe", 0, running, True, 0, 0, True) for running in (0, 2)]
+LATE_BEFORE_ITS_TIMER = [("probe", 0, 0, True, 1_000, 1_000, True), ("probe", 0, 0, True, 1_500, 2_000, False)]
+
+
 @given(st.sampled_from(PushingMode), st.lists(HAPPENINGS, max_size=40))
+@example(PushingMode.PENDING, BUSIER)
+@example(PushingMode.PENDING, LATE_BEFORE_ITS_TIMER)
 def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
     mode: PushingMode, steps: list[tuple[str, int, int, bool, int, int, bool]]
 ) -> None:

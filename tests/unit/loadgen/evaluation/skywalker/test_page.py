@@ -290,7 +290,7 @@ def test_what_nothing_was_fitted_to_has_seeds_of_its_own() -> None:
 def test_the_rule_that_is_the_default_is_named_with_what_speaks_for_it() -> None:
     text = section(page({WORTH: 10.5}), "Defaults chosen")
     assert f"`placement.explore_rule` is `{CoreConfig().placement.explore_rule}`, ours, and not `share`" in text
-    assert "better on 9 and worse on 0: these runs are for it." in text
+    assert "better on 12 and worse on 0: these runs are for it." in text
     assert "comes from trials on three of these workloads, not recorded which" in text
     assert "these runs are not for it" in section(page({WORTH: 9.0}), "Defaults chosen")
 
@@ -300,10 +300,10 @@ def test_no_rule_is_judged_while_a_workload_is_missing(missing: str) -> None:
     text = without("improvement", "ToT, 4/4/4", missing)
     beyond = section(text, "Beyond the paper")
     (judged,) = (line for line in beyond.splitlines() if line.startswith(f"- `{WORTH}`: throughput"))
-    assert "over 8 of 9 workloads" in judged
-    assert judged.endswith("As a default it is not judged, with 8 of 9 workloads played.")
+    assert "over 11 of 12 workloads" in judged
+    assert judged.endswith("As a default it is not judged, with 11 of 12 workloads played.")
     assert f"`{ALL_OF_THEM}` and `{WORTH}` are not compared" in beyond
-    assert "these runs are not judged, with 8 of 9 workloads played." in section(text, "Defaults chosen")
+    assert "these runs are not judged, with 11 of 12 workloads played." in section(text, "Defaults chosen")
 
 
 def test_two_rules_are_compared_over_the_same_workloads() -> None:
@@ -354,7 +354,7 @@ def test_what_nothing_was_fitted_to_stays_what_it_was_when_it_was_written_down()
     ]
     assert PLAN.unseen.points == UNSEEN
     assert PLAN.unseen.seeds == UNSEEN_SEEDS == (101, 102, 103)
-    assert PLAN.unseen.runs == VARIANTS[:3]
+    assert PLAN.unseen.runs == VARIANTS[:4]
     document = read_yaml_mapping(SCENARIOS / "skewed_day.yaml")
     of_load = {key: value for key, value in document.items() if key not in ("name", "about", "runs")}
     digest = blake2b(json.dumps(of_load, sort_keys=True).encode(), digest_size=8).hexdigest()
