@@ -144,7 +144,7 @@ async def serve_gateway(
     an engine's certificates cannot be used, and CertificateFault.
     """
     clock = clock or Clock()
-    log = log or make_logger(config.logging, config.gateway_id)
+    log = log or make_logger(config.logging, config.gateway_id, clock=clock)
     keyring = None if config.keys_file is None else Keyring(config.keys_file, clock)
     certificates = Certificates(config, clock)
     transport = certificates.mesh or Plaintext()

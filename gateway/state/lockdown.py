@@ -5,7 +5,6 @@ A file that cannot be read may have said that forwarding is stopped, so the gate
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from gateway.clock import Clock
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from gateway.state.files import StateFile, StateUnusable
+from gateway.threads import finish_in_thread
 
 REASON_LENGTH_MAX = 500
 _KIND = "lockdown"
@@ -82,14 +82,15 @@ class Lockdown:
             )
 
     async def order(self, *, active: bool, cut: bool, reason: str) -> LockdownAnswer:
-        """In force when this is called; the answer says whether it is also kept."""
+        """In force when this is called, and written down though whoever ordered it may leave; the answer says whether
+        it is kept."""
         self.state = LockdownState(active, reason[:REASON_LENGTH_MAX], self._clock.wall_time())
         self._submit(LockdownChanged(active, cut))
         if active:
             self._log.critical("LOCKED DOWN: nothing is forwarded, in or out", reason=self.state.reason, cut=cut)
         else:
             self._log.warning("the lockdown is released", reason=self.state.reason)
-        problem = await asyncio.to_thread(self._keep)
+        problem = await finish_in_thread(self._keep)
         if problem:
             self._log.error("the lockdown order is not kept over a restart", problem=problem)
         return LockdownAnswer(active, self.state.reason, self.state.since, is_kept=not problem, problem=problem)
