@@ -22,7 +22,7 @@ MAY_LOSE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One of our rules against the paper's: ratios by workload, those of the seeds at their median."""
+    """One of our rules against the paper's, or another: ratios by workload, those of the seeds at their median."""
 
     throughputs: Sequence[Middle]
     """Of the workloads that both were played on."""
@@ -67,17 +67,18 @@ class Judgement:
         return fit if self.is_fit else unfit
 
 
-def judgement(reader: Reader, name: str, *, unseen: bool = True) -> Judgement:
+def judgement(reader: Reader, name: str, base: str = SKYWALKER, *, unseen: bool = True) -> Judgement:
     """Over every workload that it was to be played on, those that nothing was fitted to as well unless told not to."""
     plan = reader.plan
     asked = [each for each in (plan.improvement, plan.unseen)[: 1 + unseen] if name in each.run_names]
-    throughputs, waits = _ratios(reader, asked, name, of.THROUGHPUT), _ratios(reader, asked, name, of.TTFT_MEAN)
+    throughputs = _ratios(reader, asked, name, base, of.THROUGHPUT)
+    waits = _ratios(reader, asked, name, base, of.TTFT_MEAN)
     return Judgement(throughputs, [each.median for each in waits], sum(len(each.points) for each in asked))
 
 
-def _ratios(reader: Reader, asked: Sequence[Experiment], name: str, measure: Measure) -> list[Middle]:
+def _ratios(reader: Reader, asked: Sequence[Experiment], name: str, base: str, measure: Measure) -> list[Middle]:
     found = [
-        ratio(reader.of(experiment, point.name, name), reader.of(experiment, point.name, SKYWALKER), measure)
+        ratio(reader.of(experiment, point.name, name), reader.of(experiment, point.name, base), measure)
         for experiment in asked
         for point in experiment.points
     ]

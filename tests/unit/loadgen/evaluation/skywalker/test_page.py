@@ -288,11 +288,12 @@ def test_what_nothing_was_fitted_to_has_seeds_of_its_own() -> None:
 
 
 def test_the_rule_that_is_the_default_is_named_with_what_speaks_for_it() -> None:
-    text = section(page({WORTH: 10.5}), "Defaults chosen")
+    text = section(page({OUR_DEFAULTS: 10.5}), "Defaults chosen")
     assert f"`placement.explore_rule` is `{CoreConfig().placement.explore_rule}`, ours, and not `share`" in text
     assert "better on 12 and worse on 0: these runs are for it." in text
+    assert "Without the credit it gives × 1.000, better on 0 and worse on 0: not for it." in text
     assert "comes from trials on three of these workloads, not recorded which" in text
-    assert "these runs are not for it" in section(page({WORTH: 9.0}), "Defaults chosen")
+    assert "these runs are not for it" in section(page({OUR_DEFAULTS: 9.0}), "Defaults chosen")
 
 
 @pytest.mark.parametrize("missing", [SKYWALKER, WORTH])
@@ -303,7 +304,7 @@ def test_no_rule_is_judged_while_a_workload_is_missing(missing: str) -> None:
     assert "over 11 of 12 workloads" in judged
     assert judged.endswith("As a default it is not judged, with 11 of 12 workloads played.")
     assert f"`{ALL_OF_THEM}` and `{WORTH}` are not compared" in beyond
-    assert "these runs are not judged, with 11 of 12 workloads played." in section(text, "Defaults chosen")
+    assert ": not judged, with 11 of 12 workloads played." in section(text, "Defaults chosen")
 
 
 def test_two_rules_are_compared_over_the_same_workloads() -> None:
