@@ -90,6 +90,8 @@ class _Visit:
     refusals: int = 0
     attempt: int = 0
     first_token: bool = False
+    rule: PlaceRule = field(default_factory=PlaceRule)
+    """Where its next attempt may go: a forward keeps the stamp that it came with, whatever its origin does since."""
 
     @property
     def queue(self) -> tuple[TenantName, Place | None, bool]:
@@ -155,7 +157,8 @@ class Watch:
         """Sweep the whole core after each event, and follow each request: thorough, and slow on a large fleet."""
         self._views: dict[GatewayId, _View] = {}
         self._checkers: dict[GatewayId, Checker] = {}
-        self._stamped: dict[RequestId, PlaceRule] = {}
+        self._stamped: dict[RequestId, set[PlaceRule]] = {}
+        """By what rules a request was sent on its way where it came in: each attempt keeps its own."""
         """Where the ingress policy let a request go when it was last sent somewhere."""
         self._now_ns = 0
 
@@ -265,6 +268,7 @@ class Watch:
                 origin = view.places[event.origin_gateway_id]
                 crossed = origin.region != view.spec.place.region
                 self._visit_begins(view, event.profile, origin, came_across=crossed)
+                view.visits[event.profile.request_id].rule = event.stamp.rule
             case ReplicasObserved():
                 view.probes.update((each.replica_id, each) for each in event.observations)
             case PeersObserved():
@@ -365,8 +369,9 @@ class Watch:
         is_there = not visit.follows or view.stored.get(visit.follows) == leg.target
         self._expect("what goes on from a stored response goes where that is", is_there, where)
         if visit.origin is None:
-            self._stamped[leg.request_id] = view.rule_of(visit.tenant)
-        allowed = names_place(self._stamped[leg.request_id], view.places[leg.target.id])
+            visit.rule = view.rule_of(visit.tenant)
+            self._stamped.setdefault(leg.request_id, set()).add(visit.rule)
+        allowed = names_place(visit.rule, view.places[leg.target.id])
         self._expect("nothing leaves the regions its policy allows", allowed, where)
         visit.waits = False
         visit.attempt = leg.attempt
@@ -434,8 +439,8 @@ class Watch:
         self._expect("who goes out of service takes nothing new", not view.drains, where)
         accepted = origin == here or names_place(view.policy.accept, origin)
         self._expect("only accepted origins come in", accepted, where)
-        stamped = self._stamped.get(event.profile.request_id)
-        may_be_here = stamped is None or names_place(stamped, here)
+        stamped = self._stamped.get(event.profile.request_id, ())
+        may_be_here = event.stamp.rule in stamped and names_place(event.stamp.rule, here)
         self._expect("nothing leaves the regions its policy allows", may_be_here, where)
 
     def _check_breaker(self, view: _View, replica_id: ReplicaId) -> None:
