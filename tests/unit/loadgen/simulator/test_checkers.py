@@ -21,6 +21,7 @@ from gateway.core.vocabulary import (
     Outcome,
     PeerSpec,
     PlacementReason,
+    PlaceRule,
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
@@ -78,8 +79,10 @@ class Witness:
     def arrive(self, name: str, *effects: Effect) -> None:
         self.tell(RequestArrived(profile(name), 100 * SECOND), *effects)
 
-    def forward(self, name: str, *effects: Effect) -> None:
-        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
+    def forward(self, name: str, *effects: Effect, stamped: PlaceRule | None = None) -> None:
+        """As its origin stamped it, unless that stamped something else before."""
+        stamp = ResidencyStamp(EU, TENANT, stamped or rule(US, EU), "digest")
+        self.watch._stamped.setdefault(RequestId(name), {stamp.rule})
         event = ForwardArrived(profile(name), 100 * SECOND, GatewayId("gw-eu"), Hops(cross_region=1), stamp)
         self.tell(event, *effects)
 
@@ -101,6 +104,22 @@ def test_an_honest_story_passes() -> None:
     told.tell(FirstToken(RequestId("a"), 1))
     told.end("a", finish("a"), result=AttemptResult.COMPLETED)
     told.forward("b", AcceptForward(RequestId("b")))
+
+
+def test_a_forward_keeps_its_stamp_whatever_its_origin_does_since() -> None:
+    told = Witness()
+    told.forward("a", AcceptForward(RequestId("a")), start("a"))
+    told.watch._stamped[RequestId("a")].add(rule(EU))
+    told.end("a", start("a", at="r-eu", attempt=2))
+
+
+def stamped_by_nobody(told: Witness) -> None:
+    told.watch._stamped[RequestId("a")] = {rule(US)}
+    told.forward("a", AcceptForward(RequestId("a")))
+
+
+def beyond_its_stamp(told: Witness) -> None:
+    told.forward("a", AcceptForward(RequestId("a")), start("a", at="r-eu"), stamped=rule(US))
 
 
 def second_attempt_after_a_token(told: Witness) -> None:
@@ -152,6 +171,8 @@ def ended_while_it_ran(told: Witness) -> None:
         (second_attempt_after_a_token, Witness(), "after the first token there is no other attempt"),
         (out_of_turn, Witness(), "who came first is served first"),
         (abroad, Witness(process="home"), "nothing leaves the regions its policy allows"),
+        (stamped_by_nobody, Witness(), "nothing leaves the regions its policy allows"),
+        (beyond_its_stamp, Witness(), "nothing leaves the regions its policy allows"),
         (pushed_to_pending, Witness(), "nothing is pushed to a replica with pending requests"),
         (pushed_to_the_sick, Witness(), "only healthy replicas are used"),
         (pushed_on_old_news, Witness(), "only fresh probes count"),
