@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-engines check bench relays bench-relay agreement mutants soak nightly results-skywalker compiled test-compiled protos lock clean
+.PHONY: help setup setup-tests demo test test-engines check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker compiled test-compiled protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -47,6 +47,9 @@ relays: ## Install the relays that ours is measured beside, in an environment of
 
 bench-relay: compiled relays ## Measure a whole gateway beside Envoy and other routers, and write docs/results/relay.md. ARGS=… such as --quick.
 	cd build/compiled && ../../$(BIN)/python -m nightside bench relay --rivals ../../.venv-relay -o ../../docs/results/relay.md $(ARGS)
+
+bench-scale: compiled ## Measure the simulator on fleets of up to 100 regions of 1,000 replicas, and write docs/results/scale.json. Takes 25 minutes.
+	cd build/compiled && ../../$(BIN)/python -m nightside bench scale -o ../../docs/results/scale.json $(ARGS)
 
 agreement: setup ## Compare live regions on this machine with the simulator, and write docs/results/agreement.json. Takes six minutes and wants the machine for itself.
 	$(BIN)/nightside agreement -o docs/results/agreement.json
