@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-engines check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker compiled test-compiled protos lock clean
+.PHONY: help setup setup-tests demo test test-engines compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
