@@ -23,6 +23,7 @@ COMPILED = (
     "gateway/core/replicas.py",
     "gateway/core/stored_responses.py",
     "gateway/core/timers.py",
+    "loadgen/engine/blocks.py",
     "loadgen/engine/model.py",
 )
 """What computes, in the core and in the simulator. What only holds values is made no faster by it."""

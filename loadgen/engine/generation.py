@@ -31,7 +31,7 @@ from loadgen.engine.model import EngineRequest, FinishReason, Rejection
 from loadgen.engine.pooling import PoolingRequest, parse_embeddings, parse_rerank, parse_score
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
 from loadgen.engine.server_config import EngineServerConfig
-from loadgen.engine.tokens import TOKEN_BYTES, block_ids, continuation, token_count
+from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, token_count
 from loadgen.engine.tools import call_arguments
 
 _AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
@@ -138,7 +138,7 @@ class Generation:
         if tokens >= context:
             raise bad_value("input", tokens, f"This model's maximum context length is {context} tokens.")
         self._serial += 1
-        names = block_ids(text, model=model, cache_salt="", block_tokens=self._config.engine.block_tokens)
+        names = block_names(text, model=model, cache_salt="", block_tokens=self._config.engine.block_tokens)
         engine_request = EngineRequest(f"{identity}/{self._serial}", tokens, 1, names, FinishReason.STOP)
         feed = self._driver.submit(engine_request)
         if isinstance(feed, Rejection):
@@ -222,7 +222,7 @@ class Generation:
             output_tokens, reason = _cut(token_count(output), self._output_limit(request, prompt_tokens))
             output = output[: output_tokens * TOKEN_BYTES]
         answer_id, created = self._identity(http, request.endpoint)
-        names = block_ids(
+        names = block_names(
             request.prompt + output,
             model=request.model,
             cache_salt=request.cache_salt,

@@ -7,10 +7,11 @@ paper, Eq. 9).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from loadgen.engine.blocks import BlockPool, Holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,9 @@ class EngineRequest:
     request_id: str
     prompt_tokens: int
     output_tokens: int
-    block_ids: tuple[int, ...] = ()
-    """Chained 64-bit names of the full blocks of prompt and output together, in order. Blocks past the end have no
-    name and cannot be reused."""
+    block_names: bytes = b""
+    """Chained names of the full blocks of prompt and output together, in order and packed (`blocks.NAME_BYTES` each).
+    Blocks past the end have no name and cannot be reused."""
     finish_reason: FinishReason = FinishReason.LENGTH
     """What to report at the last token: the caller knows whether it would be the end of the text or a limit."""
 
@@ -151,145 +152,15 @@ class EngineLoad:
     iterations: int
 
 
-_STALE_MIN = 64
-"""A queue of idle blocks is not put in order for less."""
-
-
-class BlockPool:
-    """The KV cache: a finite pool of blocks, named by what they hold, reused by prefix, evicted by last use.
-
-    Blocks are free, idle (named, referenced by nobody, reusable until evicted) or held by sequences.
-
-    A held block is anonymous until it is full and its name is known. Two sequences may compute the same block at once:
-    the first to fill it gives it its name, the other's stays anonymous and cannot be reused.
-
-    Idle blocks are most of what a large simulated fleet has in memory: a dict and a queue take half of what an
-    OrderedDict takes. The entry of a block that was taken up again stays in the queue and is stale.
-    """
-
-    __slots__ = ("_free", "_idle", "_queue", "_references", "_stale", "_total")
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._free = total
-        self._idle: dict[int, None] = {}
-        self._queue: deque[int] = deque()
-        """Idle blocks in the order of their release, and stale entries."""
-        self._stale: dict[int, int] = {}
-        """By name, how many entries are stale: the first ones of that name."""
-        self._references: dict[int, int] = {}
-
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @property
-    def available(self) -> int:
-        """How many blocks can be taken now, evicting idle ones if need be."""
-        return self._free + len(self._idle)
-
-    @property
-    def held(self) -> int:
-        return self._total - self.available
-
-    def matched(self, names: Sequence[int], limit: int) -> int:
-        """How many leading names, at most `limit`, are in the cache."""
-        for count, name in enumerate(names[:limit]):
-            if name not in self._references and name not in self._idle:
-                return count
-        return min(limit, len(names))
-
-    def idle_among(self, names: Sequence[int]) -> int:
-        """How many of these cached blocks nobody holds: taking them lowers `available`."""
-        return sum(name in self._idle for name in names)
-
-    def reuse(self, names: Sequence[int]) -> None:
-        """Take a reference on cached blocks."""
-        for name in names:
-            if name in self._references:
-                self._references[name] += 1
-            else:
-                self._take_up(name)
-                self._references[name] = 1
-
-    def allocate(self, count: int) -> None:
-        """Take anonymous blocks: free ones first, then the idle ones that were released longest ago."""
-        assert count <= self.available, "allocated more blocks than are available"
-        from_free = min(count, self._free)
-        self._free -= from_free
-        for _ in range(count - from_free):
-            self._evict()
-
-    def publish(self, name: int) -> bool:
-        """Name a held block that is now full; an idle copy becomes free. False when another held block is named so."""
-        if name in self._references:
-            return False
-        if name in self._idle:
-            self._take_up(name)
-            self._free += 1
-        self._references[name] = 1
-        return True
-
-    def are_new(self, names: Sequence[int]) -> bool:
-        """No two of these are the same, and none of them is in the cache."""
-        distinct = set(names)
-        is_known = not (self._references.keys().isdisjoint(distinct) and self._idle.keys().isdisjoint(distinct))
-        return len(distinct) == len(names) and not is_known
-
-    def publish_new(self, names: Sequence[int]) -> None:
-        """Name held blocks, each with a name that is new."""
-        self._references.update(dict.fromkeys(names, 1))
-
-    def release(self, names: Sequence[int], anonymous: int) -> None:
-        """Give back one sequence's blocks; the end of its chain becomes the first to be evicted."""
-        self._free += anonymous
-        for name in reversed(names):
-            references = self._references[name] - 1
-            if references:
-                self._references[name] = references
-            else:
-                del self._references[name]
-                self._idle[name] = None
-                self._queue.append(name)
-        if len(self._queue) > 2 * len(self._idle) + _STALE_MIN:
-            self._queue = deque(name for name in self._queue if not self._was_stale(name))
-
-    def _take_up(self, name: int) -> None:
-        """It is no longer idle, and its entry is stale."""
-        del self._idle[name]
-        self._stale[name] = self._stale.get(name, 0) + 1
-
-    def _evict(self) -> None:
-        """Forget the block that was released longest ago."""
-        while self._was_stale(name := self._queue.popleft()):
-            pass
-        del self._idle[name]
-
-    def _was_stale(self, name: int) -> bool:
-        """Whether the first entry of this name was; it is being taken out."""
-        stale = self._stale.get(name, 0)
-        if not stale:
-            return False
-        if stale == 1:
-            del self._stale[name]
-        else:
-            self._stale[name] = stale - 1
-        return True
-
-
 @dataclass(slots=True, eq=False)
 class _Sequence:
     request: EngineRequest
+    held: Holding
     computed: int = 0
     """Tokens whose keys and values exist."""
     generated: int = 0
     scheduled: int = 0
     """Tokens that the iteration in flight computes."""
-    blocks: int = 0
-    filled: int = 0
-    """Leading blocks that were full and got the chance of a name."""
-    names: list[int] = field(default_factory=list)
-    """Names of the cached blocks we hold a reference on."""
     preemptions: int = 0
 
     @property
@@ -413,7 +284,7 @@ class EngineModel:
         if rejection is not None:
             self._rejections += 1
             return rejection
-        sequence = _Sequence(request)
+        sequence = _Sequence(request, Holding(request.block_names))
         self._sequences[request.request_id] = sequence
         self._arriving[request.request_id] = sequence
         self._decide_at_next_boundary(now_ns)
@@ -546,7 +417,7 @@ class EngineModel:
             sequence = self._running[position]
             tokens = step.share(sequence)
             end = sequence.computed + tokens
-            is_within_block = end <= sequence.blocks * size and end < (sequence.filled + 1) * size
+            is_within_block = end <= sequence.held.blocks * size and end < (sequence.held.filled + 1) * size
             if not is_within_block and not self._make_room(sequence, end, step.now_ns):
                 return
             step.take(sequence, tokens)
@@ -554,7 +425,7 @@ class EngineModel:
 
     def _make_room(self, sequence: _Sequence, tokens: int, now_ns: int) -> bool:
         """Secure blocks for the first `tokens` tokens. False when the sequence itself had to go."""
-        while self._blocks_for(tokens) - sequence.blocks > self._pool.available:
+        while self._blocks_for(tokens) - sequence.held.blocks > self._pool.available:
             victim = self._running.pop()
             self._preempt(victim, now_ns)
             if victim is sequence:
@@ -587,14 +458,10 @@ class EngineModel:
     def _reuse_prefix(self, sequence: _Sequence) -> bool:
         """Start from the longest cached prefix, if all the rest of the prompt fits, as vLLM checks by default."""
         size = self._config.block_tokens
-        names = sequence.request.block_ids
-        matched = self._pool.matched(names, (sequence.target - 1) // size)
-        hits = names[:matched]
-        if self._blocks_for(sequence.target) - matched > self._pool.available - self._pool.idle_among(hits):
+        matched, idle = self._pool.matched(sequence.held.chain, (sequence.target - 1) // size)
+        if self._blocks_for(sequence.target) - matched > self._pool.available - idle:
             return False
-        self._pool.reuse(hits)
-        sequence.names.extend(hits)
-        sequence.blocks = sequence.filled = matched
+        self._pool.reuse(sequence.held, matched)
         sequence.computed = matched * size
         return True
 
@@ -640,18 +507,12 @@ class EngineModel:
             return
         size = self._config.block_tokens
         ends = [sequence.computed + iterations + 1 for sequence in stretch.batch]
-        full = [
-            sequence.request.block_ids[sequence.filled : end // size]
-            for sequence, end in zip(stretch.batch, ends, strict=True)
-        ]
-        if not self._pool.are_new([name for names in full for name in names]):
+        if not self._pool.are_new([(each.held, end // size) for each, end in zip(stretch.batch, ends, strict=True)]):
             self._store_in_order(stretch, iterations)
             return
-        for sequence, end, names in zip(stretch.batch, ends, full, strict=True):
+        for sequence, end in zip(stretch.batch, ends, strict=True):
             self._hold(sequence, end)
-            self._pool.publish_new(names)
-            sequence.names.extend(names)
-            sequence.filled += len(names)
+            self._pool.publish_new(sequence.held, end // size)
 
     def _store_in_order(self, stretch: _Stretch, iterations: int) -> None:
         """As single steps would do it: it matters who is the first to name a block, and which are evicted by then."""
@@ -669,18 +530,12 @@ class EngineModel:
     def _store(self, sequence: _Sequence, tokens: int) -> None:
         """Hold blocks for the first `tokens` tokens and name those that are full."""
         self._hold(sequence, tokens)
-        full = min(tokens // self._config.block_tokens, len(sequence.request.block_ids))
-        while sequence.filled < full:
-            name = sequence.request.block_ids[sequence.filled]
-            if self._pool.publish(name):
-                sequence.names.append(name)
-            sequence.filled += 1
+        self._pool.publish(sequence.held, tokens // self._config.block_tokens)
 
     def _hold(self, sequence: _Sequence, tokens: int) -> None:
-        needed = self._blocks_for(tokens) - sequence.blocks
+        needed = self._blocks_for(tokens) - sequence.held.blocks
         if needed:
-            self._pool.allocate(needed)
-            sequence.blocks += needed
+            self._pool.allocate(sequence.held, needed)
 
     def _complete(self, stretch: _Stretch, iterations: int) -> None:
         """Book `iterations` ended iterations: tokens exist, and who has all of them leaves."""
@@ -718,9 +573,7 @@ class EngineModel:
         self._outputs.append(Finished(request.request_id, at_ns, request.finish_reason))
 
     def _release(self, sequence: _Sequence) -> None:
-        self._pool.release(sequence.names, sequence.blocks - len(sequence.names))
-        sequence.names.clear()
-        sequence.blocks = sequence.filled = 0
+        self._pool.release(sequence.held)
         self._blocked = False
 
     def _blocks_for(self, tokens: int) -> int:

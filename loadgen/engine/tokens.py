@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from loadgen.engine.blocks import packed
+
 TOKEN_BYTES = 4
 TOKEN_ID_MAX = 2**32 - 1
 
@@ -73,15 +75,15 @@ def continuation(model: str, prompt: bytes, tokens: int) -> bytes:
     return b"".join(words)
 
 
-def block_ids(text: bytes, *, model: str, cache_salt: str, block_tokens: int) -> tuple[int, ...]:
-    """Chained 64-bit names of the full blocks of a text; other models and other salts share no name."""
+def block_names(text: bytes, *, model: str, cache_salt: str, block_tokens: int) -> bytes:
+    """Chained names of the full blocks of a text, packed; other models and other salts share no name."""
     size = block_tokens * TOKEN_BYTES
     name = xxhash.xxh3_64_intdigest(f"{model}\0{cache_salt}".encode())
     names = []
     for start in range(0, len(text) - size + 1, size):
         name = xxhash.xxh3_64_intdigest(text[start : start + size], seed=name)
         names.append(name)
-    return tuple(names)
+    return packed(names)
 
 
 def _whole_tokens(text: str) -> bytes:

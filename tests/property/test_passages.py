@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from loadgen.passages import Passage, runs_of
 from loadgen.simulator.prompts import empty_prompt, passage_prompt
 from loadgen.workload import Program, Step
+from tests.support.names import names_in
 
 UNIT_TOKENS = 16
 EMPTY = empty_prompt("model", "tenant", UNIT_TOKENS * 4)
@@ -36,7 +37,7 @@ def shared_units(one: Passage, other: Passage) -> int:
 
 
 def shared_names(one: Passage, other: Passage) -> int:
-    pairs = zip(passage_prompt(EMPTY, one).names, passage_prompt(EMPTY, other).names, strict=False)
+    pairs = zip(*(names_in(passage_prompt(EMPTY, each).names) for each in (one, other)), strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(one.tokens, other.tokens) // UNIT_TOKENS)
 
 

@@ -21,7 +21,8 @@ BUILT = {".git", ".hypothesis", "build", "dist", "out", "__pycache__"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-PURE_FILES = [*sorted((ROOT / "gateway/core").rglob("*.py")), ROOT / "loadgen/engine/model.py"]
+ENGINE = ROOT / "loadgen/engine"
+PURE_FILES = [*sorted((ROOT / "gateway/core").rglob("*.py")), ENGINE / "blocks.py", ENGINE / "model.py"]
 PURE_IMPORTS = {
     "__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "functools", "gateway.core",
     "hashlib", "heapq", "itertools", "loadgen.engine", "math", "numpy", "operator", "random", "statistics", "struct",

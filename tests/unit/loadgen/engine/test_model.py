@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.engine.blocks import packed
 from loadgen.engine.model import (
     Admitted,
-    BlockPool,
     EngineConfig,
     EngineModel,
     EngineOutput,
@@ -21,6 +21,7 @@ from loadgen.engine.model import (
     Rejection,
     TokensGenerated,
 )
+from tests.support.names import names_in
 
 CONFIG = EngineConfig(
     iteration_base_ns=1_000,
@@ -35,16 +36,16 @@ CONFIG = EngineConfig(
 )
 
 
-def chain(*labels: int) -> tuple[int, ...]:
+def chain(*labels: int) -> bytes:
     """Names of blocks with these contents: equal names mean equal contents of this block and all before it."""
     names: list[int] = []
     for label in labels:
-        names.append((names[-1] if names else 7) * 1_000_003 + label + 1)
-    return tuple(names)
+        names.append(((names[-1] if names else 7) * 1_000_003 + label + 1) % 2**64)
+    return packed(names)
 
 
-def request(request_id: str, prompt: int, output: int, block_ids: tuple[int, ...] = ()) -> EngineRequest:
-    return EngineRequest(request_id, prompt, output, block_ids)
+def request(request_id: str, prompt: int, output: int, block_names: bytes = b"") -> EngineRequest:
+    return EngineRequest(request_id, prompt, output, block_names)
 
 
 def drain(model: EngineModel) -> list[EngineOutput]:
@@ -159,9 +160,9 @@ def test_what_can_never_fit_is_rejected() -> None:
 def test_a_finished_prompt_and_its_answer_are_a_prefix_for_the_next_turn() -> None:
     model = EngineModel(CONFIG)
     first_turn = chain(1, 2, 3, 4)
-    model.submit(request("a", prompt=40, output=25, block_ids=first_turn), 0)
+    model.submit(request("a", prompt=40, output=25, block_names=first_turn), 0)
     drain(model)
-    model.submit(request("b", prompt=70, output=1, block_ids=(*first_turn, 99)), 1_000_000)
+    model.submit(request("b", prompt=70, output=1, block_names=chain(1, 2, 3, 4, 99)), 1_000_000)
     outputs = model.advance(1_000_000)
 
     assert outputs == [Admitted("b", 1_000_000, cached_tokens=64)]
@@ -171,9 +172,9 @@ def test_a_finished_prompt_and_its_answer_are_a_prefix_for_the_next_turn() -> No
 def test_the_last_prompt_token_is_always_computed() -> None:
     model = EngineModel(CONFIG)
     names = chain(1, 2)
-    model.submit(request("a", prompt=32, output=1, block_ids=names), 0)
+    model.submit(request("a", prompt=32, output=1, block_names=names), 0)
     drain(model)
-    model.submit(request("b", prompt=32, output=1, block_ids=names), 1_000_000)
+    model.submit(request("b", prompt=32, output=1, block_names=names), 1_000_000)
 
     assert model.advance(1_000_000) == [Admitted("b", 1_000_000, cached_tokens=16)]
 
@@ -181,9 +182,9 @@ def test_the_last_prompt_token_is_always_computed() -> None:
 def test_the_last_token_of_an_answer_is_not_in_the_cache() -> None:
     model = EngineModel(CONFIG)
     names = chain(1, 2)
-    model.submit(request("a", prompt=16, output=16, block_ids=names), 0)
+    model.submit(request("a", prompt=16, output=16, block_names=names), 0)
     drain(model)
-    model.submit(request("b", prompt=33, output=1, block_ids=names), 1_000_000)
+    model.submit(request("b", prompt=33, output=1, block_names=names), 1_000_000)
 
     assert model.advance(1_000_000) == [Admitted("b", 1_000_000, cached_tokens=16)]
 
@@ -218,7 +219,7 @@ def test_a_preempted_sequence_goes_before_those_that_never_ran() -> None:
 def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
     model = EngineModel(replace(CONFIG, kv_blocks=10))
     for label, name in enumerate("ab"):
-        model.submit(request(name, prompt=32, output=100, block_ids=chain(*range(label * 50, label * 50 + 8))), 0)
+        model.submit(request(name, prompt=32, output=100, block_names=chain(*range(label * 50, label * 50 + 8))), 0)
 
     outputs = drain(model)
 
@@ -244,7 +245,7 @@ def test_an_aborted_head_lets_the_next_one_in() -> None:
 def test_abort_frees_everything_at_once() -> None:
     model = EngineModel(CONFIG)
     for name in "abcdef":
-        model.submit(request(name, prompt=30, output=50, block_ids=chain(1)), 0)
+        model.submit(request(name, prompt=30, output=50, block_names=chain(1)), 0)
     model.advance(5_000)
     for name in "fedcba":
         model.abort(name, 5_001)
@@ -295,23 +296,6 @@ def test_time_does_not_go_back() -> None:
     model.advance(1_000)
     with pytest.raises(AssertionError, match="backwards"):
         model.advance(998)
-
-
-def test_blocks_are_evicted_by_last_use_and_the_end_of_a_chain_first() -> None:
-    pool = BlockPool(4)
-    for names in ((1, 2), (3, 4)):
-        pool.allocate(2)
-        for name in names:
-            assert pool.publish(name)
-        pool.release(names, 0)
-    pool.reuse((1,))
-    pool.release((1,), 0)
-    kept = []
-    for _ in range(4):
-        kept.append([name for name in (1, 2, 3, 4) if pool.matched((name,), 1)])
-        pool.allocate(1)
-
-    assert kept == [[1, 2, 3, 4], [1, 3, 4], [1, 3], [1]]
 
 
 @dataclass(frozen=True)
@@ -384,13 +368,10 @@ class Story:
             self.output_tokens[name] = action.output
 
 
-def assert_blocks_are_conserved(model: EngineModel) -> None:
-    pool, sequences = model._pool, model._sequences.values()
-    anonymous = sum(sequence.blocks - len(sequence.names) for sequence in sequences)
-    assert pool._free + len(pool._idle) + len(pool._references) + anonymous == pool.total
-    assert sum(pool._references.values()) == sum(len(sequence.names) for sequence in sequences)
-    assert pool._references.keys().isdisjoint(pool._idle)
-    assert min(pool._free, anonymous) >= 0
+def assert_holds_what_it_should(model: EngineModel) -> None:
+    held = [sequence.held for sequence in model._sequences.values()]
+    assert all(0 <= each.named <= each.filled <= each.blocks for each in held)
+    assert max((each.blocks for each in held), default=0) <= model._pool.held <= sum(each.blocks for each in held)
 
 
 @settings(max_examples=300)
@@ -402,13 +383,13 @@ def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(
     for action in todo:
         story.act(action)
         load = story.model.load()
-        assert_blocks_are_conserved(story.model)
+        assert_holds_what_it_should(story.model)
         assert load.running <= config.sequences_max
         assert 0 <= load.blocks_held <= config.kv_blocks
         if config.queued_requests_max is not None:
             assert load.arriving <= config.queued_requests_max
     drain(story.model)
-    assert_blocks_are_conserved(story.model)
+    assert_holds_what_it_should(story.model)
     assert story.model.load().blocks_held == 0
 
 
@@ -463,20 +444,20 @@ class NaiveCache:
     """A prefix cache for one request at a time: a list of block names, least recently used first, and no counters."""
 
     blocks: int
-    names: list[int] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
 
-    def run(self, block_ids: tuple[int, ...], prompt: int, output: int) -> int:
+    def run(self, chain: bytes, prompt: int, output: int) -> int:
         """Cached tokens of this request's prompt, after which the cache is as it leaves it."""
-        size = CONFIG.block_tokens
+        size, names = CONFIG.block_tokens, names_in(chain)
         hits = 0
-        while hits < min(len(block_ids), (prompt - 1) // size) and block_ids[hits] in self.names:
+        while hits < min(len(names), (prompt - 1) // size) and names[hits] in self.names:
             hits += 1
-        idle = [name for name in self.names if name not in block_ids[:hits]]
-        mine = list(block_ids[:hits])
+        idle = [name for name in self.names if name not in names[:hits]]
+        mine = names[:hits]
         for tokens in computed_after_each_iteration(hits * size, prompt, output):
             blocks = -(-tokens // size)
             idle = idle[max(0, len(idle) + blocks - self.blocks) :]
-            mine = list(block_ids[: tokens // size])
+            mine = names[: tokens // size]
             idle = [name for name in idle if name not in mine]
         self.names = idle + mine[::-1]
         return hits * size
@@ -501,7 +482,7 @@ def test_prefix_hits_equal_those_of_a_naive_cache(
     naive = NaiveCache(kv_blocks)
     queries = hits = 0
     for index, (prompt, output, labels) in enumerate(requests):
-        names = chain(*labels)[: (prompt + output) // CONFIG.block_tokens]
+        names = chain(*labels[: (prompt + output) // CONFIG.block_tokens])
         model.submit(request(f"r{index}", prompt, output, names), index * 10_000_000)
         admitted = [out.cached_tokens for out in drain(model) if isinstance(out, Admitted)]
         expected = naive.run(names, prompt, output)

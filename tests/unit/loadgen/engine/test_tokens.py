@@ -7,13 +7,14 @@ from loadgen.engine.tokens import (
     TOKEN_BYTES,
     TOKEN_ID_MAX,
     Message,
-    block_ids,
+    block_names,
     chat_prompt,
     continuation,
     text_of,
     token_count,
     token_ids,
 )
+from tests.support.names import names_in
 
 messages = st.lists(st.builds(Message, st.sampled_from(["system", "user"]), st.text(max_size=200)), max_size=4)
 
@@ -61,15 +62,15 @@ def test_unpaired_surrogates_are_text_too() -> None:
     assert chat_prompt([Message("user", "\ud800")])
 
 
-def ids_of(text: bytes, *, model: str = "m", cache_salt: str = "") -> tuple[int, ...]:
-    return block_ids(text, model=model, cache_salt=cache_salt, block_tokens=16)
+def names_of(text: bytes, *, model: str = "m", cache_salt: str = "") -> list[bytes]:
+    return names_in(block_names(text, model=model, cache_salt=cache_salt, block_tokens=16))
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.binary(max_size=300))
 def test_equal_names_mean_equal_text_up_to_there(shared: bytes, left: bytes, right: bytes) -> None:
     size = 16 * TOKEN_BYTES
     left_text, right_text = shared + left, shared + right
-    left_ids, right_ids = ids_of(left_text), ids_of(right_text)
+    left_ids, right_ids = names_of(left_text), names_of(right_text)
     assert len(left_ids) == len(left_text) // size
     for index, (left_id, right_id) in enumerate(zip(left_ids, right_ids, strict=False)):
         end = (index + 1) * size
@@ -78,5 +79,5 @@ def test_equal_names_mean_equal_text_up_to_there(shared: bytes, left: bytes, rig
 
 def test_models_and_salts_share_no_block() -> None:
     text = b"x" * 200
-    names = [ids_of(text), ids_of(text, model="n"), ids_of(text, cache_salt="s"), ids_of(text, cache_salt="t")]
+    names = [names_of(text), names_of(text, model="n"), names_of(text, cache_salt="s"), names_of(text, cache_salt="t")]
     assert len({name for ids in names for name in ids}) == 4 * 3

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gateway.core.vocabulary import Jurisdiction, ModelName, Place, RegionName, ReplicaId, ReplicaSpec
+from loadgen.engine.blocks import packed
 from loadgen.engine.model import EngineRequest, Rejection
 from loadgen.engine.presets import TINY
 from loadgen.simulator.agenda import Agenda
@@ -14,7 +15,7 @@ from loadgen.simulator.engines import EngineRun, SimEngine
 
 SPEC = ReplicaSpec(ReplicaId("r0"), Place(RegionName("us-east-1"), Jurisdiction("US")), (ModelName("llama"),))
 SECOND = 1_000_000_000
-NAMES = tuple(range(1, 40))
+NAMES = packed(range(1, 40))
 
 
 @dataclass
