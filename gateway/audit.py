@@ -284,12 +284,18 @@ class Audit:
             await finish_in_thread(self._files.write, lines)
         except OSError as error:
             self._failed(str(error))
+        except asyncio.CancelledError as cancelled:
+            if cancelled.__cause__ is not None:
+                self._failed(str(cancelled.__cause__))
+            raise
         else:
             self._succeeded()
 
     def close(self) -> None:
-        """Write what is left. What cannot be written now is lost."""
+        """Write what is left, and how much was lost until now. What cannot be written any more is lost as well."""
         try:
+            self._files.write(self._take())
+            self._succeeded()
             self._files.write(self._take())
         except OSError as error:
             self._failed(str(error))

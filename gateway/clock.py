@@ -20,6 +20,10 @@ class Clock:
         """Since 1970, and moved by whoever sets the clock. For dates: of certificates, of keys, of log lines."""
         return time.time_ns()
 
+    def thread_ns(self) -> int:
+        """What this thread has computed so far: what something takes of our time, however busy the machine is."""
+        return time.thread_time_ns()
+
     def wall_time(self) -> str:
         """For log lines and file headers only, for example `2026-03-01T12:00:00.123456Z`."""
         second, rest_ns = divmod(self.wall_ns(), _SECOND_NS)

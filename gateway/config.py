@@ -341,6 +341,8 @@ class PeeringConfig:
     """A forward that is neither accepted nor refused within this counts as failed."""
     silence_max_ns: int = 10 * _SECOND_NS
     """A subscription that brings nothing for this long is torn down and opened again."""
+    heartbeats_time_max_ns: int = 50 * _MILLISECOND_NS
+    """Of each second, what one peer's heartbeats may take of our time; then we do not listen to it for the rest."""
     reconnect_min_ns: int = 100 * _MILLISECOND_NS
     reconnect_max_ns: int = 10 * _SECOND_NS
     keepalive_interval_ns: int = 10 * _SECOND_NS
@@ -360,7 +362,8 @@ class PeeringConfig:
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """A record of every event and effect, for replay. It holds no text; off unless a folder is named."""
+    """A record of every event and effect, for replay. It holds no text; off unless a folder is named. When the disk is
+    full it ends; only a restart begins another."""
 
     folder: Path | None = None
     file_max_bytes: int = 64 * _MEBIBYTE

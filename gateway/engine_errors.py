@@ -47,11 +47,15 @@ def error_type_of(body: bytes) -> str:
 
 
 def _fields(document: Any, error: Any) -> dict[str, Any] | None:
-    """The fields of an error, from nested (OpenAI, llama.cpp), text (TGI, vLLM's keys), flat (SGLang) or FastAPI's."""
+    """The fields of an error, from nested (OpenAI, llama.cpp), text (TGI, vLLM's keys), flat (SGLang), FastAPI's, or
+    inside a response that failed."""
     if isinstance(error, dict):
         return dict(error)
     if not isinstance(document, dict):
         return None
+    response = document.get("response")
+    if isinstance(response, dict):
+        return _fields(None, response.get("error"))
     if isinstance(error, str):
         return {"message": error, "type": document.get("error_type")}
     if "message" in document:

@@ -1,7 +1,9 @@
 """Keeps a live gateway's story, one step a line, and tells it again to a fresh core. It never holds up a request.
 
 A story starts when the process does. Its files are numbered; with the first one rotated away the rest can be read but
-no longer replayed. A disk that fails ends the journal, loudly, and nothing else.
+no longer replayed. A disk that fails ends the journal, loudly, and nothing else. It does not begin again by itself when
+there is room: a core can be told its story only from the beginning, and what came after a hole could never be replayed.
+What was written until then can be, and a restart begins another.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class Journal:
 
     def _begin_file(self) -> None:
         line = encode_header(msgspec.structs.replace(self._header, part=self._parts))
-        self._path(self._parts).write_bytes(line)
+        self._write_first(self._path(self._parts), line)
         self._parts += 1
         self._file_bytes = len(line)
         journals = sorted(
@@ -147,6 +149,14 @@ class Journal:
         )
         for old in journals[: -self._settings.files_max]:
             old.unlink()
+
+    def _write_first(self, path: Path, line: bytes) -> None:
+        """A file without its first line would spoil the story before it."""
+        try:
+            path.write_bytes(line)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
 
     def _path(self, part: int) -> Path:
         return self._settings.folder / f"{self._header.story}-{part:06}.journal"

@@ -1,6 +1,7 @@
 """Counts what the core was told and what it ordered, for Prometheus. It decides nothing and holds no request's text.
 
-Every label is bounded: models and peers nobody configured are counted as `other`; tenants and request ids never appear.
+Every label is bounded: peers nobody configured and models that nobody serves, or too many of them, are counted as
+`other`; tenants and request ids never appear.
 """
 
 from __future__ import annotations
@@ -47,18 +48,15 @@ from gateway.core.vocabulary import (
     AttemptResult,
     Decision,
     GatewayId,
-    ModelName,
     RequestId,
     RequestProfile,
     Target,
     TargetKind,
 )
+from gateway.model_labels import OTHER, ModelLabels
 from gateway.series import Distribution, Tally
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OTHER = "other"
-MODELS_MAX = 256
-"""Model names that get series of their own."""
 
 _SECOND_NS = 1_000_000_000
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -87,7 +85,7 @@ class Metrics:
     def __init__(self, gauges: Callable[[], CoreGauges]) -> None:
         self.registry = CollectorRegistry()
         self._requests: dict[RequestId, _Followed] = {}
-        self._models: set[ModelName] = set()
+        self._models = ModelLabels()
         self._peers: set[GatewayId] = set()
         self._rtt_ns: dict[GatewayId, int] = {}
         self._define_counters()
@@ -237,7 +235,7 @@ class Metrics:
                 assert_never(effect)
 
     def _follow(self, profile: RequestProfile, now_ns: int, source: str) -> None:
-        self._requests[profile.request_id] = _Followed(self._model(profile.model), now_ns, source)
+        self._requests[profile.request_id] = _Followed(self._models.of(profile.model), now_ns, source)
 
     def _leg_started(self, order: StartLeg) -> None:
         self._placements.add(order.decision.reason)
@@ -298,22 +296,14 @@ class Metrics:
         self._peers = {peer.gateway_id for peer in event.peers}
         for gone in self._rtt_ns.keys() - self._peers:
             del self._rtt_ns[gone]
-        self._know_models(model for replica in event.replicas for model in replica.models)
+        self._models.assign((model for replica in event.replicas for model in replica.models), self._peers)
 
     def _peers_observed(self, event: PeersObserved) -> None:
         for observation in event.observations:
             report = observation.report
             if report.gateway_id in self._peers:
                 self._rtt_ns[report.gateway_id] = observation.rtt_ns
-                self._know_models(capacity.model for capacity in report.capacities)
-
-    def _know_models(self, models: Iterable[ModelName]) -> None:
-        for model in models:
-            if len(self._models) < MODELS_MAX:
-                self._models.add(model)
-
-    def _model(self, model: ModelName) -> str:
-        return model if model in self._models else OTHER
+                self._models.hear(report.gateway_id, report.capacities)
 
     def _peer(self, gateway_id: GatewayId) -> str:
         return gateway_id if gateway_id in self._peers else OTHER

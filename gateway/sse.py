@@ -39,16 +39,26 @@ _PREPARATIONS = frozenset(
 )
 """Types of events that may come before anything is generated."""
 _ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
-_STATUS_BY_TYPE = {
+_STATUS_BY_WORD = {
+    "context_length_exceeded": 400,
+    "invalid_prompt": 400,
     "invalid_request_error": 400,
     "authentication_error": 401,
     "permission_error": 403,
     "not_found_error": 404,
     "request_too_large": 413,
     "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded": 503,
     "overloaded_error": 503,
+    "Service Unavailable": 503,
+    "ServiceUnavailableError": 503,
 }
-"""Errors of the messages API name a type in place of a status; any other type is a fault of the engine's."""
+"""Errors of the messages API name a type in place of a status, those of the responses API a code in words, TGI's an
+`error_type`; any other word is a fault of the engine's."""
+_VLLM_CODE = re.compile(r"'code': ([45][0-9]{2})\}\}, input_type=dict\]")
+"""vLLM's messages API (0.33) reads vLLM's own chat stream, trips over an error event there, and tells only of that, as
+an `internal_error`: with the end of the event's repr."""
 _RESPONSE_ID_LENGTH_MAX = 256
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
 
@@ -127,7 +137,9 @@ class EventScanner:
 
     def feed(self, data: bytes) -> bytes:
         """Take in what arrived; returns the bytes that complete whole events."""
-        if self.saw_token and not self._pending and data.endswith(b"\n\n") and not self._is_marked(data):
+        if not self._pending and data.endswith(b"\n\n"):  # as engines write: whole events, to be copied nowhere
+            if not self.saw_token or self._is_marked(data):
+                return self._examine(data)
             self._pass_over(data)
             return data
         self._pending += data
@@ -356,6 +368,8 @@ def _first_boundary(block: bytes, start: int) -> int:
 
 def _fields(event: bytes) -> tuple[bytes, bytes | None]:
     """The event's name and its data; None for a comment."""
+    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return b"", event[5:].strip()  # nearly all are one line of data and an empty one
     name = b""
     data: list[bytes] = []
     for line in event.splitlines():
@@ -380,7 +394,7 @@ def _fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:
     error = document.get("error")
     kind = _type_of(document)
     if error or is_error or kind in ("error", "response.failed") or document.get("object") == "error":
-        code = _status(error if isinstance(error, dict) else document)
+        code = _status(_error_in(document))
         return Fault(f"the engine reported an error{'' if code is None else f' ({code})'}", code, payload)
     if _was_aborted(document, kind):
         return Fault("the engine aborted the request")
@@ -397,13 +411,32 @@ def _was_aborted(document: dict[str, Any], kind: str) -> bool:
     return any(choice.get("finish_reason") in _ABORTS for choice in _choices(document))
 
 
+def _error_in(document: dict[str, Any]) -> dict[str, Any]:
+    """Where an error tells its kind: inside, inside the response that failed, or beside the message."""
+    response = document.get("response")
+    holders = (document, response) if isinstance(response, dict) else (document,)
+    errors = [holder.get("error") for holder in holders]
+    return next((error for error in errors if isinstance(error, dict)), document)
+
+
 def _status(error: dict[str, Any]) -> int | None:
     code = error.get("code")
     if isinstance(code, str) and code.isdecimal():
         code = int(code[:4])
-    if code is None:
-        return _STATUS_BY_TYPE.get(_type_of(error))
-    return code if isinstance(code, int) and 400 <= code <= 599 else None
+    if isinstance(code, int):
+        return code if 400 <= code <= 599 else None
+    for word in (code, error.get("type"), error.get("error_type")):
+        if isinstance(word, str) and word in _STATUS_BY_WORD:
+            return _STATUS_BY_WORD[word]
+    return _quoted_status(error)
+
+
+def _quoted_status(error: dict[str, Any]) -> int | None:
+    message = error.get("message")
+    if error.get("type") != "internal_error" or not isinstance(message, str):
+        return None
+    quoted = _VLLM_CODE.search(message)
+    return int(quoted[1]) if quoted is not None else None
 
 
 def _type_of(document: dict[str, Any]) -> str:

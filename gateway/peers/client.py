@@ -24,8 +24,8 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
 _DEADLINE_GRACE_S = 10.0
-"""The call outlives the request's deadline by this, so that the peer's own word about it arrives, also late. The core does
-not wait for it: it has the leg closed at the deadline."""
+"""The call outlives the request's deadline by this, so that the peer's own word about it arrives, also late. The core
+does not wait for it: it has the leg closed at the deadline."""
 _CLOSE_WAIT_S = 1.0
 
 _Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]

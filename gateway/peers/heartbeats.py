@@ -1,6 +1,7 @@
 """Listens to one peer: its load reports and the round trip to it, turned into observations on our own clock.
 
-A peer that is not who and where our own configuration says is treated as lost, whatever load it reports.
+A peer that is not who and where our own configuration says is treated as lost, whatever load it reports. However fast
+a peer talks, it never gets more of our time than it is allowed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
+_READ_NS = 100_000
+"""What reading a heartbeat costs, about: gRPC does it out of our sight."""
+_TOLD_AGAIN_NS = 60 * _SECOND_NS
+"""A peer that stays too talkative is told of this often."""
 
 REFUSED_BY_US = "the certificate shown there is not that of this peer, or not to be believed"
 REFUSED_THERE = "the peer does not believe who we are"
@@ -72,6 +77,23 @@ class RoundTrips:
         return ordered[(len(ordered) * percent + 99) // 100 - 1]
 
 
+class Allowance:
+    """What one peer's heartbeats may take of our time in each second, counted from the first one in it."""
+
+    def __init__(self, time_max_ns: int) -> None:
+        self._time_max_ns = time_max_ns
+        self._began_ns = -_SECOND_NS
+        self._spent_ns = 0
+
+    def spend(self, now_ns: int, taken_ns: int) -> int:
+        """One heartbeat was taken in, and took so long. Gives how long to listen to no other: 0 until the allowance is
+        used up, and a second at most then."""
+        if now_ns >= self._began_ns + _SECOND_NS:
+            self._began_ns, self._spent_ns = now_ns, 0
+        self._spent_ns += taken_ns + _READ_NS
+        return 0 if self._spent_ns <= self._time_max_ns else self._began_ns + _SECOND_NS - now_ns
+
+
 class Heartbeats:
     """What one peer tells about itself. `listen` and `measure` run for as long as the gateway does."""
 
@@ -97,6 +119,11 @@ class Heartbeats:
         self._on_refused = on_refused
         self._measured = asyncio.Event()
         self._heard = False
+        self._found_ns = 0
+        """When it was last heard after a loss."""
+        self._allowance = Allowance(link.peering.heartbeats_time_max_ns)
+        self._told_ns: int | None = None
+        """When it was last told that the peer is too talkative."""
         self._log = log.bind(peer=link.peer.spec.gateway_id, address=str(link.peer.address))
 
     async def listen(self) -> Never:
@@ -107,7 +134,7 @@ class Heartbeats:
             try:
                 await self._subscribe()
             except PeerLost as lost:
-                failures = 1 if self._heard else failures + 1
+                failures = failures_in_a_row(failures, self._heard_for_ns(), self._link.peering)
                 self._lose(lost, failures)
             await asyncio.sleep(backoff_s(failures, self._link.peering, self._rng))
 
@@ -143,8 +170,10 @@ class Heartbeats:
         subscription = self._open()
         try:
             while True:
-                self._take_in(await self._next(subscription))
-                if self._is_old(subscription):
+                rest_ns = self._take_in(await self._next(subscription))
+                if rest_ns > 0:
+                    subscription = await self._turn_away(subscription, rest_ns)
+                elif self._is_old(subscription):
                     subscription = await self._succeed(subscription)
         except TimeoutError as error:
             raise PeerLost("it fell silent") from error
@@ -181,20 +210,40 @@ class Heartbeats:
         old.call.cancel()
         return new
 
-    def _take_in(self, message: pb.SubscribeResponse) -> None:
+    async def _turn_away(self, talker: _Subscription, rest_ns: int) -> _Subscription:
+        """Stop listening for a while, and begin anew with what the peer says then: what it said before is dropped."""
+        talker.call.cancel()
+        self._tell_of_talking()
+        await asyncio.sleep(rest_ns / _SECOND_NS)
+        return self._open()
+
+    def _tell_of_talking(self) -> None:
+        now_ns = self._clock.now_ns()
+        if self._told_ns is None or now_ns - self._told_ns > _TOLD_AGAIN_NS:
+            self._told_ns = now_ns
+            self._log.warning("the peer's heartbeats take too much of our time; some are not listened to")
+
+    def _take_in(self, message: pb.SubscribeResponse) -> int:
+        """Gives for how long the peer has said enough."""
+        began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
         if fault := identity_fault(report, self._link.peer.spec):
             raise ImposterFound(fault)
         if not self._heard:
             self._heard = True
+            self._found_ns = self._clock.now_ns()
             self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
+        return self._allowance.spend(self._clock.now_ns(), self._clock.thread_ns() - began_ns)
+
+    def _heard_for_ns(self) -> int:
+        return self._clock.now_ns() - self._found_ns if self._heard else 0
 
     def _lose(self, lost: PeerLost, failures: int) -> None:
         """Report the loss once, at once: a new subscription may take long, and staleness would take longer."""
         if isinstance(lost, ImposterFound):
             self._log.error("peer is not who it should be; nothing is sent there", detail=str(lost))
-        elif failures == 1:
+        elif self._heard or failures == 1:
             self._log.warning("peer lost" if self._heard else "peer not reached", detail=str(lost))
         if self._heard or isinstance(lost, ImposterFound):
             self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
@@ -226,6 +275,11 @@ def identity_fault(report: LoadReport, spec: PeerSpec) -> str | None:
         claimed = f"{report.place.region}/{report.place.jurisdiction}"
         return f"it claims to be in {claimed}, we know it in {spec.place.region}/{spec.place.jurisdiction}"
     return None
+
+
+def failures_in_a_row(before: int, heard_for_ns: int, peering: PeeringConfig) -> int:
+    """With this one. A peer that is lost as soon as it is found has not recovered from the failure before."""
+    return 1 if heard_for_ns > peering.reconnect_max_ns else before + 1
 
 
 def backoff_s(failures: int, peering: PeeringConfig, rng: random.Random) -> float:

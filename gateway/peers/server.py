@@ -5,6 +5,7 @@ It places nothing: a forward enters the core like any request, and the core's an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Never
@@ -34,6 +35,9 @@ _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 _OTHER_CALLS_MAX = 256
 """Pings and health checks that may run beside forwards and subscriptions."""
+_SUBSCRIPTIONS_EACH_MAX = 8
+"""Of one peer: two while it goes over to a new connection, and some whose connections died unnoticed. One peer that
+forgets to end its own takes no other peer's place."""
 _DATA_BYTES_MAX = 256 * 1024
 """A larger piece of a body is sent in parts, so that no answer can outgrow the limit on messages."""
 
@@ -78,19 +82,21 @@ class PeerService:
         self._transport = transport
         self._on_refused = on_refused
         self._log = log
-        self._subscribers = 0
+        self._subscribers: Counter[GatewayId] = Counter()
         self._forwards = 0
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:  # noqa: N802
         """Heartbeats until either side leaves. Waiting for a slow reader skips reports, it never collects them."""
-        await self._check_subscriber(request, context)
-        if self._subscribers >= self._peering.subscribers_max:
+        caller = await self._check_subscriber(request, context)
+        if self._subscribers.total() >= self._peering.subscribers_max:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many subscribers")
-        self._subscribers += 1
+        if self._subscribers[caller] >= _SUBSCRIPTIONS_EACH_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many subscriptions of one gateway")
+        self._subscribers[caller] += 1
         try:
             await self._publish(context)
         finally:
-            self._subscribers -= 1
+            self._leave(caller)
 
     async def Ping(self, request: pb.PingRequest, context: _PingContext) -> pb.PingResponse:  # noqa: ARG002, N802
         await self._check_caller(context, None)
@@ -149,7 +155,12 @@ class PeerService:
         await self._check_caller(context, (arrived.event.origin_gateway_id, arrived.event.stamp.origin.region))
         return arrived
 
-    async def _check_subscriber(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:
+    def _leave(self, caller: GatewayId) -> None:
+        self._subscribers[caller] -= 1
+        if not self._subscribers[caller]:
+            del self._subscribers[caller]
+
+    async def _check_subscriber(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> GatewayId:
         try:
             gateway_id, place = codec.read_subscribe_request(request)
         except codec.WireError as error:
@@ -158,6 +169,7 @@ class PeerService:
         fault = self._identity_fault(gateway_id, place)
         if fault is not None:
             await self._refuse(context, fault)
+        return gateway_id
 
     async def _check_caller(self, context: _AnyContext, claim: tuple[GatewayId, RegionName] | None) -> None:
         """Whoever calls is held to the certificate it came with, before anything else is made of what it says."""

@@ -91,14 +91,19 @@ class Lockdown:
         else:
             self._log.warning("the lockdown is released", reason=self.state.reason)
         problem = await finish_in_thread(self._keep)
-        if problem:
-            self._log.error("the lockdown order is not kept over a restart", problem=problem)
         return LockdownAnswer(active, self.state.reason, self.state.since, is_kept=not problem, problem=problem)
 
     def describe(self) -> dict[str, object]:
         return {"active": self.state.active, "reason": self.state.reason, "since": self.state.since}
 
     def _keep(self) -> str:
+        """What went wrong. It is told from here, since whoever ordered it may have left."""
+        problem = self._write()
+        if problem:
+            self._log.error("the lockdown order is not kept over a restart", problem=problem)
+        return problem
+
+    def _write(self) -> str:
         """The newest order wins, whichever thread comes last."""
         if self._file is None:
             return "no state.folder is configured"

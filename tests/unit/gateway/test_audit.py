@@ -347,6 +347,35 @@ async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(tmp_path: P
     assert [line["request"] for line in office.lines()] == ["a"]
 
 
+async def test_a_disk_that_fails_while_the_writing_is_cancelled_is_told_too(tmp_path: Path) -> None:
+    office = Office(desk(), tmp_path / "audit")
+    await finished(office, "a")
+    shutil.rmtree(office.folder)
+    with threads_taken() as free:
+        flushing = asyncio.get_running_loop().create_task(office.audit.flush())
+        await asyncio.sleep(0)
+        flushing.cancel()
+        asyncio.get_running_loop().call_soon(free)
+        with pytest.raises(asyncio.CancelledError):
+            await flushing
+    assert office.audit.is_failing
+    office.folder.mkdir()
+    assert [line["request"] for line in office.lines()] == ["a"]
+    assert office.log() == [
+        ("critical", "the audit record cannot be written"),
+        ("warning", "the audit record is written again"),
+    ]
+
+
+async def test_what_was_lost_before_the_end_is_in_the_files_too(tmp_path: Path) -> None:
+    office = Office(desk(), tmp_path / "audit", unwritten_max_bytes=1500)
+    await finished(office, *map(str, range(10)))
+    lost = office.audit.lines_lost
+    assert lost > 0
+    last = office.lines()[-1]
+    assert (last["kind"], last["lines"]) == ("lost", lost)
+
+
 async def test_deleting_the_oldest_file_is_told(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path, file_max_bytes=1000, files_max=1)
     await finished(office, *map(str, range(4)))

@@ -35,6 +35,12 @@ def test_sglang_s_flat_error_is_nested() -> None:
     assert shaped(SGLANG) == {"message": "context too long", "type": "BadRequestError", "param": None, "code": 400}
 
 
+def test_a_response_that_failed_says_why_inside() -> None:
+    error = shaped(b'{"type":"response.failed","response":{"error":{"code":"invalid_prompt","message":"too odd"}}}')
+    assert (error["message"], error["code"], error["type"]) == ("too odd", "invalid_prompt", "invalid_request_error")
+    assert shaped(b'{"type":"response.failed","response":{"error":null}}')["code"] == 400
+
+
 def test_llamacpp_s_error_gets_what_it_lacks_and_keeps_what_it_adds() -> None:
     error = shaped(LLAMA)
     assert (error["type"], error["code"], error["param"]) == ("exceed_context_size_error", 400, None)

@@ -305,6 +305,20 @@ class TestWriting:
         assert len(stops.reasons) == 1
         assert "No space left" in stops.reasons[0]
 
+    async def test_a_disk_too_full_for_another_file_leaves_a_story_that_can_be_replayed(self, tmp_path: Path) -> None:
+        stops = Stops()
+        journal = Journal(settings(tmp_path, file_bytes_max=3000, files_max=100), HEADER, stops)
+        full = tmp_path / "story-000001.journal"
+        full.symlink_to("/dev/full")
+        keep(journal, tell_story())
+        await journal.flush()
+        assert len(stops.reasons) == 1
+        assert "No space left" in stops.reasons[0]
+        assert not full.is_symlink()
+        report = replay([tmp_path / "story-000000.journal"])
+        assert report.divergence is None
+        assert 0 < report.steps < len(tell_story())
+
     def test_a_disk_that_cannot_keep_up_ends_it_too(self, tmp_path: Path) -> None:
         stops = Stops()
         journal = Journal(replace(settings(tmp_path), buffer_bytes_max=5000), HEADER, stops)

@@ -30,7 +30,8 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     peer_target,
 )
-from gateway.metrics import MODELS_MAX, Metrics
+from gateway.metrics import Metrics
+from gateway.model_labels import MODELS_MAX
 from tests.support.core import (
     EU,
     MODEL,
@@ -65,8 +66,8 @@ class Watched:
         event = RequestArrived(profile(request_id, model=ModelName(model)), self.desk.now_ns + 60 * SECOND)
         self.tell(event)
 
-    def hear(self, available: int = 1) -> None:
-        capacities = (ModelCapacity(MODEL, replica_spec("x").pool, EU, 1, available),)
+    def hear(self, available: int = 1, model: str = MODEL) -> None:
+        capacities = (ModelCapacity(ModelName(model), replica_spec("x").pool, EU, 1, available),)
         report = LoadReport(GatewayId("eu-1"), EU, self.desk.now_ns, True, 1, "d", capacities)
         self.tell(PeersObserved((PeerObservation(report, self.desk.now_ns, self.desk.now_ns, 80 * MS, 90 * MS),)))
 
@@ -132,9 +133,17 @@ def test_names_that_nobody_configured_share_one_label() -> None:
         watched.ask(f"x{index}", model=f"made-up-{index}")
     assert watched.value("requests_total", model="other", source="client", outcome="rejected_unknown_model") == 50
     assert b"made-up" not in watched.metrics.render()
-    many = replica_spec("r9", models=[ModelName(f"m{index}") for index in range(2 * MODELS_MAX)])
-    watched.metrics.on_step(0, AssignmentApplied(2, (many,), ()), [])
-    assert len(watched.metrics._models) == MODELS_MAX
+
+
+def test_a_peer_that_makes_up_models_takes_no_label_from_ours() -> None:
+    watched = Watched()
+    for index in range(2 * MODELS_MAX):
+        watched.hear(model=f"rotated-{index}")
+    watched.tell(AssignmentApplied(2, (replica_spec("r9", models=[ModelName("ours")]),), (peer_spec("eu-1", EU),)))
+    watched.ask("a", model="ours")
+    watched.tell(RequestAbandoned(RequestId("a")))
+    assert watched.value("requests_total", model="ours", source="client", outcome="abandoned") == 1
+    assert b"rotated" not in watched.metrics.render()
 
 
 def test_nothing_is_kept_of_requests_that_are_over() -> None:

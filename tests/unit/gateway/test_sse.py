@@ -64,6 +64,14 @@ MESSAGE_DELTA = named("message_delta", delta={"stop_reason": "end_turn"}, usage=
 MESSAGE_ABORT = named("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 6})
 MESSAGE_STOP = named("message_stop")
 WHOLE_MESSAGE = MESSAGE_START + BLOCK_START + PING + BLOCK_DELTA * 2 + BLOCK_STOP + MESSAGE_DELTA + MESSAGE_STOP
+RESPONSE_LIMITED = named(
+    "response.failed",
+    response={**RESPONSE, "status": "failed", "error": {"code": "rate_limit_exceeded", "message": "no"}},
+)
+VLLM_TRIPS = """2 validation errors for ChatCompletionStreamResponse
+model
+  Field required [type=missing, input_value={'error': {'message': 'Th...am': None, 'code': 503}}, input_type=dict]
+    For further information visit https://errors.pydantic.dev/2.14/v/missing"""
 OVERLOADED = named("error", error={"type": "overloaded_error", "message": "busy"})
 
 
@@ -191,16 +199,27 @@ class TestFaults:
         [
             (BUSY, 503),
             (event({"error": {"message": "no", "code": "400"}}), 400),
-            (event({"error": {"message": "no", "code": "context_length_exceeded"}}), None),
+            (event({"error": {"message": "no", "code": "context_length_exceeded"}}), 400),
+            (event({"error": {"message": "no", "type": "server_error", "code": "rate_limit_exceeded"}}), 429),
+            (event({"error": {"message": "no", "type": "rate_limit_error", "code": "who_knows"}}), 429),
+            (event({"error": {"message": "no", "type": "overloaded_error", "code": 200}}), None),
+            (event({"error": {"message": "no", "type": ["overloaded"], "code": {}}}), None),
             (event({"error": "The model is scaling"}), None),
+            (event({"error": "Model is overloaded", "error_type": "overloaded"}), 503),
             (event({"object": "error", "message": "no", "code": 400}), 400),
             (b'event: error\ndata: {"message":"no"}\n\n', None),
             (b"event: error\ndata: it broke\n\n", None),
             (OVERLOADED, 503),
             (event({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}), 400),
             (event({"type": "error", "error": {"type": "api_error", "message": "no"}}), None),
+            (named("error", error={"type": "ServiceUnavailableError", "message": "no"}), 503),
+            (named("error", error={"type": "internal_error", "message": VLLM_TRIPS}), 503),
+            (named("error", error={"type": "internal_error", "message": "it broke"}), None),
             (named("error", code="server_error", message="no", sequence_number=4), None),
+            (named("error", code="rate_limit_exceeded", message="no", sequence_number=4), 429),
             (RESPONSE_FAILED, None),
+            (RESPONSE_LIMITED, 429),
+            (named("response.failed", response={"error": {"code": "server_error", "message": "no"}}), None),
             (RESPONSE_CANCELLED, None),
             (b'data: {"message":"no"}\nevent: error\n\n', None),
         ],

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import grpc
 import grpc.aio
@@ -20,10 +21,12 @@ from gateway.peers.heartbeats import (
     NO_ANSWER,
     REFUSED_BY_US,
     REFUSED_THERE,
+    Allowance,
     Heartbeats,
     RoundTrips,
     backoff_s,
     failure_of_ping,
+    failures_in_a_row,
     identity_fault,
     observe,
 )
@@ -247,6 +250,48 @@ async def test_a_malformed_heartbeat_is_a_loss(peer: FakePeer) -> None:
         )
 
 
+async def test_a_peer_that_never_stops_talking_is_heard_a_little_and_then_anew(peer: FakePeer) -> None:
+    """With what it says by then: of what it said before, nothing is kept."""
+    said = 0
+    calls: list[int] = []
+
+    async def flood(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        nonlocal said
+        calls.append(said + 1)
+        for _ in range(10_000):
+            said += 1
+            await context.write(codec.load_to_pb(replace(REPORT, sequence=said), age_ns=0))
+        await asyncio.Event().wait()
+
+    peer.subscribed = flood
+    async with listening(peer, replace(QUICK, heartbeats_time_max_ns=MS)) as events:
+        await until(lambda: len(calls) == 3)
+        seen = [events.get_nowait() for _ in range(events.qsize())]
+    assert all(isinstance(event, PeersObserved) for event in seen), "it was never lost"
+    heard = [each.report.sequence for event in seen if isinstance(event, PeersObserved) for each in event.observations]
+    first, second = ([n for n in heard if start <= n < end] for start, end in pairwise(calls))
+    assert 1 <= len(first) <= 10, "ten at a tenth of a millisecond each are all that there is time for"
+    assert 1 <= len(second) <= 10
+    assert second[0] == calls[1], "the first word on the new subscription is the next one heard"
+
+
+def test_an_allowance_is_for_each_second_and_no_rest_is_longer() -> None:
+    allowance = Allowance(50 * MS)
+    assert allowance.spend(5 * SECOND, 20 * MS) == 0
+    assert allowance.spend(5 * SECOND + 20 * MS, 20 * MS) == 0
+    assert allowance.spend(5 * SECOND + 120 * MS, 20 * MS) == 880 * MS
+    assert allowance.spend(6 * SECOND, 20 * MS) == 0, "another second"
+    assert allowance.spend(9 * SECOND, 3 * SECOND) == SECOND
+
+
+def test_a_peer_that_keeps_to_its_pace_is_always_heard() -> None:
+    """Also when a line that hung gives out ten seconds of heartbeats at once."""
+    allowance = Allowance(PeeringConfig().heartbeats_time_max_ns)
+    burst = [allowance.spend(n * MS // 5, MS // 5) for n in range(100)]
+    steady = [allowance.spend(n * 100 * MS, 4 * MS) for n in range(20, 60)]
+    assert set(burst + steady) == {0}
+
+
 def test_a_report_is_dated_back_by_its_age_and_half_a_round_trip() -> None:
     trips = RoundTrips(4)
     trips.add(100)
@@ -266,6 +311,15 @@ def test_round_trips_are_taken_over_a_window() -> None:
 def test_identity_is_gateway_and_place() -> None:
     assert identity_fault(REPORT, SPEC) is None
     assert identity_fault(replace(REPORT, place=US), SPEC) is not None
+
+
+def test_only_a_peer_that_was_heard_for_a_while_is_asked_again_soon() -> None:
+    """Else one that says a word and breaks its call would be asked again and again."""
+    peering = PeeringConfig(reconnect_max_ns=10 * SECOND)
+    assert failures_in_a_row(0, 0, peering) == 1
+    assert failures_in_a_row(1, 0, peering) == 2
+    assert failures_in_a_row(7, 9 * SECOND, peering) == 8
+    assert failures_in_a_row(8, 11 * SECOND, peering) == 1
 
 
 def test_back_off_doubles_between_bounds_and_scatters() -> None:

@@ -51,6 +51,7 @@ TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":n
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 BODY = b'{"model": "llama", "prompt": "hello"}'
 CALLER = GatewayId("us-1")
+SIBLING = GatewayId("us-2")
 
 
 class Engine:
@@ -161,7 +162,7 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
     service = PeerService(
         OwnerContext(driver, clock, {TargetKind.REPLICA: engine}),
         board,
-        {CALLER: peer_spec("us-1", US)},
+        {CALLER: peer_spec("us-1", US), SIBLING: peer_spec("us-2", US)},
         peering=peering,
         keep_alive_ns=SECOND,
         transport=Plaintext(),
@@ -335,6 +336,21 @@ async def test_subscribers_are_bounded_and_leave_room_when_they_go() -> None:
         first.cancel()
         while not await subscribes(callee):
             pass
+
+
+async def test_one_peer_takes_no_other_peers_place(callee: Callee) -> None:
+    taken = [callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US)) for _ in range(8)]
+    for call in taken:
+        await call.read()
+    with pytest.raises(grpc.aio.AioRpcError, match="too many subscriptions of one gateway"):
+        await callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US)).read()
+    other = callee.link.stub.Subscribe(codec.subscribe_request(SIBLING, US))
+    assert (await heard(other)).gateway_id == "eu-1"
+    taken[0].cancel()
+    while not await subscribes(callee):
+        pass
+    for call in (*taken, other):
+        call.cancel()
 
 
 async def subscribes(callee: Callee) -> bool:

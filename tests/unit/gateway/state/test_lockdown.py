@@ -5,12 +5,15 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from gateway.clock import Clock
 from gateway.config import LogFormat, LoggingConfig
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from gateway.logs import make_logger
 from gateway.state.lockdown import REASON_LENGTH_MAX, Lockdown, lockdown_file
+from tests.support.threads import threads_taken
 
 GATEWAY = GatewayId("us-1")
 
@@ -74,6 +77,19 @@ async def test_a_disk_that_fails_is_told_and_stops_no_order(tmp_path: Path) -> N
     answer = await started.lockdown.order(active=True, cut=False, reason="")
     assert started.events == [LockdownChanged(active=True)]
     assert not answer.is_kept
+    assert started.levels() == ["critical", "error"]
+
+
+async def test_a_disk_that_fails_is_told_though_whoever_ordered_it_has_left(tmp_path: Path) -> None:
+    started = Started(tmp_path / "file" / "state")
+    (tmp_path / "file").touch()
+    with threads_taken() as free:
+        ordering = asyncio.get_running_loop().create_task(started.lockdown.order(active=True, cut=False, reason=""))
+        await asyncio.sleep(0)
+        ordering.cancel()
+        asyncio.get_running_loop().call_soon(free)
+        with pytest.raises(asyncio.CancelledError):
+            await ordering
     assert started.levels() == ["critical", "error"]
 
 
