@@ -5,8 +5,10 @@ It places nothing: a forward enters the core like any request, and the core's an
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Never
 
@@ -35,6 +37,8 @@ _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 _OTHER_CALLS_MAX = 256
 """Pings and health checks that may run beside forwards and subscriptions."""
+_CUT_OFF_WAIT_S = 5.0
+"""What a forward that is cut off may take to leave; it waits for nothing but its turn."""
 _SUBSCRIPTIONS_EACH_MAX = 8
 """Of one peer: two while it goes over to a new connection, and some whose connections died unnoticed. One peer that
 forgets to end its own takes no other peer's place."""
@@ -84,6 +88,14 @@ class PeerService:
         self._log = log
         self._subscribers: Counter[GatewayId] = Counter()
         self._forwards = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def until_idle(self, wait_max_s: float) -> None:
+        """No forward runs here any more, or it took too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_max_s):
+                await self._idle.wait()
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:  # noqa: N802
         """Heartbeats until either side leaves. Waiting for a slow reader skips reports, it never collects them."""
@@ -110,10 +122,13 @@ class PeerService:
             await context.write(codec.refused_to_pb(RefusalReason.BUSY, busy))
             return
         self._forwards += 1
+        self._idle.clear()
         try:
             await self._run(arrived, context)
         finally:
             self._forwards -= 1
+            if not self._forwards:
+                self._idle.set()
 
     async def Explain(self, request: pb.ExplainRequest, context: _ExplainContext) -> pb.ExplainResponse:  # noqa: N802
         """Nobody learns of a request that it did not forward here itself, nor whether there is one."""
@@ -231,6 +246,7 @@ class PeerServer:
     """The gRPC listener: PeerService and the standard health service."""
 
     def __init__(self, service: PeerService, board: LoadBoard, peering: PeeringConfig, transport: Transport) -> None:
+        self._service = service
         self._board = board
         self._transport = transport
         self._server = grpc.aio.server(
@@ -264,9 +280,11 @@ class PeerServer:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """End the subscriptions, give running forwards this long, then close."""
+        """End the subscriptions, give running forwards this long, then close. gRPC does not wait for those that it cuts
+        off; we do, so that each has told its end."""
         self._board.close()
         await self._server.stop(grace_s)
+        await self._service.until_idle(_CUT_OFF_WAIT_S)
 
     async def _set_health(self, status: int) -> None:
         for service in ("", SERVICE_NAME):
