@@ -25,6 +25,15 @@ COMPILED = (
     "gateway/core/timers.py",
     "loadgen/engine/blocks.py",
     "loadgen/engine/model.py",
+    "loadgen/simulator/agenda.py",
+    "loadgen/simulator/chronicle.py",
+    "loadgen/simulator/clients.py",
+    "loadgen/simulator/engines.py",
+    "loadgen/simulator/gateways.py",
+    "loadgen/simulator/heartbeats.py",
+    "loadgen/simulator/network.py",
+    "loadgen/simulator/probes.py",
+    "loadgen/simulator/prompts.py",
 )
 """What computes, in the core and in the simulator. What only holds values is made no faster by it."""
 

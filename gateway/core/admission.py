@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
+from gateway.core.timers import Timer, TimerKind
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
@@ -105,6 +106,7 @@ class RequestState:
         "refusals",
         "request_class",
         "stamp",
+        "timer",
         "was_shadowed",
     )
 
@@ -131,6 +133,7 @@ class RequestState:
         self.hops = hops
         self.origin_gateway_id = origin_gateway_id
         """The gateway that forwarded it to us; None for a client's own request."""
+        self.timer = Timer(TimerKind.REQUEST, profile.request_id)
         self.phase = Phase.WAITING
         self.attempt: AttemptState | None = None
         self.attempts = 0

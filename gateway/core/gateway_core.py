@@ -48,7 +48,7 @@ from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.residency import both, closed_policy, may_enter, processing_rule, refusal_of
 from gateway.core.stored_responses import StoredResponses
-from gateway.core.timers import TimerKind, Timers
+from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
     AttemptResult,
     Decision,
@@ -68,7 +68,6 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 
-_PUBLISH = (TimerKind.PUBLISH, "")
 _NO_HOPS = Hops()
 _CLASSES_MAX = 1024
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
@@ -105,6 +104,7 @@ class GatewayCore:
         self.requests: dict[RequestId, RequestState] = {}
         self.waiting = WaitingRoom()
         self._timers = Timers()
+        self._publish_timer = Timer(TimerKind.PUBLISH, "")
         self.replicas = Replicas(self.config, self._timers)
         self.peers = Peers(self.config, self._timers)
         self.placer = Placer(place.region, self.config.placement, self.replicas, self.peers, random.Random(seed))
@@ -337,7 +337,7 @@ class GatewayCore:
         if now_ns >= request.next_deadline_ns:
             self._deadline_passed(request, now_ns)
         else:
-            self._timers.set((TimerKind.REQUEST, request.request_id), request.next_deadline_ns)
+            self._timers.set(request.timer, request.next_deadline_ns)
 
     def _wait_again(self, request: RequestState, now_ns: int) -> None:
         """Back to the old place in the queue, under the policy of this moment rather than that of its last attempt."""
@@ -371,7 +371,7 @@ class GatewayCore:
         request.attempt = attempt
         self._count_start(request, attempt, now_ns)
         self._timers.set(
-            (TimerKind.REQUEST, request.request_id),
+            request.timer,
             min(now_ns + self.config.attempt.first_token_deadline_ns, request.deadline_ns),
         )
         self._effects.append(self._start_leg(request, attempt, placement, now_ns))
@@ -429,7 +429,7 @@ class GatewayCore:
         else:
             self.peers.first_token(attempt.state, key, now_ns)
         if request.phase is Phase.RUNNING:
-            self._timers.set((TimerKind.REQUEST, request.request_id), request.deadline_ns)
+            self._timers.set(request.timer, request.deadline_ns)
 
     def _response_stored(self, event: ResponseStored) -> None:
         running = self._running(event.request_id, event.attempt)
@@ -532,7 +532,7 @@ class GatewayCore:
         if request in self.waiting:
             self.waiting.leave(request)
         request.phase = Phase.ENDED
-        self._timers.cancel((TimerKind.REQUEST, request.request_id))
+        self._timers.cancel(request.timer)
         if request.attempt is None:
             del self.requests[request.request_id]
         self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts))
@@ -549,7 +549,7 @@ class GatewayCore:
         elif not attempt.first_token and not attempt.stop_detail:
             attempt.stop_detail = "no first token before the deadline"
             self._effects.append(StopLeg(request.request_id, attempt.number, attempt.stop_detail))
-            self._timers.set((TimerKind.REQUEST, request.request_id), request.deadline_ns)
+            self._timers.set(request.timer, request.deadline_ns)
 
     # The fleet changes
 
@@ -656,14 +656,14 @@ class GatewayCore:
     # Time
 
     def _fire_timers(self, now_ns: int) -> None:
-        for kind, key in self._timers.pop_due(now_ns):
-            match kind:
+        for timer in self._timers.pop_due(now_ns):
+            match timer.kind:
                 case TimerKind.REQUEST:
-                    self._deadline_passed(self.requests[RequestId(key)], now_ns)
+                    self._deadline_passed(self.requests[RequestId(timer.id)], now_ns)
                 case TimerKind.REPLICA:
-                    self.replicas.wake(ReplicaId(key), now_ns)
+                    self.replicas.wake(ReplicaId(timer.id), now_ns)
                 case TimerKind.PEER:
-                    self.peers.wake(GatewayId(key), now_ns)
+                    self.peers.wake(GatewayId(timer.id), now_ns)
                 case TimerKind.PUBLISH:
                     pass  # looked at after every event
                 case _ as never:
@@ -678,11 +678,11 @@ class GatewayCore:
             self._publish(now_ns)
         elif now_ns < due_ns:
             if self._publishable_state() != self._published_state:
-                self._timers.set_earlier(_PUBLISH, due_ns)
+                self._timers.set_earlier(self._publish_timer, due_ns)
         elif self._publishable_state() != self._published_state and self._is_news(self._published):
             self._publish(now_ns)
         else:
-            self._timers.set_earlier(_PUBLISH, keep_alive_ns)
+            self._timers.set_earlier(self._publish_timer, keep_alive_ns)
 
     def _is_news(self, last: LoadReport) -> bool:
         """Would a peer that looks for a place see anything else in what we would say now?"""
@@ -706,7 +706,7 @@ class GatewayCore:
         self._published_ns = now_ns
         self.placer.expire_prefixes(now_ns)
         self._published_state = self._publishable_state()
-        self._timers.set(_PUBLISH, now_ns + self.config.observation.keep_alive_ns)
+        self._timers.set(self._publish_timer, now_ns + self.config.observation.keep_alive_ns)
         self._effects.append(PublishLoad(self._published))
 
     def _report(self, sequence: int) -> LoadReport:

@@ -10,7 +10,7 @@ from gateway.core.attempts import Breaker, BreakerState, Ramp
 from gateway.core.bits import slots_of
 from gateway.core.config import CoreConfig
 from gateway.core.replicas import AttemptKey
-from gateway.core.timers import TimerKey, TimerKind, Timers
+from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
     AttemptResult,
     GatewayId,
@@ -53,7 +53,7 @@ class PeerState:
         self.spec = spec
         self.slot = slot
         self.target: Target = peer_target(spec.gateway_id)
-        self.timer: TimerKey = (TimerKind.PEER, spec.gateway_id)
+        self.timer = Timer(TimerKind.PEER, spec.gateway_id)
         self.observation: PeerObservation | None = None
         self.queue_lengths: dict[ModelName, int] = {}
         self.lost = True

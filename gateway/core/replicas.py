@@ -13,7 +13,7 @@ from typing import assert_never
 from gateway.core.attempts import Breaker, BreakerState, Ramp, Rest
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
-from gateway.core.timers import TimerKey, TimerKind, Timers
+from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
     AttemptResult,
     ModelCapacity,
@@ -98,7 +98,7 @@ class ReplicaState:
         self.spec = spec
         self.slot = slot
         self.target: Target = replica_target(spec.replica_id)
-        self.timer: TimerKey = (TimerKind.REPLICA, spec.replica_id)
+        self.timer = Timer(TimerKind.REPLICA, spec.replica_id)
         self.healthy = False
         self.detail = "not probed yet"
         self.sampled_ns: int | None = None

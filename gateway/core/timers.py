@@ -1,4 +1,4 @@
-"""Deadlines by key in one heap, so that a core asks its driver for a single wake-up. It never reads a clock."""
+"""Deadlines in one heap, so that a core asks its driver for a single wake-up. It never reads a clock."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from gateway.core.vocabulary import Word
 
 _SLACK = 64
+_NEVER = 1 << 61
+"""Still an int that a compiled timer holds by value."""
 
 
 class TimerKind(Word):
@@ -17,74 +19,91 @@ class TimerKind(Word):
     PUBLISH = "publish"
 
 
-TimerKey = tuple[TimerKind, str]
-_Entry = tuple[int, int, TimerKey]
+class Timer:
+    """The one deadline of one thing, held by whatever it is about: setting it looks nothing up. `Timers` alone changes
+    it."""
+
+    __slots__ = ("at_ns", "entry_ns", "entry_serial", "id", "kind")
+
+    def __init__(self, kind: TimerKind, of: str) -> None:
+        self.kind = kind
+        self.id = of
+        self.at_ns = _NEVER
+        self.entry_ns = _NEVER
+        self.entry_serial = 0
+        """Of the entry in the heap that stands for it; 0 when none does."""
+
+
+_Entry = tuple[int, int, Timer]
 
 
 class Timers:
-    """At most one deadline per key; setting it again replaces it. O(log n) each, memory bounded by the live keys.
+    """The deadlines of one core. Setting a timer again replaces its deadline. O(log n) each, memory bounded by the
+    timers that are set.
 
-    Each key has one entry in the heap that stands for it, never later than its deadline. So a deadline that is put off,
-    as that of whatever shows signs of life is again and again, is one number changed: its entry is put off when it
-    comes up, and nobody is woken for it.
+    Each timer that is set has one entry in the heap that stands for it, never later than its deadline. So a deadline
+    that is put off, as that of whatever shows signs of life is again and again, is one number changed: its entry is put
+    off when it comes up, and nobody is woken for it.
     """
 
     def __init__(self) -> None:
         self._heap: list[_Entry] = []
-        self._live: dict[TimerKey, int] = {}
-        self._entries: dict[TimerKey, _Entry] = {}
-        """Those that stand for a key; all others in the heap are dead."""
+        """Entries that stand for no timer any more are dead."""
+        self._set = 0
         self._serial = 0
 
     def __len__(self) -> int:
-        return len(self._live)
+        return self._set
 
-    def set(self, key: TimerKey, at_ns: int) -> None:
-        self._live[key] = at_ns
-        entry = self._entries.get(key)
-        if entry is None or at_ns < entry[0]:
-            heapq.heappush(self._heap, self._entry(key, at_ns))
-            if len(self._heap) > 2 * len(self._live) + _SLACK:
-                self._heap = list(self._entries.values())
+    def set(self, timer: Timer, at_ns: int) -> None:
+        if timer.at_ns == _NEVER:
+            self._set += 1
+        timer.at_ns = at_ns
+        if at_ns < timer.entry_ns:
+            heapq.heappush(self._heap, self._entry(timer))
+            if len(self._heap) > 2 * self._set + _SLACK:
+                self._heap = [entry for entry in self._heap if entry[2].entry_serial == entry[1]]
                 heapq.heapify(self._heap)
 
-    def set_earlier(self, key: TimerKey, at_ns: int) -> None:
+    def set_earlier(self, timer: Timer, at_ns: int) -> None:
         """Set, unless an earlier deadline already stands."""
-        if self._live.get(key, at_ns) >= at_ns:
-            self.set(key, at_ns)
+        if at_ns <= timer.at_ns:
+            self.set(timer, at_ns)
 
-    def cancel(self, key: TimerKey) -> None:
-        if self._live.pop(key, None) is not None:
-            del self._entries[key]
+    def cancel(self, timer: Timer) -> None:
+        if timer.at_ns != _NEVER:
+            self._set -= 1
+            timer.at_ns = timer.entry_ns = _NEVER
+            timer.entry_serial = 0
 
     def next_ns(self) -> int | None:
         self._settle_top()
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ns: int) -> Iterator[TimerKey]:
-        """Take out each key whose time has come, earliest first; keys set meanwhile with a due time are included."""
+    def pop_due(self, now_ns: int) -> Iterator[Timer]:
+        """Take out each timer whose time has come, earliest first; those set meanwhile with a due time are included."""
         while True:
             self._settle_top()
             if not self._heap or self._heap[0][0] > now_ns:
                 return
-            _, _, key = heapq.heappop(self._heap)
-            self.cancel(key)
-            yield key
+            _, _, timer = heapq.heappop(self._heap)
+            self.cancel(timer)
+            yield timer
 
-    def _entry(self, key: TimerKey, at_ns: int) -> _Entry:
+    def _entry(self, timer: Timer) -> _Entry:
         self._serial += 1
-        entry = self._entries[key] = (at_ns, self._serial, key)
-        return entry
+        timer.entry_ns = timer.at_ns
+        timer.entry_serial = self._serial
+        return timer.at_ns, self._serial, timer
 
     def _settle_top(self) -> None:
-        """Drop the dead and put off the early, until the first entry is at its key's deadline."""
+        """Drop the dead and put off the early, until the first entry is at its timer's deadline."""
         heap = self._heap
         while heap:
-            at_ns, serial, key = heap[0]
-            standing = self._entries.get(key)
-            if standing is None or standing[1] != serial:
+            at_ns, serial, timer = heap[0]
+            if timer.entry_serial != serial:
                 heapq.heappop(heap)
-            elif self._live[key] != at_ns:
-                heapq.heapreplace(heap, self._entry(key, self._live[key]))
+            elif timer.at_ns != at_ns:
+                heapq.heapreplace(heap, self._entry(timer))
             else:
                 return

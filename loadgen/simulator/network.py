@@ -177,7 +177,7 @@ class Network:
 
     def datagram_delay_ns(self, sender: RegionName, receiver: RegionName) -> int | None:
         """How long one that is sent now takes; None if it is swallowed."""
-        if (sender, receiver) in self._cuts or self._chance(self._config.loss_share):
+        if self.is_cut(sender, receiver) or self._chance(self._config.loss_share):
             return None
         return self._delay_ns(sender, receiver)
 
@@ -203,13 +203,13 @@ class Network:
         self._slowness[sender, receiver] = factor
 
     def is_cut(self, sender: RegionName, receiver: RegionName) -> bool:
-        return (sender, receiver) in self._cuts
+        return bool(self._cuts) and (sender, receiver) in self._cuts
 
     # What lines ask for
 
     def carry(self, line: Line, outward: bool, action: Action, details: tuple[Any, ...]) -> None:
         sender, receiver = (line.near, line.far) if outward else (line.far, line.near)
-        if (sender, receiver) in self._cuts:
+        if self.is_cut(sender, receiver):
             line.hold(outward, action, details)
             return
         delay_ns = self._delay_ns(sender, receiver) + self._retransmission_ns(sender, receiver)
@@ -226,7 +226,7 @@ class Network:
         return [*self._lines.get(way, ()), *self._lines.get((way[1], way[0]), ())]
 
     def _is_cut(self, line: Line) -> bool:
-        return (line.near, line.far) in self._cuts or (line.far, line.near) in self._cuts
+        return self.is_cut(line.near, line.far) or self.is_cut(line.far, line.near)
 
     def _doom(self, line: Line) -> None:
         """A cut in either direction stops acknowledgements, so in the end both ends give up."""

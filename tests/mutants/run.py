@@ -158,7 +158,7 @@ MUTANTS = (
         "gateway_core.py",
         (
             (
-                "            self._timers.set((TimerKind.REQUEST, request.request_id), request.next_deadline_ns)",
+                "            self._timers.set(request.timer, request.next_deadline_ns)",
                 "            pass",
             ),
         ),

@@ -82,8 +82,8 @@ class Fleet:
 
     def wait(self) -> None:
         self.now_ns += self.rng.randrange(2_000) * MILLISECOND
-        for _, gateway_id in self.timers.pop_due(self.now_ns):
-            self.peers.wake(GatewayId(gateway_id), self.now_ns)
+        for timer in self.timers.pop_due(self.now_ns):
+            self.peers.wake(GatewayId(timer.id), self.now_ns)
 
     def reassign(self) -> None:
         if self.rng.random() < 0.2:
