@@ -1,6 +1,8 @@
 """Owns the one core of a live gateway: feeds it events in order, performs its effects, and keeps its one timer.
 
-`submit` never awaits and never reads a socket; an error inside the core ends the process, it is never survived.
+`submit` never awaits and never reads a socket; an error inside the core ends the process, it is never survived. Effects
+are performed at once, and whoever only watches is told in the event loop's next turn: a request is on its way to its
+engine before anybody counts it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ Order = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest
 """An effect that belongs to one request."""
 
 TAIL_STEPS_DEFAULT = 512
+_UNTOLD_STEPS_MAX = 512
+"""More steps than this in one turn of the event loop are not held back from the observers."""
 _TIMER_GRAIN_S = 0.001
 """Added to every timer: some event loops count in whole milliseconds and would fire early, again and again."""
 
@@ -45,7 +49,8 @@ class Core(Protocol):
 
 
 class Observer(Protocol):
-    """Sees every step after its effects were delivered: metrics, the log, the journal. It must not block."""
+    """Sees every step once and in order, soon after its effects were delivered: metrics, the log, the journal. It must
+    not block."""
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None: ...
 
@@ -249,7 +254,10 @@ class Driver:
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
+        self._untold: deque[Step] = deque()
+        """What the observers have not been told yet."""
         self._tail: deque[Step] = deque(maxlen=tail_steps)
+        """What they were told last."""
 
     @property
     def open_requests(self) -> int:
@@ -283,8 +291,20 @@ class Driver:
         if not self._pumping:
             self._pump()
 
+    def tell_observers(self) -> None:
+        """Whatever they have not been told yet. For whoever is about to rest on what they know, and cannot wait until
+        the event loop's next turn; there it happens by itself, before anything new comes in."""
+        while self._untold:
+            step = self._untold.popleft()
+            try:
+                self._tell(step)
+            except Exception as error:  # noqa: BLE001 - what it counted or wrote down can no longer be trusted
+                self._untold.clear()
+                self._fail(Step(step.now_ns, step.event, None), error)
+
     def close(self) -> None:
-        """Stop the timer. Nothing is submitted afterwards."""
+        """Stop the timer, and tell the observers the rest. Nothing is submitted afterwards."""
+        self.tell_observers()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -301,15 +321,28 @@ class Driver:
         now_ns = self._clock.now_ns()
         try:
             effects = self._core.handle(event, now_ns)
-            self._tail.append(Step(now_ns, event, effects))
             for effect in effects:
                 self._perform(effect)
-            for observer in self._observers:
-                observer.on_step(now_ns, event, effects)
             if not self._inbox:
                 self._arm()
         except Exception as error:  # noqa: BLE001 - whatever failed inside a step, its state can no longer be trusted
             self._fail(Step(now_ns, event, None), error)
+        else:
+            self._tell_soon(Step(now_ns, event, effects))
+
+    def _tell_soon(self, step: Step) -> None:
+        """In the loop's next turn: by then what the step ordered has been sent, and the engine is at work."""
+        if not self._untold:
+            asyncio.get_running_loop().call_soon(self.tell_observers)
+        self._untold.append(step)
+        if len(self._untold) > _UNTOLD_STEPS_MAX:
+            self.tell_observers()
+
+    def _tell(self, step: Step) -> None:
+        assert step.effects is not None, "a step that failed is not told"
+        for observer in self._observers:
+            observer.on_step(step.now_ns, step.event, step.effects)
+        self._tail.append(step)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, PublishLoad):
@@ -325,6 +358,10 @@ class Driver:
             self._inbox.append(_cancelled(effect.request_id, effect.attempt, "the owner has gone"))
 
     def _fail(self, fatal: Step, error: Exception) -> None:
+        """What came before the fatal step is told first, and may prove fatal itself."""
+        self.tell_observers()
+        if self.crash is not None:
+            return
         self.crash = Crash(error, (*self._tail, fatal))
         self._inbox.clear()
         self.close()

@@ -115,9 +115,11 @@ class RequestOwner:
                     assert_never(order)
 
     def _report(self) -> None:
-        """After the mailbox is closed there is a last word for everything but a refused forward."""
+        """After the mailbox is closed there is a last word for everything but a refused forward. Whoever is told of it
+        has watched the request up to its end."""
         self._summary.duration_ns = self._context.clock.now_ns() - self._arrived_ns
         if self._mailbox.end is not None and self._context.on_finished is not None:
+            self._driver.tell_observers()
             self._context.on_finished(self._arrival.profile, self._mailbox.end, self._summary)
 
     async def _run_leg(self, order: StartLeg) -> None:
@@ -426,7 +428,8 @@ def _content_type(head: LegHead) -> str:
 
 def _without_length(head: LegHead) -> LegHead:
     """A stream that fails ends with an event of ours, which nobody has counted."""
-    return replace(head, headers=tuple(pair for pair in head.headers if pair[0].lower() != "content-length"))
+    kept = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
+    return head if len(kept) == len(head.headers) else replace(head, headers=kept)
 
 
 def _with_length(head: LegHead, body: bytes) -> LegHead:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
@@ -274,15 +274,15 @@ class Response:
         self._origin = origin
         self._connection: Connection | None = connection
 
-    async def read(self) -> bytes:
-        """What has gathered of the body; empty at its end. Raises EngineGone when it breaks off."""
+    def read(self) -> Awaitable[bytes]:
+        """See `Connection.read`."""
         assert self._connection is not None, "read after close"
-        return await self._connection.read()
+        return self._connection.read()
 
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+    def pour(self, take: Callable[[bytes], bool]) -> Awaitable[bool]:
         """See `Connection.pour`."""
         assert self._connection is not None, "poured after close"
-        return await self._connection.pour(take)
+        return self._connection.pour(take)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

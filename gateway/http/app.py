@@ -6,7 +6,7 @@ It knows no engine and no peer, and places nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
@@ -81,12 +81,13 @@ class Api:
         add_health_routes(app, self._readiness)
         return app
 
-    async def _call_engine_directly(self, request: web.Request) -> web.StreamResponse:
-        """The same as by the app's router and middlewares, without looking for the way."""
-        return await self._answer_faults(request, self._call_engine_through_door)
+    def _call_engine_directly(self, request: web.Request) -> Awaitable[web.StreamResponse]:
+        """The same as by the app's router and middlewares, without looking for the way. What only passes a call on is
+        no coroutine: each is one more to go through whenever the task is woken."""
+        return self._answer_faults(request, self._call_engine_through_door)
 
-    async def _call_engine_through_door(self, request: web.Request) -> web.StreamResponse:
-        return await self._entrance.let_in(request, self._call_engine)
+    def _call_engine_through_door(self, request: web.Request) -> Awaitable[web.StreamResponse]:
+        return self._entrance.let_in(request, self._call_engine)
 
     async def _call_engine(self, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]

@@ -6,6 +6,8 @@ read another request's cache, or take another request's name.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import msgspec
 
 from gateway import engine_api
@@ -44,6 +46,8 @@ class _Reserved(msgspec.Struct, kw_only=True):
 
 
 RESERVED_FIELDS = _Reserved.__struct_fields__
+_reserved_of = attrgetter(*RESERVED_FIELDS)
+_NONE_RESERVED = (_NOTHING,) * len(RESERVED_FIELDS)
 
 
 class Body(_Reserved, kw_only=True):
@@ -237,9 +241,8 @@ assert set(_BODIES) == set(engine_api.POSTED_PATHS)
 def read_body(path: str, raw: bytes, *, passes_priority: bool) -> Body:
     """Raises ClientFault."""
     body = _decode(path, raw)
-    for name in RESERVED_FIELDS:
-        if _is_set(getattr(body, name)):
-            raise ClientFault(UNSUPPORTED_FIELD, f"{name}: only gateways tell engines this", name)
+    if _reserved_of(body) != _NONE_RESERVED:  # hardly ever: one look at all of them, and only then at each
+        _check_reserved(body)
     if _is_set(body.priority) and not passes_priority:
         raise ClientFault(UNSUPPORTED_FIELD, "priority: the engines here serve in order of arrival", "priority")
     _check_xargs(body.vllm_xargs)
@@ -254,6 +257,12 @@ def _decode(path: str, raw: bytes) -> Body:
         raise ClientFault(INVALID_FIELD, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ClientFault(INVALID_JSON, str(error)) from error
+
+
+def _check_reserved(body: Body) -> None:
+    for name in RESERVED_FIELDS:
+        if _is_set(getattr(body, name)):
+            raise ClientFault(UNSUPPORTED_FIELD, f"{name}: only gateways tell engines this", name)
 
 
 def _check_xargs(raw: msgspec.Raw) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http import HttpVersion10
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from gateway.http import errors
@@ -19,7 +21,7 @@ from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import error_body, shape_of
-from gateway.http.sink import error_response
+from gateway.http.sink import SentAnswer, error_response
 
 OnFault = Callable[[BaseException], None]
 """Told of every exception that is nobody's but ours."""
@@ -72,6 +74,7 @@ class _GuardedServer(web.Server):
         )
         self.settings = settings
         self.on_fault = on_fault
+        self.one_task_loop = cast(asyncio.AbstractEventLoop, _OneTaskLoop(self._loop))
         self._goodbyes: set[_Goodbye] = set()
 
     def __call__(self) -> web.RequestHandler:
@@ -85,20 +88,45 @@ class _GuardedServer(web.Server):
         await super().shutdown(timeout)
 
 
+class _OneTaskLoop:
+    """All that a connection wants of the event loop; but a request runs in its connection's task, in none of its own.
+
+    Before Python 3.12 aiohttp makes a task for each request, so that none sees another's context variables, of which
+    our handlers set none. It costs two turns of the loop: before the engine is asked, and after the client is answered.
+    Later versions of Python run a task's beginning at once.
+    """
+
+    __slots__ = ("call_at", "call_later", "create_future", "time")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.call_at = loop.call_at
+        self.call_later = loop.call_later
+        self.create_future = loop.create_future
+        self.time = loop.time
+
+    @staticmethod
+    def create_task(handler: Coroutine[Any, Any, object]) -> Coroutine[Any, Any, object]:
+        """Awaited at once, as the task would be."""
+        return handler
+
+
 class _Connection(web.RequestHandler):
     """One client's connection, with a limit on the size of its headers and on the time they take."""
 
-    __slots__ = ("_headers_bytes", "_headers_timer", "_on_fault", "_settings")
+    __slots__ = ("_headers_bytes", "_headers_timer", "_on_fault", "_one_task_loop", "_settings")
 
     def __init__(self, server: _GuardedServer, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(server, loop=loop, **options)
         self._settings = server.settings
         self._on_fault = server.on_fault
+        self._one_task_loop = server.one_task_loop
         self._headers_bytes = 0
         self._headers_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if sys.version_info < (3, 12):
+            self._loop = self._one_task_loop  # its task has been made, and has not begun
         _give_up_unread(transport, self._settings.stall_s)
 
     def data_received(self, data: bytes) -> None:
@@ -144,10 +172,10 @@ class _Connection(web.RequestHandler):
         """What has come so far is no whole request yet."""
         self._headers_bytes += received
         if self._headers_bytes > self._settings.headers_bytes_max:
-            self._turn_away(errors.HEADERS_TOO_LARGE)
+            self.turn_away(errors.HEADERS_TOO_LARGE)
         elif self._headers_timer is None:
             wait_s = self._settings.headers_s
-            self._headers_timer = self._loop.call_later(wait_s, self._turn_away, errors.HEADERS_INCOMPLETE)
+            self._headers_timer = self._loop.call_later(wait_s, self.turn_away, errors.HEADERS_INCOMPLETE)
 
     def _headers_are_over(self) -> None:
         self._headers_bytes = 0
@@ -155,7 +183,8 @@ class _Connection(web.RequestHandler):
             self._headers_timer.cancel()
             self._headers_timer = None
 
-    def _turn_away(self, kind: ErrorKind) -> None:
+    def turn_away(self, kind: ErrorKind) -> None:
+        """Say why, and close the connection."""
         self._headers_are_over()
         if self.transport is not None:
             self.transport.write(raw_answer(kind))
@@ -198,13 +227,22 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     """Aiohttp's types know only the requests of bare servers; an app's are its own."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        """Whoever expects to be told to go on (100) is told so by the app."""
+        """Whoever expects to be told to go on (100) is told so by the app. What names no version of HTTP is none of it,
+        and would be answered in kind."""
+        if request.version < HttpVersion10:
+            return _turn_away(request)
         is_direct = request.method == "POST" and "expect" not in request.headers
         direct = shortcuts.get(request.path) if is_direct else None
         answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
         return answer
 
     return handle
+
+
+async def _turn_away(request: web.Request) -> web.StreamResponse:
+    assert isinstance(request.protocol, _Connection), "nobody else makes requests here"
+    request.protocol.turn_away(errors.INVALID_REQUEST)
+    return cast(web.StreamResponse, SentAnswer(keep_alive=False))
 
 
 def _give_up_unread(transport: asyncio.BaseTransport, stall_s: float) -> None:

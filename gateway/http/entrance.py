@@ -9,6 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 
 from aiohttp import web
 
@@ -96,7 +97,7 @@ class Entrance:
 
     @web.middleware
     async def let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if sum(len(name) + len(value) for name, value in request.raw_headers) > self._settings.headers_bytes_max:
+        if sum(map(len, chain.from_iterable(request.raw_headers))) > self._settings.headers_bytes_max:
             raise ClientFault(HEADERS_TOO_LARGE)
         if request.path in HEALTH_PATHS:
             return await handler(request)

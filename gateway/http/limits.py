@@ -45,6 +45,8 @@ class Bucket:
 
     def wait_ns(self, amount: int, now_ns: int) -> int:
         """0 when it may be taken now. More than a whole minute's allowance may be taken from a full bucket."""
+        if self._full_at_ns <= now_ns:
+            return 0
         return max(0, self.reset_ns(now_ns) + self._refill_ns(min(amount, self.per_minute)) - _MINUTE_NS)
 
     def take(self, amount: int, now_ns: int) -> None:

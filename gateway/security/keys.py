@@ -52,15 +52,18 @@ class SecretHash:
 
     @classmethod
     def of(cls, secret: str, salt: bytes) -> Self:
-        digest = hashlib.blake2b(secret.encode(), digest_size=_SECRET_BYTES, salt=salt, person=_PERSON).digest()
-        return cls(salt, digest)
+        return cls(salt, _digest(secret, salt))
 
     def matches(self, secret: str) -> bool:
         """In the same time, whether and wherever they differ."""
-        return hmac.compare_digest(self.of(secret, self.salt).digest, self.digest)
+        return hmac.compare_digest(_digest(secret, self.salt), self.digest)
 
     def __str__(self) -> str:
         return f"blake2b:{self.salt.hex()}:{self.digest.hex()}"
+
+
+def _digest(secret: str, salt: bytes) -> bytes:
+    return hashlib.blake2b(secret.encode(), digest_size=_SECRET_BYTES, salt=salt, person=_PERSON).digest()
 
 
 def mint(key_id: str) -> tuple[str, SecretHash]:

@@ -15,7 +15,6 @@ from loadgen.engine.tokens import TOKEN_BYTES
 from loadgen.passages import Passage
 
 _NAME = struct.Struct(">Q")
-_NAME_SHIFT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,7 @@ class Prompt:
         size = self.block_bytes
         link = _NAME.unpack(self.names[-NAME_BYTES:])[0] if self.names else self.seed
         full = len(rest) - len(rest) % size
-        names = [
-            link := xxh3_64_intdigest(rest[start : start + size], link) >> _NAME_SHIFT for start in range(0, full, size)
-        ]
+        names = [link := xxh3_64_intdigest(rest[start : start + size], link) for start in range(0, full, size)]
         return Prompt(size, self.names + packed(names), rest[full:], self.seed)
 
     def chain(self, blocks_per_hash: int, hashes_max: int) -> bytes:

@@ -121,23 +121,138 @@ class TestSubmitting:
         assert core.told_of(FirstToken) == [FirstToken(R1, 1)]
         assert driver.crash is None
 
-    async def test_observers_see_each_step_in_order_with_its_effects(self) -> None:
-        seen: list[tuple[int, Event, list[Effect]]] = []
-
-        class Watcher:
-            def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-                seen.append((now_ns, event, effects))
-
-        core = ScriptedCore(DrainRequested=lambda _: [PublishLoad(REPORT)])
-        driver = Driver(core, StillClock(), observers=[Watcher()])
-        driver.submit(DrainRequested())
-        driver.submit(TimePassed())
-        assert seen == [(1_000, DrainRequested(), [PublishLoad(REPORT)]), (1_000, TimePassed(), [])]
-
     async def test_a_request_needs_its_mailbox_first(self) -> None:
         _, driver = make()
         with pytest.raises(AssertionError):
             arrive(driver)
+
+
+class Watcher:
+    """An observer that keeps what it is told, and fails over one kind of event."""
+
+    def __init__(self, fails_over: type[Any] | None = None) -> None:
+        self.seen: list[tuple[int, Event, list[Effect]]] = []
+        self.fails_over = fails_over
+
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        if self.fails_over is not None and isinstance(event, self.fails_over):
+            raise ValueError("no such label")
+        self.seen.append((now_ns, event, effects))
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for _, event, _ in self.seen]
+
+
+class TestObserving:
+    def watched(self, *watchers: Watcher, **answers: Answer) -> Driver:
+        return Driver(ScriptedCore(**answers), StillClock(), observers=watchers)
+
+    async def test_observers_see_each_step_once_and_in_order_with_its_effects(self) -> None:
+        first, second = Watcher(), Watcher()
+        driver = self.watched(first, second, DrainRequested=lambda _: [PublishLoad(REPORT)])
+        driver.submit(DrainRequested())
+        driver.submit(TimePassed())
+        await asyncio.sleep(0)
+        driver.submit(FirstToken(R1, 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        told = [
+            (1_000, DrainRequested(), [PublishLoad(REPORT)]),
+            (1_000, TimePassed(), []),
+            (1_000, FirstToken(R1, 1), []),
+        ]
+        assert first.seen == second.seen == told
+
+    async def test_whoever_acts_on_a_step_acts_before_anybody_is_told_of_it(self) -> None:
+        watcher = Watcher()
+        driver = self.watched(watcher, RequestArrived=lambda _: [start()], AttemptEnded=lambda _: [end()])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            assert await mailbox.next() == start()
+            assert watcher.events == [], "the owner waits for nothing"
+            await asyncio.sleep(0)
+            assert [type(event) for event in watcher.events] == [RequestArrived]
+            mailbox.end_attempt(AttemptEnded(R1, 1, AttemptResult.COMPLETED))
+
+    async def test_they_are_told_before_whatever_comes_in_after_the_step(self) -> None:
+        """A page of metrics that is asked for after a step counts that step."""
+        watcher = Watcher()
+        driver = self.watched(watcher)
+        driver.submit(TimePassed())
+        asked: list[list[Event]] = []
+        asyncio.get_running_loop().call_soon(lambda: asked.append(watcher.events))
+        await asyncio.sleep(0)
+        assert asked == [[TimePassed()]]
+
+    async def test_whoever_rests_on_what_they_know_may_have_them_told_at_once(self) -> None:
+        watcher = Watcher()
+        driver = self.watched(watcher)
+        driver.submit(TimePassed())
+        driver.tell_observers()
+        assert watcher.events == [TimePassed()]
+        driver.submit(DrainRequested())
+        await asyncio.sleep(0)
+        assert watcher.events == [TimePassed(), DrainRequested()]
+
+    async def test_the_last_steps_are_told_when_the_gateway_stops(self) -> None:
+        watcher = Watcher()
+        driver = self.watched(watcher)
+        driver.submit(TimePassed())
+        driver.close()
+        assert watcher.events == [TimePassed()]
+
+    async def test_a_turn_with_very_many_steps_does_not_hold_them_all_back(self) -> None:
+        watcher = Watcher()
+        driver = self.watched(watcher)
+        for number in range(2_000):
+            driver.submit(FirstToken(R1, number))
+        assert len(watcher.events) > 1_000
+        await asyncio.sleep(0)
+        assert watcher.events == [FirstToken(R1, number) for number in range(2_000)]
+
+    async def test_what_came_before_a_failure_is_told_and_the_fatal_step_is_not(self) -> None:
+        def fail(_: Event) -> list[Effect]:
+            raise AssertionError("counted wrong")
+
+        watcher = Watcher()
+        seen_at_crash: list[list[Event]] = []
+        core = ScriptedCore(DrainRequested=fail)
+        driver = Driver(
+            core, StillClock(), observers=[watcher], on_crash=lambda _: seen_at_crash.append(list(watcher.events))
+        )
+        driver.submit(TimePassed())
+        driver.submit(DrainRequested())
+        assert seen_at_crash == [[TimePassed()]], "in a journal the fatal step is the last"
+        await asyncio.sleep(0)
+        assert watcher.events == [TimePassed()]
+
+    async def test_a_failing_observer_is_a_failure_too(self) -> None:
+        broken, behind = Watcher(fails_over=FirstToken), Watcher()
+        driver = self.watched(broken, behind)
+        for event in (TimePassed(), FirstToken(R1, 1), DrainRequested()):
+            driver.submit(event)
+        assert not driver.failed.is_set()
+        await asyncio.sleep(0)
+        assert driver.failed.is_set()
+        assert driver.crash is not None
+        assert str(driver.crash.error) == "no such label"
+        tail = [(step.event, step.effects) for step in driver.crash.tail]
+        assert tail == [(TimePassed(), []), (FirstToken(R1, 1), None)]
+        assert broken.events == behind.events == [TimePassed()]
+
+    async def test_an_observer_that_fails_over_what_came_before_a_failure_is_the_one_failure(self) -> None:
+        def fail(_: Event) -> list[Effect]:
+            raise AssertionError("counted wrong")
+
+        crashes: list[Crash] = []
+        watcher = Watcher(fails_over=TimePassed)
+        core = ScriptedCore(DrainRequested=fail)
+        driver = Driver(core, StillClock(), observers=[watcher], on_crash=crashes.append)
+        driver.submit(TimePassed())
+        driver.submit(DrainRequested())
+        assert [str(crash.error) for crash in crashes] == ["no such label"]
+        assert [step.event for step in crashes[0].tail] == [TimePassed()]
 
 
 class TestMailbox:
@@ -334,15 +449,6 @@ class TestFailing:
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             assert isinstance(await mailbox.next(), EndRequest)
-
-    async def test_a_failing_observer_is_a_failure_too(self) -> None:
-        class Broken:
-            def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-                raise ValueError("no such label")
-
-        driver = Driver(ScriptedCore(), Clock(), observers=[Broken()])
-        driver.submit(DrainRequested())
-        assert driver.failed.is_set()
 
     async def test_the_tail_has_a_bound(self) -> None:
         core, _, _ = self.failing()

@@ -15,6 +15,7 @@ from gateway.core.events import (
     AssignmentApplied,
     AttemptEnded,
     ConfigApplied,
+    DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
@@ -60,6 +61,12 @@ from tests.fakes.engine import (
 from tests.support.core import EU, MODEL, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
+MESSAGE_OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
+RESPONSE_LIMITED = (
+    b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1","error":null}}\n\n'
+    b"event: response.failed\n"
+    b'data: {"type":"response.failed","response":{"id":"resp_1","error":{"code":"rate_limit_exceeded"}}}\n\n'
+)
 JSON = (("content-type", "application/json"),)
 FAILED = LegFailure(AttemptResult.FAILED, "connection refused")
 GOOD = b"".join(GOOD_STREAM)
@@ -179,6 +186,10 @@ class Scene:
         self.events: list[Event] = []
         self.has_arrived = asyncio.Event()
         self.finished: list[tuple[RequestProfile, EndRequest, RequestSummary]] = []
+        self.seen_at_end: list[Event] = []
+        """What the driver's observers had been told when the request was finished."""
+        self.opened_at_arrival: int | None = None
+        """Connections that had been opened when they were told of the request."""
         self.opener = ScriptedOpener()
         self.sink = RecordingSink()
         self.clock = Clock()
@@ -198,7 +209,12 @@ class Scene:
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self.events.append(event)
         if isinstance(event, RequestArrived):
+            self.opened_at_arrival = self.opener.opened
             self.has_arrived.set()
+
+    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+        self.finished.append((profile, end, summary))
+        self.seen_at_end = list(self.events)
 
     def owner(
         self,
@@ -213,7 +229,7 @@ class Scene:
             self.clock,
             {TargetKind.REPLICA: self.opener},
             self.settings,
-            lambda profile, end, summary: self.finished.append((profile, end, summary)),
+            self.on_finished,
         )
         asked = replace(profile("r1"), is_control=is_control)
         deadline_ns = self.clock.now_ns() + 60 * SECOND
@@ -258,6 +274,25 @@ class Scene:
 
     def count(self, kind: type[Event]) -> int:
         return sum(isinstance(event, kind) for event in self.events)
+
+
+class TestWatching:
+    async def test_the_engine_is_asked_before_anybody_counts_the_request(self) -> None:
+        scene = Scene()
+        await scene.play(Reply())
+        assert scene.opened_at_arrival == 1
+
+    async def test_whoever_is_told_of_the_end_has_seen_all_that_came_before(self) -> None:
+        scene = Scene()
+        await scene.play(Reply())
+        assert scene.seen_at_end == scene.events
+        assert isinstance(scene.seen_at_end[-1], AttemptEnded)
+
+    async def test_so_has_it_of_a_request_that_is_turned_away_at_once(self) -> None:
+        scene = Scene()
+        scene.driver.submit(DrainRequested())
+        assert await scene.play() is Outcome.REJECTED_DRAINING
+        assert [type(event) for event in scene.seen_at_end[-2:]] == [DrainRequested, RequestArrived]
 
 
 class TestEventStreams:
@@ -334,6 +369,8 @@ class TestEventStreams:
             (Reply((b"see there",), 307, ()), AttemptResult.FAILED),
             (Reply((error_event(503), DONE)), AttemptResult.BUSY),
             (Reply((error_event(429), DONE)), AttemptResult.BUSY),
+            (Reply((MESSAGE_OVERLOADED,)), AttemptResult.BUSY),
+            (Reply((RESPONSE_LIMITED,)), AttemptResult.BUSY),
             (Reply((error_event(500), DONE)), AttemptResult.FAILED),
             (Reply((ROLE, error_event(500), DONE)), AttemptResult.FAILED),
             (Reply((ROLE + token("x") + error_event(500),)), AttemptResult.FAILED),

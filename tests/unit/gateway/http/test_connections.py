@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
@@ -10,7 +15,7 @@ from aiohttp import web
 from gateway.core.vocabulary import GatewayId
 from gateway.http import errors
 from gateway.http.app import make_runner
-from gateway.http.connections import raw_answer
+from gateway.http.connections import Handler, raw_answer
 from gateway.http.settings import HttpSettings
 from tests.support.core import US
 
@@ -25,6 +30,20 @@ def test_an_answer_without_a_request_is_whole_and_closes() -> None:
     assert json.loads(body)["error"]["code"] == "too_many_connections"
 
 
+@asynccontextmanager
+async def serving(handler: Handler, **settings: Any) -> AsyncIterator[int]:
+    """A server with one page, run as the gateway's are; gives its port."""
+    app = web.Application()
+    app.router.add_get("/", handler)
+    runner = make_runner(app, HttpSettings(GatewayId("us-1"), US, **settings))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux gives up what nobody takes")
 async def test_the_system_cuts_a_connection_whose_other_end_takes_nothing() -> None:
     """Whatever is being written: where a handler of ours waits, it waits no longer than this."""
@@ -36,13 +55,42 @@ async def test_the_system_cuts_a_connection_whose_other_end_takes_nothing() -> N
         told.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
         return web.Response()
 
-    app = web.Application()
-    app.router.add_get("/", look)
-    runner = make_runner(app, HttpSettings(GatewayId("us-1"), US, stall_s=1.5))
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/"):
-            assert told == [1500]
-    finally:
-        await runner.cleanup()
+    async with (
+        serving(look, stall_s=1.5) as port,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/"),
+    ):
+        assert told == [1500]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a task begins at once there, at no turn of the loop")
+async def test_a_request_takes_no_task_of_its_own() -> None:
+    """Making one, and waking it, is work between a client and its engine."""
+    tasks: list[asyncio.Task[object] | None] = []
+
+    async def look(request: web.Request) -> web.Response:
+        del request
+        tasks.append(asyncio.current_task())
+        return web.Response()
+
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+    assert tasks[0] is tasks[1] is not None
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_what_names_no_version_of_http_is_refused_and_cut(method: str) -> None:
+    async def look(request: web.Request) -> web.Response:
+        raise AssertionError(f"{request} reached a handler")
+
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{method} /\r\n\r\n".encode())
+        assert await reader.read() == raw_answer(errors.INVALID_REQUEST)
+        writer.close()
+        await writer.wait_closed()
