@@ -61,6 +61,7 @@ from gateway.core.vocabulary import (
 )
 
 _MILLISECOND_NS = 1_000_000
+_HEARTBEATS_TIME_MIN_NS = 5 * _MILLISECOND_NS
 _SECOND_NS = 1_000_000_000
 _MEBIBYTE = 2**20
 
@@ -1029,6 +1030,8 @@ class RegionFile(_FileModel):
                 "peering.connection_grace: is below limits.request_deadline or peering.connection_age,"
                 " so running calls would be cut"
             )
+        if self.peering.heartbeats_time_max_ns < _HEARTBEATS_TIME_MIN_NS:
+            yield "peering.heartbeats_time_max: is below 5ms, too little for a peer that behaves"
         if self.attempt.breaker_open_max_ns < self.attempt.breaker_open_ns:
             yield "attempt.breaker_open_max: is below attempt.breaker_open"
         if self.observation.replica_stale_ns <= self.probes.interval_ns:

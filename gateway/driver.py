@@ -66,7 +66,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Why the driver stopped, with the steps that led there, the fatal one last."""
+    """Why the driver stopped, with the steps that led there. The last one is the core's failure; it has effects if it
+    was an observer that failed."""
 
     error: BaseException
     tail: tuple[Step, ...]
@@ -257,7 +258,7 @@ class Driver:
         self._untold: deque[Step] = deque()
         """What the observers have not been told yet."""
         self._tail: deque[Step] = deque(maxlen=tail_steps)
-        """What they were told last."""
+        """What they were told last, or are just being told."""
 
     @property
     def open_requests(self) -> int:
@@ -293,21 +294,17 @@ class Driver:
 
     def tell_observers(self) -> None:
         """Whatever they have not been told yet. For whoever is about to rest on what they know, and cannot wait until
-        the event loop's next turn; there it happens by itself, before anything new comes in."""
+        the event loop's next turn, in which it happens by itself."""
         while self._untold:
             step = self._untold.popleft()
-            try:
-                self._tell(step)
-            except Exception as error:  # noqa: BLE001 - what it counted or wrote down can no longer be trusted
-                self._untold.clear()
-                self._fail(Step(step.now_ns, step.event, None), error)
+            self._tail.append(step)
+            for observer in self._observers:
+                self._tell(observer, step)
 
     def close(self) -> None:
         """Stop the timer, and tell the observers the rest. Nothing is submitted afterwards."""
         self.tell_observers()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
 
     def _pump(self) -> None:
         self._pumping = True
@@ -326,7 +323,8 @@ class Driver:
             if not self._inbox:
                 self._arm()
         except Exception as error:  # noqa: BLE001 - whatever failed inside a step, its state can no longer be trusted
-            self._fail(Step(now_ns, event, None), error)
+            self.tell_observers()
+            self._fail(error, Step(now_ns, event, None))
         else:
             self._tell_soon(Step(now_ns, event, effects))
 
@@ -338,11 +336,14 @@ class Driver:
         if len(self._untold) > _UNTOLD_STEPS_MAX:
             self.tell_observers()
 
-    def _tell(self, step: Step) -> None:
+    def _tell(self, observer: Observer, step: Step) -> None:
+        """What one that fails has counted or written down can no longer be trusted. The others are told the rest."""
         assert step.effects is not None, "a step that failed is not told"
-        for observer in self._observers:
+        try:
             observer.on_step(step.now_ns, step.event, step.effects)
-        self._tail.append(step)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
+            self._observers = tuple(each for each in self._observers if each is not observer)
+            self._fail(error)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, PublishLoad):
@@ -357,19 +358,23 @@ class Driver:
         elif isinstance(effect, StartLeg):
             self._inbox.append(_cancelled(effect.request_id, effect.attempt, "the owner has gone"))
 
-    def _fail(self, fatal: Step, error: Exception) -> None:
-        """What came before the fatal step is told first, and may prove fatal itself."""
-        self.tell_observers()
+    def _fail(self, error: Exception, *steps: Step) -> None:
+        """The first failure is the one. `steps` is the one that the core failed in; an observer's failure has none."""
         if self.crash is not None:
             return
-        self.crash = Crash(error, (*self._tail, fatal))
+        self.crash = Crash(error, (*self._tail, *self._untold, *steps))
         self._inbox.clear()
-        self.close()
+        self._stop_timer()
         for mailbox in tuple(self._mailboxes.values()):
             mailbox.deliver(_end_after_crash(mailbox.request_id))
         self.failed.set()
         if self._on_crash is not None:
             self._on_crash(self.crash)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _arm(self) -> None:
         """One timer, at or before the core's next wake-up. One that fires too early only arms the next."""

@@ -54,8 +54,8 @@ def _fields(document: Any, error: Any) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         return None
     response = document.get("response")
-    if isinstance(response, dict):
-        return _fields(None, response.get("error"))
+    if isinstance(response, dict) and isinstance(response.get("error"), dict):
+        return dict(response["error"])
     if isinstance(error, str):
         return {"message": error, "type": document.get("error_type")}
     if "message" in document:

@@ -289,11 +289,17 @@ class _Desk:
         """What an operator should know of a gateway that is ready all the same."""
         return {"lockdown": self.lockdown.state.reason or "no reason given"} if self.core.locked_down else {}
 
+    def metrics_page(self) -> bytes:
+        self.driver.tell_observers()
+        return self.metrics.render()
+
     def state(self) -> dict[str, object]:
+        self.driver.tell_observers()
         state = {**self.core.describe(self.clock.now_ns()), **self.decisions.describe()}
         return {**state, "lockdown_order": self.lockdown.describe()}
 
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
+        self.driver.tell_observers()
         return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
 
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
@@ -331,8 +337,9 @@ class _Desk:
 
     def _on_crash(self, crash: Crash) -> None:
         self.log.critical("the core failed; this gateway stops", exc_info=crash.error)
-        if self._journal is not None:
-            self._journal.on_crash(crash.tail[-1].now_ns, crash.tail[-1].event)
+        last = crash.tail[-1]
+        if self._journal is not None and last.effects is None:
+            self._journal.on_crash(last.now_ns, last.event)
         if self._folder is not None:
             self._keep_tail(self._folder / f"{self._header.story}.crash", crash)
 
@@ -512,13 +519,14 @@ async def _stop_peer_server(server: PeerServer, driver: Driver) -> None:
 
 def _admin_app(config: GatewayConfig, desk: _Desk, explainer: PeerExplainer) -> web.Application:
     async def explain(wanted: str) -> Explanation | None:
+        desk.driver.tell_observers()
         return await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
 
     async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
         return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason)
 
     sources = AdminSources(
-        desk.metrics.render, CONTENT_TYPE, desk.state, desk.readiness, explain, order_lockdown, desk.notes
+        desk.metrics_page, CONTENT_TYPE, desk.state, desk.readiness, explain, order_lockdown, desk.notes
     )
     return make_admin_app(sources, config.admin_token)
 

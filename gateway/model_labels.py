@@ -7,6 +7,7 @@ process lives, since its series do. So their number is bounded, and peers' model
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from gateway.core.vocabulary import GatewayId, ModelCapacity, ModelName
 
@@ -16,6 +17,11 @@ PEERS_MODELS_MAX = MODELS_MAX // 2
 """Models that only peers served when they were first asked for."""
 
 
+class _Said(NamedTuple):
+    capacities: tuple[ModelCapacity, ...]
+    models: frozenset[ModelName]
+
+
 class ModelLabels:
     """The label of each model."""
 
@@ -23,16 +29,18 @@ class ModelLabels:
         self._labels: set[ModelName] = set()
         self._for_peers = 0
         self._ours: frozenset[ModelName] = frozenset()
-        self._theirs: dict[GatewayId, tuple[ModelCapacity, ...]] = {}
+        self._theirs: dict[GatewayId, _Said] = {}
 
     def assign(self, models: Iterable[ModelName], peers: Collection[GatewayId]) -> None:
         """What our replicas serve from now on, and the peers that are still ours."""
         self._ours = frozenset(models)
-        self._theirs = {peer: capacities for peer, capacities in self._theirs.items() if peer in peers}
+        self._theirs = {peer: said for peer, said in self._theirs.items() if peer in peers}
 
     def hear(self, peer: GatewayId, capacities: tuple[ModelCapacity, ...]) -> None:
         """What a peer says that it serves now; forgotten with its next word."""
-        self._theirs[peer] = capacities
+        last = self._theirs.get(peer)
+        if last is None or last.capacities != capacities:
+            self._theirs[peer] = _Said(capacities, frozenset(capacity.model for capacity in capacities))
 
     def of(self, model: ModelName) -> str:
         if model not in self._labels and not self._take(model):
@@ -51,4 +59,4 @@ class ModelLabels:
         return True
 
     def _is_theirs(self, model: ModelName) -> bool:
-        return any(model == capacity.model for capacities in self._theirs.values() for capacity in capacities)
+        return any(model in said.models for said in self._theirs.values())

@@ -56,8 +56,8 @@ _STATUS_BY_WORD = {
 }
 """Errors of the messages API name a type in place of a status, those of the responses API a code in words, TGI's an
 `error_type`; any other word is a fault of the engine's."""
-_VLLM_CODE = re.compile(r"'code': ([45][0-9]{2})\}\}, input_type=dict\]")
-"""vLLM's messages API (0.33) reads vLLM's own chat stream, trips over an error event there, and tells only of that, as
+_VLLM_FULL = re.compile(r"'code': (429|503)\}\}, input_type=dict\]")
+"""vLLM's messages API (0.32) reads vLLM's own chat stream, trips over an error event there, and tells only of that, as
 an `internal_error`: with the end of the event's repr."""
 _RESPONSE_ID_LENGTH_MAX = 256
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
@@ -435,7 +435,7 @@ def _quoted_status(error: dict[str, Any]) -> int | None:
     message = error.get("message")
     if error.get("type") != "internal_error" or not isinstance(message, str):
         return None
-    quoted = _VLLM_CODE.search(message)
+    quoted = _VLLM_FULL.search(message)
     return int(quoted[1]) if quoted is not None else None
 
 

@@ -30,6 +30,7 @@ class Timer:
         self.id = of
         self.at_ns = _NEVER
         self.entry_ns = _NEVER
+        """Never later than `at_ns`."""
         self.entry_serial = 0
         """Of the entry in the heap that stands for it; 0 when none does."""
 
@@ -56,6 +57,7 @@ class Timers:
         return self._set
 
     def set(self, timer: Timer, at_ns: int) -> None:
+        assert at_ns < _NEVER, "no clock comes that far"
         if timer.at_ns == _NEVER:
             self._set += 1
         timer.at_ns = at_ns

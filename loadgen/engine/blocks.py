@@ -23,10 +23,12 @@ def packed(names: Sequence[int]) -> bytes:
 class _Run:
     """Blocks `start` … `end` - 1 of a chain: all of them idle, or all held by the same sequences."""
 
-    __slots__ = ("chain", "end", "references", "start")
+    __slots__ = ("base", "chain", "end", "references", "start")
 
-    def __init__(self, chain: bytes, start: int, end: int, references: int) -> None:
+    def __init__(self, chain: bytes, base: int, start: int, end: int, references: int) -> None:
         self.chain = chain
+        """The names from block `base` on, at least to the end: a holder's whole chain, or nothing else than ours."""
+        self.base = base
         self.start = start
         self.end = end
         self.references = references
@@ -34,21 +36,36 @@ class _Run:
     @property
     def head(self) -> bytes:
         """The name of its first block."""
-        return _name(self.chain, self.start)
+        return self.name(self.start)
+
+    def name(self, position: int) -> bytes:
+        return _name(self.chain, position - self.base)
+
+    def has(self, chain: bytes, position: int) -> bool:
+        return self.start <= position < self.end and self.name(position) == _name(chain, position)
 
     def common_end(self, chain: bytes, limit: int) -> int:
         """Where the other chain leaves this run, at most at `limit`; both have the run's first block."""
-        end = min(limit, self.end)
+        end, base = min(limit, self.end), self.base
         low = self.start + 1
-        if chain is self.chain or _names(chain, low, end) == _names(self.chain, low, end):
+        if chain is self.chain or _names(chain, low, end) == _names(self.chain, low - base, end - base):
             return end
         while low < end:  # an equal name says that all names before it are equal
             middle = (low + end) // 2
-            if _name(chain, middle) == _name(self.chain, middle):
+            if _name(chain, middle) == self.name(middle):
                 low = middle + 1
             else:
                 end = middle
         return low
+
+    def rename(self, chain: bytes, end: int) -> None:
+        """The same blocks, and perhaps more of them, as this chain has them."""
+        self.chain, self.base, self.end = chain, 0, end
+
+    def trim(self) -> None:
+        """Keep no names but its own: the chain of which it is a part may be a hundred times as long."""
+        self.chain = _names(self.chain, self.start - self.base, self.end - self.base)
+        self.base = self.start
 
 
 class Holding:
@@ -58,7 +75,7 @@ class Holding:
     anonymous and cannot be reused.
     """
 
-    __slots__ = ("anonymous", "blocks", "chain", "filled", "last")
+    __slots__ = ("anonymous", "blocks", "chain", "copy", "filled", "last")
 
     def __init__(self, chain: bytes) -> None:
         self.chain = chain
@@ -70,6 +87,8 @@ class Holding:
         """Those of the filled whose name another sequence's block has."""
         self.last: _Run | None = None
         """The run of the last filled block. None if that is anonymous, or there is none."""
+        self.copy: _Run | None = None
+        """Where the name of the last anonymous block was: the next is looked for there first."""
 
     @property
     def named(self) -> int:
@@ -158,7 +177,7 @@ class BlockPool:
             elif copy.references:
                 holding.anonymous.append(holding.filled)
                 holding.filled += 1
-                holding.last = None
+                holding.last, holding.copy = None, copy
             else:
                 self._take_out(copy, holding.filled)
                 self._free += 1
@@ -197,15 +216,16 @@ class BlockPool:
             self._idle += run.end - run.start
             if idle and idle[-1].end == run.start:
                 del self._runs[run.head]
-                idle[-1].end = run.end
-                idle[-1].chain = holding.chain
+                idle[-1].rename(holding.chain, run.end)
+                run.end = run.start  # whoever remembers it finds nothing in it
             else:
                 idle.append(run)
         for run in reversed(idle):
+            run.trim()
             self._idle_runs[run] = None
         holding.anonymous.clear()
         holding.blocks = holding.filled = 0
-        holding.last = None
+        holding.last = holding.copy = None
 
     def _runs_of(self, holding: Holding) -> list[_Run]:
         """Those that a sequence holds, in order."""
@@ -234,10 +254,12 @@ class BlockPool:
     def _cut(self, run: _Run, position: int) -> _Run:
         """Make the blocks before `position` a run of their own. That of an idle run is not queued: it is about to be
         held."""
-        first = _Run(run.chain, run.start, position, run.references)
+        first = _Run(run.chain, run.base, run.start, position, run.references)
         self._runs[first.head] = first
         run.start = position
         self._runs[run.head] = run
+        if not run.references:
+            run.trim()
         return first
 
     def _copy_of_next(self, holding: Holding) -> _Run | None:
@@ -246,6 +268,9 @@ class BlockPool:
         copy = self._runs.get(_name(holding.chain, position))
         if copy is not None or not position or holding.last is not None:
             return copy  # the run of the block before is ours, and so ends with it
+        near = holding.copy
+        if near is not None and near.has(holding.chain, position - 1):
+            return near if near.has(holding.chain, position) else None
         return self._search(holding.chain, position)
 
     def _search(self, chain: bytes, wanted: int) -> _Run | None:
@@ -272,10 +297,9 @@ class BlockPool:
         with one of them could have held one."""
         start, last = holding.filled, holding.last
         if last is not None and last.references == 1:
-            last.chain = holding.chain
-            last.end = end
+            last.rename(holding.chain, end)
         else:
-            last = _Run(holding.chain, start, end, 1)
+            last = _Run(holding.chain, 0, start, end, 1)
             self._runs[last.head] = last
         holding.last = last
         holding.filled = end
@@ -286,7 +310,7 @@ class BlockPool:
         if position == run.start:
             self._drop_first(run)
         else:
-            rest = _Run(run.chain, position + 1, run.end, 0)
+            rest = _Run(run.chain, run.base, position + 1, run.end, 0)
             run.end = position
             if rest.start < rest.end:
                 self._queue_before(rest, run)

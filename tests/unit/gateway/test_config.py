@@ -362,6 +362,11 @@ def test_calls_outlive_the_requests_they_carry(tmp_path: Path) -> None:
     assert fault.startswith("us.yaml: peering.connection_grace: is below limits.request_deadline")
 
 
+def test_a_peer_that_behaves_has_time_to_be_heard(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, SMALLEST + "peering: {heartbeats_time_max: 4ms}\n")
+    assert fault.startswith("us.yaml: peering.heartbeats_time_max: is below 5ms")
+
+
 def test_peers_are_other_gateways_each_named_once(tmp_path: Path) -> None:
     peer = PEER.replace("ADDRESS", "127.0.0.1:7071")
     (config,) = load_config(write(tmp_path, SMALLEST + peer), environ={}).peers

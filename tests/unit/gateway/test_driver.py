@@ -237,9 +237,10 @@ class TestObserving:
         assert driver.failed.is_set()
         assert driver.crash is not None
         assert str(driver.crash.error) == "no such label"
-        tail = [(step.event, step.effects) for step in driver.crash.tail]
-        assert tail == [(TimePassed(), []), (FirstToken(R1, 1), None)]
-        assert broken.events == behind.events == [TimePassed()]
+        steps = [TimePassed(), FirstToken(R1, 1), DrainRequested()]
+        assert [(step.event, step.effects) for step in driver.crash.tail] == [(event, []) for event in steps]
+        assert broken.events == [TimePassed()]
+        assert behind.events == steps, "what was performed is still told to whoever can hear it"
 
     async def test_an_observer_that_fails_over_what_came_before_a_failure_is_the_one_failure(self) -> None:
         def fail(_: Event) -> list[Effect]:

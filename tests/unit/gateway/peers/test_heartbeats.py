@@ -264,13 +264,13 @@ async def test_a_peer_that_never_stops_talking_is_heard_a_little_and_then_anew(p
         await asyncio.Event().wait()
 
     peer.subscribed = flood
-    async with listening(peer, replace(QUICK, heartbeats_time_max_ns=MS)) as events:
+    async with listening(peer, replace(QUICK, heartbeats_time_max_ns=2 * MS)) as events:
         await until(lambda: len(calls) == 3)
         seen = [events.get_nowait() for _ in range(events.qsize())]
     assert all(isinstance(event, PeersObserved) for event in seen), "it was never lost"
     heard = [each.report.sequence for event in seen if isinstance(event, PeersObserved) for each in event.observations]
     first, second = ([n for n in heard if start <= n < end] for start, end in pairwise(calls))
-    assert 1 <= len(first) <= 10, "ten at a tenth of a millisecond each are all that there is time for"
+    assert 1 <= len(first) <= 10, "ten at a fifth of a millisecond each are all that there is time for"
     assert 1 <= len(second) <= 10
     assert second[0] == calls[1], "the first word on the new subscription is the next one heard"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from loadgen.engine.blocks import BlockPool, Holding, packed
+from loadgen.engine.blocks import NAME_BYTES, BlockPool, Holding, packed
 from tests.support.names import names_in
 
 BLOCKS = 12
@@ -131,6 +131,57 @@ def test_a_copy_is_found_behind_blocks_that_are_gone() -> None:
     assert cached(pool, "ab") == 0
     pool.publish(third, 4)
     assert (second.anonymous, third.anonymous) == ([0, 1], [0, 1, 2, 3])
+
+
+def test_what_is_idle_keeps_no_names_but_its_own() -> None:
+    """A hundred short questions about one long text, each with the names of all of it."""
+    pool = BlockPool(1_000)
+    for number in range(100):
+        pool.release(hold(pool, "t" * 500 + chr(number) * 3))
+    chains = {id(run.chain): run.chain for run in pool._idle_runs}
+    assert sum(map(len, chains.values())) <= 1_000 * NAME_BYTES
+
+
+def test_a_second_one_that_computes_the_same_searches_once() -> None:
+    pool = BlockPool(8)
+    first, second = Holding(chain("abcd")), Holding(chain("abcd"))
+    for holding in (first, second):
+        pool.allocate(holding, 4)
+    for full in range(1, 5):
+        pool.publish(first, full)
+        pool.publish(second, full)
+        assert second.copy is first.last
+    assert second.anonymous == [0, 1, 2, 3]
+
+
+def test_where_a_copy_was_something_else_may_be_now() -> None:
+    pool = BlockPool(16)
+    first, second = Holding(chain("abcd")), Holding(chain("abcd"))
+    for holding in (first, second):
+        pool.allocate(holding, 4)
+        pool.publish(holding, 3)
+    pool.release(first)
+    other = Holding(b"")
+    pool.allocate(other, pool.available - 1)
+    assert cached(pool, "abc") == 1
+    pool.release(other)
+    held = [hold(pool, "axy"), hold(pool, "abcd")]
+    pool.publish(second, 4)
+    assert second.anonymous == [0, 1, 2, 3]
+    assert [holding.anonymous for holding in held] == [[], []]
+
+
+def test_a_copy_is_found_in_what_two_runs_became() -> None:
+    pool = BlockPool(16)
+    shared = hold(pool, "ab")
+    first, second = hold(pool, "abc"), Holding(chain("abcd"))
+    pool.allocate(second, 4)
+    pool.publish(second, 3)
+    pool.release(shared)
+    pool.release(first)
+    hold(pool, "abcd")
+    pool.publish(second, 4)
+    assert second.anonymous == [0, 1, 2, 3]
 
 
 @dataclass
@@ -296,7 +347,7 @@ class Both:
 
     def idle_names(self) -> list[bytes]:
         """In the order in which they would be evicted."""
-        return [name for run in self.pool._idle_runs for name in reversed(names_in(run.chain)[run.start : run.end])]
+        return [run.name(at) for run in self.pool._idle_runs for at in reversed(range(run.start, run.end))]
 
 
 @settings(max_examples=1000)
