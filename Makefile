@@ -48,7 +48,7 @@ relays: ## Install the relays that ours is measured beside, in an environment of
 bench-relay: compiled relays ## Measure a whole gateway beside Envoy and other routers, and write docs/results/relay.md. ARGS=… such as --quick.
 	cd build/compiled && ../../$(BIN)/python -m nightside bench relay --rivals ../../.venv-relay -o ../../docs/results/relay.md $(ARGS)
 
-bench-scale: compiled ## Measure the simulator on fleets of up to 100 regions of 1,000 replicas, and write docs/results/scale.json. Takes 25 minutes.
+bench-scale: compiled ## Measure the simulator on fleets of up to 100 regions of 1,000 replicas, and write docs/results/scale.json. Takes twelve minutes.
 	cd build/compiled && ../../$(BIN)/python -m nightside bench scale -o ../../docs/results/scale.json $(ARGS)
 
 agreement: setup ## Compare live regions on this machine with the simulator, and write docs/results/agreement.json. Takes six minutes and wants the machine for itself.

@@ -167,7 +167,7 @@ async def test_a_sleeping_engine_gets_nothing_until_it_wakes(world: World) -> No
 async def test_a_slow_llamacpp_is_busy_and_not_dead(world: World) -> None:
     pages = {"/metrics": llama_metrics(4, 0), "/health": Page(b'{"status":"ok"}')}
     async with engines(pages) as (engine,):
-        probes = {"interval": "5ms", "timeout": "20ms", "timeouts_max": 1}
+        probes = {"interval": "5ms", "timeout": "150ms", "timeouts_max": 1}
         async with world.serving({"url": engine.url, "dialect": "llamacpp"}, probes=probes) as gateway:
             await until(lambda: free_replicas(gateway) == 1)
             engine.pages["/metrics"] = HANGS
