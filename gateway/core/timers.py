@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from gateway.core.vocabulary import Word
 
-_SLACK = 64
+_SLACK = 16
+"""So many dead entries stay in a heap however few timers are set; each keeps its timer."""
 _NEVER = 1 << 61
 """Still an int that a compiled timer holds by value."""
 
