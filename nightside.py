@@ -11,13 +11,16 @@ from typing import Any
 import click
 
 COMMANDS = {
-    "gateway": ("gateway.main:cli", "Serve one region."),
-    "policy": ("gateway.policy_cli:policy", "Check a residency policy and explain its decisions."),
+    "gateway": ("gateway.app.main:cli", "Serve one region."),
+    "policy": ("gateway.policy.command:policy", "Check a residency policy and explain its decisions."),
     "keys": ("gateway.security.keys_cli:keys", "Say who may call a gateway, and how much."),
     "dev-certs": ("gateway.security.dev_certs_cli:dev_certs", "Make certificates to try TLS with."),
-    "explain": ("gateway.explain_cli:explain", "Say why a request ran where it did."),
-    "audit": ("gateway.audit_cli:audit", "Check the record of where requests ran, and hold it against policies."),
-    "replay": ("gateway.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
+    "explain": ("gateway.records.explain_cli:explain", "Say why a request ran where it did."),
+    "audit": (
+        "gateway.records.audit_cli:audit",
+        "Check the record of where requests ran, and hold it against policies.",
+    ),
+    "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
     "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
     "sim": ("loadgen.simulator.main:sim", "Play a scenario in virtual time and report, or look for faults."),

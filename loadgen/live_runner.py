@@ -16,8 +16,8 @@ from ssl import SSLContext
 
 import aiohttp
 
-from gateway.clock import Clock
 from gateway.core.vocabulary import RegionName
+from gateway.ground.clock import Clock
 from loadgen.live_client import SESSION_HEADER, Answer, AnswerFailure, Dialect, exchange
 from loadgen.report import RequestEnd, RequestRecord
 from loadgen.workload import Message, Program, Workload

@@ -65,7 +65,7 @@ class Phase(StrEnum):
 
 
 class AttemptState:
-    """One numbered try of one request at one target, alive until its AttemptEnded."""
+    """One numbered try of one request at one target, alive until its LegEnded."""
 
     __slots__ = ("first_token", "is_withdrawn", "kept_blocks", "number", "started_ns", "state", "stop_detail")
 

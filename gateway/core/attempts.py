@@ -7,9 +7,9 @@ from collections import deque
 from enum import StrEnum
 
 from gateway.core.config import AttemptConfig
-from gateway.core.vocabulary import AttemptResult
+from gateway.core.vocabulary import LegResult
 
-_SUCCESSES = frozenset({AttemptResult.COMPLETED, AttemptResult.CLIENT_ERROR})
+_SUCCESSES = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR})
 _REST_STEPS = 6
 """The second rest is 2**-5 of the longest."""
 
@@ -55,11 +55,11 @@ class Breaker:
         if self.state is BreakerState.OPEN and now_ns >= self.open_until_ns:
             self.state = BreakerState.HALF_OPEN
 
-    def record(self, result: AttemptResult, now_ns: int) -> bool:
+    def record(self, result: LegResult, now_ns: int) -> bool:
         """Count an attempt's end. True when the target has just proved itself after having been open."""
         if result in _SUCCESSES:
             return self._succeed()
-        if result is AttemptResult.FAILED:
+        if result is LegResult.FAILED:
             self._fail(now_ns)
         return False
 

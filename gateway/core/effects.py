@@ -6,6 +6,7 @@ from gateway.core.value import value
 from gateway.core.vocabulary import (
     Decision,
     Hops,
+    LegRole,
     LoadReport,
     Outcome,
     RefusalReason,
@@ -17,10 +18,14 @@ from gateway.core.vocabulary import (
 
 @value
 class StartLeg:
-    """Send this attempt to this target. The owner must answer it with exactly one AttemptEnded."""
+    """Open this leg of this attempt at this target. The owner must answer it with exactly one LegEnded.
+
+    Legs of an attempt are numbered from 1."""
 
     request_id: RequestId
     attempt: int
+    leg: int
+    role: LegRole
     target: Target
     decision: Decision
     deadline_ns: int
@@ -32,10 +37,11 @@ class StartLeg:
 
 @value
 class StopLeg:
-    """Close this attempt's connection now; its AttemptEnded follows."""
+    """Close this leg's connection now; its LegEnded follows."""
 
     request_id: RequestId
     attempt: int
+    leg: int
     detail: str
 
 

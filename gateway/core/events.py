@@ -6,9 +6,9 @@ from gateway.core.config import CoreConfig
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
     Hops,
+    LegResult,
     PeerObservation,
     PeerSpec,
     RefusalReason,
@@ -111,6 +111,7 @@ class LegAccepted:
 
     request_id: RequestId
     attempt: int
+    leg: int
 
 
 @value
@@ -120,6 +121,7 @@ class FirstToken:
 
     request_id: RequestId
     attempt: int
+    leg: int
 
 
 @value
@@ -128,16 +130,18 @@ class ResponseStored:
 
     request_id: RequestId
     attempt: int
+    leg: int
     key: str
 
 
 @value
-class AttemptEnded:
+class LegEnded:
     """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
 
     request_id: RequestId
     attempt: int
-    result: AttemptResult
+    leg: int
+    result: LegResult
     refusal: RefusalReason | None = None
     """Set when `result` is REFUSED."""
     prompt_tokens: int | None = None
@@ -165,6 +169,6 @@ Event = (
     | LegAccepted
     | FirstToken
     | ResponseStored
-    | AttemptEnded
+    | LegEnded
     | TimePassed
 )

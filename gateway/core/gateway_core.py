@@ -25,13 +25,13 @@ from gateway.core.effects import (
 )
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
     LegAccepted,
+    LegEnded,
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
@@ -50,10 +50,11 @@ from gateway.core.residency import both, closed_policy, may_enter, processing_ru
 from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
-    AttemptResult,
     Decision,
     GatewayId,
     Hops,
+    LegResult,
+    LegRole,
     LoadReport,
     ModelName,
     ModelQueue,
@@ -152,7 +153,7 @@ class GatewayCore:
                 self._first_token(event, now_ns)
             case ResponseStored():
                 self._response_stored(event)
-            case AttemptEnded():
+            case LegEnded():
                 self._attempt_ended(event, now_ns)
             case ReplicasObserved():
                 for observation in event.observations:
@@ -378,7 +379,9 @@ class GatewayCore:
 
     def _start_leg(self, request: RequestState, attempt: AttemptState, placement: Placement, now_ns: int) -> StartLeg:
         decision = _decision(request, placement, now_ns)
-        leg = StartLeg(request.request_id, attempt.number, attempt.target, decision, request.deadline_ns)
+        leg = StartLeg(
+            request.request_id, attempt.number, 1, LegRole.WHOLE, attempt.target, decision, request.deadline_ns
+        )
         if not isinstance(placement.state, PeerState):
             return leg
         crosses_regions = placement.state.spec.place.region != self.place.region
@@ -436,15 +439,15 @@ class GatewayCore:
         if running is not None:
             self.stored_responses.put(event.key, running[1].target)
 
-    def _attempt_ended(self, event: AttemptEnded, now_ns: int) -> None:
+    def _attempt_ended(self, event: LegEnded, now_ns: int) -> None:
         running = self._running(event.request_id, event.attempt)
         if running is None:
             return
         request, attempt = running
         request.attempt = None
         result, detail = event.result, event.detail
-        if result is AttemptResult.CANCELLED and attempt.stop_detail:
-            result = AttemptResult.REFUSED if attempt.is_withdrawn else AttemptResult.FAILED
+        if result is LegResult.CANCELLED and attempt.stop_detail:
+            result = LegResult.REFUSED if attempt.is_withdrawn else LegResult.FAILED
             detail = attempt.stop_detail
         self._count_end(request, attempt, result, now_ns)
         if request.phase is Phase.ENDED:
@@ -452,24 +455,24 @@ class GatewayCore:
             return
         request.last_failure = f"{attempt.target}: {detail or result}"
         match result:
-            case AttemptResult.COMPLETED:
+            case LegResult.COMPLETED:
                 self._end(request, Outcome.COMPLETED, "")
-            case AttemptResult.CLIENT_ERROR:
+            case LegResult.CLIENT_ERROR:
                 self._end(request, Outcome.CLIENT_ERROR, detail)
-            case AttemptResult.CANCELLED:
+            case LegResult.CANCELLED:
                 self._end(request, Outcome.ABANDONED, detail)
-            case AttemptResult.FAILED | AttemptResult.BUSY | AttemptResult.REFUSED if attempt.first_token:
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED if attempt.first_token:
                 self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
-            case AttemptResult.FAILED:
+            case LegResult.FAILED:
                 self._try_again_after_failure(request, attempt, now_ns)
-            case AttemptResult.BUSY:
+            case LegResult.BUSY:
                 self._try_again_after_busy(request, now_ns)
-            case AttemptResult.REFUSED:
+            case LegResult.REFUSED:
                 self._try_again_after_refusal(request, attempt, event.refusal, now_ns)
             case _ as never:
                 assert_never(never)
 
-    def _count_end(self, request: RequestState, attempt: AttemptState, result: AttemptResult, now_ns: int) -> None:
+    def _count_end(self, request: RequestState, attempt: AttemptState, result: LegResult, now_ns: int) -> None:
         key = (request.request_id, attempt.number)
         if isinstance(attempt.state, ReplicaState):
             self.replicas.ended(attempt.state, key, result, now_ns)
@@ -544,11 +547,11 @@ class GatewayCore:
             because = f"; before that, {request.last_failure}" if request.last_failure else ""
             self._end(request, Outcome.EXPIRED_IN_QUEUE, f"no replica was free for {waited_ms} ms{because}")
         elif now_ns >= request.deadline_ns:
-            self._effects.append(StopLeg(request.request_id, attempt.number, "deadline"))
+            self._effects.append(StopLeg(request.request_id, attempt.number, 1, "deadline"))
             self._end(request, Outcome.EXPIRED_RUNNING, f"deadline passed while running at {attempt.target}")
         elif not attempt.first_token and not attempt.stop_detail:
             attempt.stop_detail = "no first token before the deadline"
-            self._effects.append(StopLeg(request.request_id, attempt.number, attempt.stop_detail))
+            self._effects.append(StopLeg(request.request_id, attempt.number, 1, attempt.stop_detail))
             self._timers.set(request.timer, request.deadline_ns)
 
     # The fleet changes
@@ -636,13 +639,13 @@ class GatewayCore:
             return
         detail = "an operator has stopped all forwarding"
         if request.origin_gateway_id is not None:
-            self._effects.append(StopLeg(request.request_id, attempt.number, detail))
+            self._effects.append(StopLeg(request.request_id, attempt.number, 1, detail))
             began = attempt.first_token
             self._end(request, Outcome.FAILED_MIDSTREAM if began else Outcome.FAILED_BEFORE_FIRST_BYTE, detail)
         elif isinstance(attempt.state, PeerState):
             attempt.stop_detail = detail
             attempt.is_withdrawn = True
-            self._effects.append(StopLeg(request.request_id, attempt.number, detail))
+            self._effects.append(StopLeg(request.request_id, attempt.number, 1, detail))
 
     def _assignment_applied(self, event: AssignmentApplied, now_ns: int) -> None:
         if event.version <= self.assignment_version:

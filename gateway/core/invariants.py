@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.core.admission import Phase, RequestState
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
-from gateway.core.events import AttemptEnded, Event, ForwardArrived, RequestArrived
+from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.replicas import ReplicaState
 from gateway.core.vocabulary import PlaceRule, RequestId, TargetKind
@@ -68,7 +68,7 @@ class Checker:
                 event.stamp.rule.allows(self._core.place),
                 f"{event.profile.request_id} was accepted at {self._core.place.region}",
             )
-        elif isinstance(event, AttemptEnded):
+        elif isinstance(event, LegEnded):
             story = self._stories.get(event.request_id)
             if story is not None and story.living_attempt == event.attempt:
                 story.living_attempt = None

@@ -12,8 +12,8 @@ from gateway.core.config import CoreConfig
 from gateway.core.replicas import AttemptKey
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
+    LegResult,
     LoadReport,
     ModelName,
     PeerObservation,
@@ -179,14 +179,14 @@ class Peers:
             self._note_change(state)
             self.refresh(state, now_ns)
 
-    def ended(self, state: PeerState, key: AttemptKey, result: AttemptResult, now_ns: int) -> None:
+    def ended(self, state: PeerState, key: AttemptKey, result: LegResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
         state.in_flight -= 1
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
         if state.breaker.record(result, now_ns):
             state.ramp.start(now_ns)
-        if result in (AttemptResult.FAILED, AttemptResult.BUSY, AttemptResult.REFUSED):
+        if result in (LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED):
             state.distrusted_since_ns = now_ns
         self.refresh(state, now_ns)
 

@@ -15,7 +15,7 @@ from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
-    AttemptResult,
+    LegResult,
     ModelCapacity,
     ModelName,
     Place,
@@ -223,17 +223,17 @@ class Replicas:
         if state.unreflected.pop(key, None) is not None:
             self.refresh(state, now_ns)
 
-    def ended(self, state: ReplicaState, key: AttemptKey, result: AttemptResult, now_ns: int) -> None:
+    def ended(self, state: ReplicaState, key: AttemptKey, result: LegResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
         state.in_flight -= 1
         state.unreflected.pop(key, None)
         if state.breaker.record(result, now_ns):
             state.ramp.start(now_ns)
-        if result in (AttemptResult.COMPLETED, AttemptResult.CLIENT_ERROR):
+        if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
             state.rest.proved()
-        elif result is AttemptResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
+        elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
             state.rest.turned_away(now_ns)
-        if result in (AttemptResult.FAILED, AttemptResult.BUSY):
+        if result in (LegResult.FAILED, LegResult.BUSY):
             state.distrusted_since_ns = now_ns
         self.refresh(state, now_ns)
 

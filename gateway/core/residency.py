@@ -1,7 +1,7 @@
 """May this request be processed there? One policy per region, directional, asked at the origin and again at the
 receiver.
 
-Parsing policy files is the edge's work (`gateway.policy_file`); a policy that cannot be used becomes `closed_policy`,
+Parsing policy files is the edge's work (`gateway.policy.file`); a policy that cannot be used becomes `closed_policy`,
 under which nothing leaves the region and nothing is taken in.
 """
 

@@ -183,8 +183,15 @@ class RefusalReason(Word):
     """An operator has stopped all forwarding."""
 
 
-class AttemptResult(Word):
-    """How one attempt at one target ended, as its owner saw it."""
+class LegRole(Word):
+    """Which part of a request a leg runs."""
+
+    WHOLE = "whole"
+    """From the prompt to the last token."""
+
+
+class LegResult(Word):
+    """How one leg at one target ended, as its owner saw it."""
 
     COMPLETED = "completed"
     CLIENT_ERROR = "client_error"

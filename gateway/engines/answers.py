@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.engine_errors import error_type_of, in_openai_shape, message_of
+from gateway.request.engine_errors import error_type_of, in_openai_shape, message_of
 
 
 class Meaning(StrEnum):

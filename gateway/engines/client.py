@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Self
 
-from gateway.clock import Clock
 from gateway.core.effects import StartLeg
-from gateway.core.vocabulary import AttemptResult, ReplicaId
+from gateway.core.vocabulary import LegResult, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
-from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest
+from gateway.ground.clock import Clock
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest
 
 _SECOND_NS = 1_000_000_000
 _ERROR_BYTES_MAX = 1 << 20
@@ -63,7 +63,7 @@ class EngineClient:
         """Raises LegFailure. The order's deadline is the core's to keep: it stops the leg."""
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
-            raise LegFailure(AttemptResult.BUSY, "the replica is no longer assigned to this gateway")
+            raise LegFailure(LegResult.BUSY, "the replica is no longer assigned to this gateway")
         try:
             origin, prefix = origin_of(endpoint.url, endpoint.tls)
             headers = _headers(endpoint, order, request)
@@ -72,7 +72,7 @@ class EngineClient:
             )
         except _FAULTS as error:
             is_our_shortage = isinstance(error, OSError) and error.errno in _OUR_SHORTAGES
-            result = AttemptResult.BUSY if is_our_shortage else AttemptResult.FAILED
+            result = LegResult.BUSY if is_our_shortage else LegResult.FAILED
             raise LegFailure(result, f"no answer: {_in_words(error)}") from error
 
     async def read_error(self, endpoint: ReplicaEndpoint, response: Response, attempt: int) -> ErrorLeg:
@@ -80,9 +80,9 @@ class EngineClient:
         error = read_error(response.status, await _error_body(response), is_pinned=endpoint.rank is not None)
         if error.meaning is Meaning.CLOSING:
             self._endpoints.closes(endpoint.url, self._clock.now_ns() + self._closing_ns)
-            raise LegFailure(AttemptResult.BUSY, "the engine is shutting down")
+            raise LegFailure(LegResult.BUSY, "the engine is shutting down")
         if error.meaning is Meaning.BROKEN:
-            raise LegFailure(AttemptResult.FAILED, f"status {response.status}")
+            raise LegFailure(LegResult.FAILED, f"status {response.status}")
         return ErrorLeg(response, endpoint, error, attempt)
 
 
@@ -184,7 +184,7 @@ async def _error_body(response: Response) -> bytes:
             while data := await response.read():
                 body.append(data)
                 if sum(map(len, body)) > _ERROR_BYTES_MAX:
-                    raise LegFailure(AttemptResult.FAILED, f"status {response.status} with an endless body")
+                    raise LegFailure(LegResult.FAILED, f"status {response.status} with an endless body")
     except _FAULTS as error:
         if 400 <= response.status < 500 and response.status != 429:
             raise _broke_off(error) from error
@@ -192,7 +192,7 @@ async def _error_body(response: Response) -> bytes:
 
 
 def _broke_off(error: Exception) -> LegFailure:
-    return LegFailure(AttemptResult.FAILED, f"the answer broke off: {_in_words(error)}")
+    return LegFailure(LegResult.FAILED, f"the answer broke off: {_in_words(error)}")
 
 
 def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> list[tuple[str, str]]:

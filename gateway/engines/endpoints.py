@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gateway.config import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Place, ReplicaId
 from gateway.engines.tls import EngineTls, TlsContexts
-from gateway.legs import RanAt
+from gateway.request.legs import RanAt
 
 RANK_HEADER = "x-data-parallel-rank"
 """Pins a request to one rank; vLLM and SGLang read the same one."""

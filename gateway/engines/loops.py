@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.clock import Clock
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
+from gateway.ground.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 

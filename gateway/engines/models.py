@@ -12,7 +12,6 @@ from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.clock import Clock
 from gateway.config import ProbeConfig, is_model_name
 from gateway.core.vocabulary import ModelName, ReplicaId
 from gateway.engines.connection import ConnectionPool
@@ -21,6 +20,7 @@ from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.loops import EngineLoops, LoopSettings
 from gateway.engines.probe import FAULTS, get_page, probe_connections
+from gateway.ground.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _RETRY_S = 1.0

@@ -12,7 +12,6 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 
-from gateway.clock import Clock
 from gateway.config import ProbeConfig
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
@@ -21,6 +20,7 @@ from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, LoopSettings
 from gateway.engines.probe import EngineProbe, probe_connections
+from gateway.ground.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_MIN_S = 2.0

@@ -13,11 +13,9 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from gateway.callers import KeyCheck
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, RequestId
-from gateway.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.entrance import CALLER, Entrance
@@ -29,8 +27,10 @@ from gateway.http.room import Room
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
 from gateway.http.sink import HttpSink, error_response, identity_headers
-from gateway.legs import Headers, OutboundRequest
-from gateway.owner import OwnerContext, RequestOwner
+from gateway.request.callers import KeyCheck
+from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
+from gateway.request.legs import Headers, OutboundRequest
+from gateway.request.owner import OwnerContext, RequestOwner
 
 Models = Callable[[], Sequence[ModelName]]
 """The names that a client may put into `model`, over everything this gateway can reach."""

@@ -10,8 +10,8 @@ from operator import attrgetter
 
 import msgspec
 
-from gateway import engine_api
 from gateway.http.errors import INVALID_FIELD, INVALID_JSON, UNSUPPORTED_FIELD, ClientFault
+from gateway.request import engine_api
 
 _NOTHING = msgspec.Raw()
 _UNSET = (b"", b"null", b"false")

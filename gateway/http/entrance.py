@@ -13,9 +13,8 @@ from itertools import chain
 
 from aiohttp import web
 
-from gateway.callers import KeyCheck
-from gateway.clock import Clock
 from gateway.core.vocabulary import RequestId, RequestProfile
+from gateway.ground.clock import Clock
 from gateway.http.errors import (
     CONCURRENCY_EXCEEDED,
     HEADERS_TOO_LARGE,
@@ -29,7 +28,8 @@ from gateway.http.health import HEALTH_PATHS
 from gateway.http.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
 from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read_caller
 from gateway.http.settings import HttpSettings
-from gateway.legs import RequestSummary
+from gateway.request.callers import KeyCheck
+from gateway.request.legs import RequestSummary
 
 CALLER = web.RequestKey("caller", Caller)
 _METER = web.RequestKey("meter", KeyMeter)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.callers import ClientKey, KeyId, KeyLimits
+from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 _MILLISECOND_NS = 1_000_000
 _MINUTE_NS = 60_000_000_000

@@ -10,7 +10,6 @@ from os import urandom
 
 from xxhash import xxh3_64_hexdigest
 
-from gateway.callers import ClientKey
 from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.stored_responses import stored_response_key
@@ -26,7 +25,8 @@ from gateway.core.vocabulary import (
 from gateway.http.bodies import read_body
 from gateway.http.errors import INVALID_FIELD, INVALID_TENANT, MODEL_NOT_FOUND, ClientFault
 from gateway.http.settings import HttpSettings
-from gateway.legs import Headers
+from gateway.request.callers import ClientKey
+from gateway.request.legs import Headers
 
 REQUEST_ID_HEADER = "x-request-id"
 TENANT_HEADER = "x-nightside-tenant"

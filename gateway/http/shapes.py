@@ -13,9 +13,9 @@ import msgspec
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import RequestId
-from gateway.engine_api import MESSAGES_PATH, RESPONSES_PATH
-from gateway.engine_errors import in_openai_shape
 from gateway.http.errors import ErrorKind, kind_of
+from gateway.request.engine_api import MESSAGES_PATH, RESPONSES_PATH
+from gateway.request.engine_errors import in_openai_shape
 
 _DONE = b"data: [DONE]\n\n"
 _VERSION_HEADER = "anthropic-version"

@@ -14,12 +14,12 @@ from typing import assert_never
 import grpc
 import grpc.aio
 
-from gateway.clock import Clock
 from gateway.core.effects import StartLeg
-from gateway.core.vocabulary import AttemptResult, GatewayId, Outcome, RefusalReason
-from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest
+from gateway.core.vocabulary import GatewayId, LegResult, Outcome, RefusalReason
+from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
@@ -45,7 +45,7 @@ class PeerLegOpener:
     ) -> AsyncIterator[Leg]:
         link = self._links.get(GatewayId(order.target.id))
         if link is None:
-            raise LegFailure(AttemptResult.FAILED, f"no connection to peer {order.target.id}")
+            raise LegFailure(LegResult.FAILED, f"no connection to peer {order.target.id}")
         now_ns = self._clock.now_ns()
         message = codec.forward_to_pb(order, request, self._gateway_id, now_ns)
         timeout_s = max(order.deadline_ns - now_ns, 0) / _SECOND_NS + _DEADLINE_GRACE_S
@@ -83,7 +83,7 @@ class PeerLeg:
             await self._end(message.ended)
             return None
         if kind != "data":
-            raise LegFailure(AttemptResult.FAILED, f"the peer sent {kind} in the middle of a body")
+            raise LegFailure(LegResult.FAILED, f"the peer sent {kind} in the middle of a body")
         return message.data
 
     async def _end(self, message: pb.Ended) -> None:
@@ -117,7 +117,7 @@ def failure_of(ended: codec.EndedForward) -> LegFailure:
             | Outcome.FAILED_BEFORE_FIRST_BYTE
             | Outcome.FAILED_MIDSTREAM
         ):
-            return LegFailure(AttemptResult.FAILED, f"it ended as {ended.outcome} there: {ended.detail}")
+            return LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} there: {ended.detail}")
         case _:
             assert_never(ended.outcome)
 
@@ -127,13 +127,13 @@ async def _until_accepted(call: _Call, wait_max_s: float) -> None:
         async with asyncio.timeout(wait_max_s):
             message = await _read(call)
     except TimeoutError as error:
-        raise LegFailure(AttemptResult.FAILED, "the peer neither accepted nor refused in time") from error
+        raise LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time") from error
     kind = message.WhichOneof("kind")
     if kind == "refused":
         with _faults_as_leg_failures():
             raise _refusal(*codec.read_refused(message.refused))
     if kind != "accepted":
-        raise LegFailure(AttemptResult.FAILED, f"the peer's first word was {kind}")
+        raise LegFailure(LegResult.FAILED, f"the peer's first word was {kind}")
 
 
 async def _until_head(call: _Call) -> LegHead:
@@ -143,7 +143,7 @@ async def _until_head(call: _Call) -> LegHead:
         if kind == "ended":
             raise failure_of(codec.read_ended(message.ended))
         if kind != "head":
-            raise LegFailure(AttemptResult.FAILED, f"the peer sent {kind} before a head")
+            raise LegFailure(LegResult.FAILED, f"the peer sent {kind} before a head")
         return codec.read_head(message.head)
 
 
@@ -151,7 +151,7 @@ async def _read(call: _Call) -> pb.ForwardResponse:
     with _faults_as_leg_failures():
         message = await call.read()
     if not isinstance(message, pb.ForwardResponse):
-        raise LegFailure(AttemptResult.FAILED, "the peer closed the forward without a last word")
+        raise LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
     return message
 
 
@@ -169,10 +169,10 @@ def _faults_as_leg_failures() -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise LegFailure(AttemptResult.FAILED, f"{error.code().name}: {error.details()}") from error
+        raise LegFailure(LegResult.FAILED, f"{error.code().name}: {error.details()}") from error
     except codec.WireError as error:
-        raise LegFailure(AttemptResult.FAILED, f"the peer's message is malformed: {error}") from error
+        raise LegFailure(LegResult.FAILED, f"the peer's message is malformed: {error}") from error
 
 
 def _refusal(reason: RefusalReason, detail: str) -> LegFailure:
-    return LegFailure(AttemptResult.REFUSED, detail, reason)
+    return LegFailure(LegResult.REFUSED, detail, reason)

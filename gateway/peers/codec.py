@@ -36,9 +36,9 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     TenantName,
 )
-from gateway.decisions import ExplainedCandidate, ExplainedPlacement, ExplainedRefusal, ExplainedRequest
-from gateway.engine_api import is_engine_call, stored_response_of
-from gateway.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
+from gateway.records.decisions import ExplainedCandidate, ExplainedPlacement, ExplainedRefusal, ExplainedRequest
+from gateway.request.engine_api import is_engine_call, stored_response_of
+from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 
 MICROSECOND_NS = 1_000

@@ -8,9 +8,9 @@ import grpc
 import grpc.aio
 
 from gateway.core.vocabulary import GatewayId, RequestId
-from gateway.decisions import OtherSide
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
+from gateway.records.decisions import OtherSide
 
 _SECOND_NS = 1_000_000_000
 

@@ -17,10 +17,10 @@ import grpc
 import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.clock import Clock
 from gateway.config import PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
+from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb

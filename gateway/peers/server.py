@@ -21,13 +21,13 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config import Address, PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
-from gateway.decisions import ExplainedRequest
-from gateway.legs import LegHead, RequestSummary
-from gateway.owner import OwnerContext, RequestOwner
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.link import shared_options
 from gateway.peers.transport import Transport
+from gateway.records.decisions import ExplainedRequest
+from gateway.request.legs import LegHead, RequestSummary
+from gateway.request.owner import OwnerContext, RequestOwner
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 

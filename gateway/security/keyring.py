@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.callers import ClientKey
-from gateway.clock import Clock
 from gateway.config import ConfigError
-from gateway.reload import ReloadRefused
+from gateway.ground.clock import Clock
+from gateway.ground.reloader import ReloadRefused
+from gateway.request.callers import ClientKey
 from gateway.security.keys import KeyTable, read_keys_file
 
 

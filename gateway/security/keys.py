@@ -28,9 +28,9 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.callers import ClientKey, KeyId, KeyLimits
 from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, config_error, read_yaml_mapping
 from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, TenantName
+from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 KEYS_MAX = 10_000
 MODELS_MAX = 1000

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.clock import Clock
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
+from gateway.ground.clock import Clock
+from gateway.ground.threads import finish_in_thread
 from gateway.state.files import StateFile, StateUnusable
-from gateway.threads import finish_in_thread
 
 REASON_LENGTH_MAX = 500
 _KIND = "lockdown"

@@ -17,10 +17,10 @@ from gateway.core.config import CoreConfig, PushingConfig, PushingMode, QueueCon
 from gateway.core.effects import Effect, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     Event,
     FirstToken,
+    LegEnded,
     PolicyApplied,
     ReplicasObserved,
     RequestArrived,
@@ -29,9 +29,9 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
     Jurisdiction,
+    LegResult,
     ModelName,
     Place,
     PlaceRule,
@@ -117,8 +117,8 @@ class _Bench:
 
     def _finish_one(self) -> None:
         request_id, attempt = self._running.popleft()
-        self._tell(FirstToken(request_id, attempt))
-        self._tell(AttemptEnded(request_id, attempt, AttemptResult.COMPLETED))
+        self._tell(FirstToken(request_id, attempt, 1))
+        self._tell(LegEnded(request_id, attempt, 1, LegResult.COMPLETED))
 
     def _probe(self) -> None:
         self._tell(

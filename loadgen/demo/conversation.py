@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from gateway.clock import Clock
 from gateway.core.vocabulary import RegionName
+from gateway.ground.clock import Clock
 from loadgen.demo.mesh import Mesh
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.scenario import DemoScenario

@@ -19,8 +19,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from gateway.clock import Clock
 from gateway.core.config import OverflowMode
+from gateway.ground.clock import Clock
 from loadgen.demo.conversation import converse
 from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
 from loadgen.demo.processes import DemoFailure

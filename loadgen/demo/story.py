@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gateway.core.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
-from gateway.policy_file import load_policy
+from gateway.policy.file import load_policy
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
 from loadgen.demo.scenario import DemoScenario
 from loadgen.report import MachineUse, RunReport, RunResult, as_document, report_on, table_of

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gateway.clock import Clock
+from gateway.ground.clock import Clock
 from loadgen.engine.exposition import RequestMetrics
 from loadgen.engine.model import (
     Admitted,

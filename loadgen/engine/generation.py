@@ -20,7 +20,7 @@ from uuid import uuid4
 import xxhash
 from aiohttp import web
 
-from gateway.clock import Clock
+from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
 from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_length, parse_generation
 from loadgen.engine.driver import EngineDriver, TokenFeed

@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.clock import Clock
+from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import ENGINE_VERSION, encode
 from loadgen.engine.driver import EngineDriver
 from loadgen.engine.exposition import CONTENT_TYPE, Exposition

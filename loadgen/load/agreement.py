@@ -16,8 +16,8 @@ from statistics import median, quantiles
 import aiohttp
 from rich.console import Console
 
-from gateway.clock import Clock
 from gateway.core.vocabulary import ModelName, RegionName
+from gateway.ground.clock import Clock
 from loadgen.demo.mesh import Mesh
 from loadgen.engine.model import EngineConfig, EngineModel, EngineRequest, FirstToken
 from loadgen.figures import Figures

@@ -14,11 +14,11 @@ from gateway.core.attempts import BreakerState
 from gateway.core.config import OverflowMode, PushingMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import (
-    AttemptEnded,
     DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
+    LegEnded,
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
@@ -30,8 +30,8 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
+    LegResult,
     Outcome,
     PeerObservation,
     Place,
@@ -288,7 +288,7 @@ class Watch:
                 visit = view.visits.get(event.request_id)
                 if visit is not None and visit.attempt == event.attempt and not visit.waits:
                     visit.first_token = True
-            case AttemptEnded():
+            case LegEnded():
                 self._attempt_ended(view, event)
             case _:
                 pass
@@ -311,29 +311,29 @@ class Watch:
         if before is None or is_newer or heard.generated_ns > before.generated_ns:
             view.heard[heard.report.gateway_id] = heard
 
-    def _attempt_ended(self, view: _View, event: AttemptEnded) -> None:
+    def _attempt_ended(self, view: _View, event: LegEnded) -> None:
         key = event.request_id, event.attempt
         view.stopped.discard(key)
         target = view.alive.pop(key, None)
         if target is not None and target.kind is TargetKind.REPLICA:
             replica_id = ReplicaId(target.id)
             view.in_flight[replica_id] -= 1
-            may_be_a_failure = event.result in (AttemptResult.FAILED, AttemptResult.CANCELLED)
+            may_be_a_failure = event.result in (LegResult.FAILED, LegResult.CANCELLED)
             view.failures[replica_id] += may_be_a_failure
             self._check_breaker(view, replica_id)
         visit = view.visits.get(event.request_id)
         if visit is not None and not visit.waits and visit.attempt == event.attempt:
             self._wait_again(view, visit, event)
 
-    def _wait_again(self, view: _View, visit: _Visit, event: AttemptEnded) -> None:
+    def _wait_again(self, view: _View, visit: _Visit, event: LegEnded) -> None:
         """If it does not end now, it is back in the queue."""
         visit.waits = True
         visit.arrived_ns = self._now_ns
-        if event.result is AttemptResult.REFUSED:
+        if event.result is LegResult.REFUSED:
             visit.refusals += 1
             gave_up = visit.refusals >= view.core.config.attempt.refusals_max
             visit.is_ordinary &= not gave_up and event.refusal not in _RESIDENCY_REFUSALS
-        elif event.result is not AttemptResult.BUSY:
+        elif event.result is not LegResult.BUSY:
             visit.is_ordinary = False
         if visit.is_ordinary:
             view.waiting.setdefault(visit.queue, {})[event.request_id] = visit.arrival

@@ -21,13 +21,13 @@ from gateway.core.effects import (
 )
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
     LegAccepted,
+    LegEnded,
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
@@ -87,7 +87,7 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
             return f"arrived {_profile_in_words(event.profile)} by {event.deadline_ns}"
         case ForwardArrived():
             return f"forward {_profile_in_words(event.profile)} of {event.origin_gateway_id} by {event.deadline_ns}"
-        case AttemptEnded():
+        case LegEnded():
             return f"ended {event.request_id}/{event.attempt} {event.result} {event.refusal or ''} {event.detail}"
         case FirstToken() | LegAccepted() | ResponseStored():
             return f"{type(event).__name__} {event.request_id}/{event.attempt}"

@@ -1,7 +1,7 @@
 """Drives one real `GatewayCore` in virtual time: owns its requests' legs, probes its replicas, carries its heartbeats.
 
 It does what the live driver, owners and edges do, with the same promises: each StartLeg is answered by exactly one
-AttemptEnded, and whoever leaves early closes what was opened. It decides nothing.
+LegEnded, and whoever leaves early closes what was opened. It decides nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.core.effects import (
 )
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
     LegAccepted,
+    LegEnded,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
@@ -44,9 +44,9 @@ from gateway.core.events import (
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
     Hops,
+    LegResult,
     LoadReport,
     Outcome,
     PeerObservation,
@@ -147,56 +147,58 @@ class _Leg:
     def forward_accepted(self) -> None:
         if self.is_alive:
             self.is_accepted = True
-            self.gateway.tell(LegAccepted(self.order.request_id, self.order.attempt))
+            self.gateway.tell(LegAccepted(self.order.request_id, self.order.attempt, self.order.leg))
 
     def forward_refused(self, reason: RefusalReason, detail: str) -> None:
-        self.end(AttemptResult.REFUSED, detail, reason)
+        self.end(LegResult.REFUSED, detail, reason)
 
     def first_token(self, ran_at: RanAt) -> None:
         if self.is_alive:
             self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
             if self.owner.ask.is_stored:
-                self.gateway.tell(ResponseStored(self.order.request_id, self.order.attempt, self.owner.ask.request_id))
-            self.gateway.tell(FirstToken(self.order.request_id, self.order.attempt))
+                self.gateway.tell(
+                    ResponseStored(self.order.request_id, self.order.attempt, self.order.leg, self.owner.ask.request_id)
+                )
+            self.gateway.tell(FirstToken(self.order.request_id, self.order.attempt, self.order.leg))
 
     def ended(self, outcome: Outcome, detail: str) -> None:
         """A peer's last word."""
         if outcome is Outcome.COMPLETED:
-            self.end(AttemptResult.COMPLETED, "")
+            self.end(LegResult.COMPLETED, "")
         elif outcome is Outcome.CLIENT_ERROR:
-            self.end(AttemptResult.CLIENT_ERROR, detail)
+            self.end(LegResult.CLIENT_ERROR, detail)
         elif outcome in _REFUSALS:
-            self.end(AttemptResult.REFUSED, detail, _REFUSALS[outcome])
+            self.end(LegResult.REFUSED, detail, _REFUSALS[outcome])
         else:
-            self.end(AttemptResult.FAILED, f"it ended as {outcome} there: {detail}")
+            self.end(LegResult.FAILED, f"it ended as {outcome} there: {detail}")
 
     def finished(self) -> None:
-        self.end(AttemptResult.COMPLETED, "")
+        self.end(LegResult.COMPLETED, "")
 
     def rejected(self, rejection: Rejection) -> None:
         """An engine's own no: full is not broken, and too long is the client's fault."""
         is_full = rejection is Rejection.QUEUE_FULL
-        self.end(AttemptResult.BUSY if is_full else AttemptResult.CLIENT_ERROR, rejection)
+        self.end(LegResult.BUSY if is_full else LegResult.CLIENT_ERROR, rejection)
 
     def broke(self, detail: str) -> None:
-        self.end(AttemptResult.FAILED, detail)
+        self.end(LegResult.FAILED, detail)
 
     def not_accepted_in_time(self) -> None:
         if self.is_alive and not self.is_accepted:
             self.close("the peer neither accepted nor refused in time")
-            self.end(AttemptResult.FAILED, "the peer neither accepted nor refused in time")
+            self.end(LegResult.FAILED, "the peer neither accepted nor refused in time")
 
     def close(self, detail: str) -> None:
         if self.line is not None:
             self.line.close_near(detail)
 
-    def end(self, result: AttemptResult, detail: str, refusal: RefusalReason | None = None) -> None:
+    def end(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> None:
         if not self.is_alive:
             return
         self.owner.leg = None
-        if self.line is not None and result is not AttemptResult.CANCELLED:
+        if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
-        ended = AttemptEnded(self.order.request_id, self.order.attempt, result, refusal, detail=detail)
+        ended = LegEnded(self.order.request_id, self.order.attempt, self.order.leg, result, refusal, detail=detail)
         self.gateway.tell(ended)
         self.gateway.repeat_late(self.owner, ended)
 
@@ -399,25 +401,27 @@ class SimGateway:
             self._cancel(owner.leg)
         self.tell(RequestAbandoned(request_id))
 
-    def repeat_late(self, owner: _Owner, ended: AttemptEnded) -> None:
+    def repeat_late(self, owner: _Owner, ended: LegEnded) -> None:
         """A fault: an attempt that is over is reported again, as something else."""
         if not self.late_share or self._around.rng.random() >= self.late_share:
             return
-        result = self._around.rng.choice((AttemptResult.COMPLETED, AttemptResult.FAILED))
-        late = AttemptEnded(ended.request_id, ended.attempt, result, detail="a late answer")
+        result = self._around.rng.choice((LegResult.COMPLETED, LegResult.FAILED))
+        late = LegEnded(ended.request_id, ended.attempt, ended.leg, result, detail="a late answer")
         delay_ns = self._around.rng.choice(_LATE_NS)
         self._agenda.after(delay_ns, self._tell_late, self._life, owner, late)
 
-    def _tell_late(self, life: int, owner: _Owner, late: AttemptEnded) -> None:
+    def _tell_late(self, life: int, owner: _Owner, late: LegEnded) -> None:
         """Only for the visit it belongs to: a request that was forwarded here twice counts its attempts anew."""
         if life == self._life and self._owners.get(late.request_id) in (owner, None):
-            self.tell(FirstToken(late.request_id, late.attempt))
+            self.tell(FirstToken(late.request_id, late.attempt, late.leg))
             self.tell(late)
 
     def _start_leg(self, order: StartLeg) -> None:
         owner = self._owners.get(order.request_id)
         if owner is None:
-            self.tell(AttemptEnded(order.request_id, order.attempt, AttemptResult.CANCELLED, detail="the owner left"))
+            self.tell(
+                LegEnded(order.request_id, order.attempt, order.leg, LegResult.CANCELLED, detail="the owner left")
+            )
             return
         owner.leg = leg = _Leg(self, owner, order)
         if order.target.kind is TargetKind.REPLICA:
@@ -465,7 +469,7 @@ class SimGateway:
 
     def _cancel(self, leg: _Leg) -> None:
         leg.close("cancelled")
-        leg.end(AttemptResult.CANCELLED, "stopped")
+        leg.end(LegResult.CANCELLED, "stopped")
 
     # What it hears, and what others hear of it
 

@@ -38,7 +38,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     TenantName,
 )
-from gateway.policy_file import Places, PolicyDocument, TenantSection
+from gateway.policy.file import Places, PolicyDocument, TenantSection
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.questions import Questions, parse_questions

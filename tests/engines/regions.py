@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import read_region_file
 from gateway.core.vocabulary import Place
-from gateway.main import GatewayHandle, serve_gateway
 from gateway.security.development_ca import DevelopmentCa
 from tests.support.certificates import Files, mesh_leaf, new_ca, roots_of
 from tests.support.core import MODEL

@@ -17,8 +17,8 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaId,
 )
-from gateway.legs import LegHead, RanAt
 from gateway.peers import codec
+from gateway.request.legs import LegHead, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import Tally
 from tests.fakes.peer import FakePeer, ForwardContext, Forwarded, SubscribeContext, serve_fake_peer

@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import AuditConfig, GatewayConfig
 from gateway.core.events import LockdownChanged
 from gateway.core.vocabulary import Place
-from gateway.main import GatewayHandle, serve_gateway
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.app.main import serve_gateway
 from gateway.config import Address
-from gateway.main import serve_gateway
 from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US
 from tests.support.gateways import ask, counted, free_replicas, until, usable_peers

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 import yaml
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import read_region_file
 from gateway.core.vocabulary import Standing
-from gateway.main import GatewayHandle, serve_gateway
 from tests.fakes.engine import GOOD_ANSWER
 from tests.fakes.engine_pages import (
     HANGS,

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
-from gateway.decisions import Explanation
+from gateway.records.decisions import Explanation
 from tests.fakes.engine import GOOD_STREAM, hang_up
 from tests.support.core import EU, US
 from tests.support.gateways import ask, counted, nightside, until

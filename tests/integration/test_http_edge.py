@@ -15,39 +15,39 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from gateway.clock import Clock
 from gateway.config import Dialect
 from gateway.core.config import AttemptConfig, CoreConfig, QueueConfig
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     DrainRequested,
     Event,
+    LegEnded,
     PolicyApplied,
     ReplicasObserved,
     RequestArrived,
 )
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
+    LegResult,
     Outcome,
     ReplicaId,
     ReplicaObservation,
     RequestProfile,
     TargetKind,
 )
-from gateway.driver import Driver
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.ground.clock import Clock
 from gateway.http.admin import AdminSources, make_admin_app
 from gateway.http.app import Api, make_runner
 from gateway.http.settings import HttpSettings
 from gateway.http.sink import HttpSink
-from gateway.legs import RequestSummary
-from gateway.owner import OwnerContext, OwnerSettings
+from gateway.request.driver import Driver
+from gateway.request.legs import RequestSummary
+from gateway.request.owner import OwnerContext, OwnerSettings
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
@@ -125,8 +125,8 @@ class Edge:
             engine.plays(next_script)
 
     @property
-    def results(self) -> list[AttemptResult]:
-        return [event.result for event in self.events if isinstance(event, AttemptEnded)]
+    def results(self) -> list[LegResult]:
+        return [event.result for event in self.events if isinstance(event, LegEnded)]
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -365,7 +365,7 @@ class TestTryingAgain:
         edge.plays(answer(400, explained))
         response, body = await ask(client, edge)
         assert (response.status, body) == (400, explained)
-        assert edge.results == [AttemptResult.CLIENT_ERROR]
+        assert edge.results == [LegResult.CLIENT_ERROR]
 
     async def test_a_fault_of_ours_after_the_first_byte_adds_no_second_answer(
         self, edge: Edge, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch

@@ -12,11 +12,11 @@ from pathlib import Path
 import aiohttp
 from click.testing import CliRunner
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import GatewayConfig, JournalConfig
 from gateway.core.vocabulary import Place
-from gateway.journal import replay
-from gateway.journal_cli import replay as replay_command
-from gateway.main import GatewayHandle, serve_gateway
+from gateway.records.journal import replay
+from gateway.records.journal_cli import replay as replay_command
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines

@@ -16,9 +16,9 @@ import openai
 import pytest
 import yaml
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import JournalConfig, LimitsConfig, LogFormat, LoggingConfig, LogLevel
-from gateway.logs import make_logger
-from gateway.main import GatewayHandle, serve_gateway
+from gateway.records.logs import make_logger
 from gateway.security.keys import mint
 from tests.fakes.engine import (
     DONE,

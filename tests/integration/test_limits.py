@@ -12,10 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import LimitsConfig
 from gateway.core.config import CoreConfig, QueueConfig
 from gateway.core.vocabulary import RequestId
-from gateway.main import GatewayHandle, serve_gateway
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token
 from tests.support.core import MS, SECOND, US
 from tests.support.gateways import ask, free_replicas, region_config, until, write_policy

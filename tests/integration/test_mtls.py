@@ -22,22 +22,23 @@ import pytest
 import yaml
 from cryptography import x509
 
-from gateway.clock import Clock
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import GatewayConfig, LogFormat, LoggingConfig, PeeringConfig, ReloadConfig
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
     Hops,
+    LegRole,
     Place,
     PlacementReason,
     ResidencyStamp,
     peer_target,
 )
-from gateway.legs import OutboundRequest
-from gateway.logs import make_logger
-from gateway.main import GatewayHandle, serve_gateway
+from gateway.ground.clock import Clock
 from gateway.peers import codec
+from gateway.records.logs import make_logger
+from gateway.request.legs import OutboundRequest
 from gateway.security.development_ca import DevelopmentCa, Issued
 from gateway.security.tls import MeshTls
 from protos.mesh.v1 import peer_pb2 as pb
@@ -223,6 +224,8 @@ async def forward_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
     order = StartLeg(
         request.profile.request_id,
         1,
+        1,
+        LegRole.WHOLE,
         peer_target(GatewayId("eu-1")),
         Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
         deadline_ns=now_ns + 30 * SECOND,

@@ -23,10 +23,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.engine_api import POSTED_PATHS
 from gateway.http import errors
 from gateway.http.bodies import RESERVED_FIELDS
 from gateway.http.errors import ErrorKind
+from gateway.request.engine_api import POSTED_PATHS
 from tests.support.core import MODEL
 from tests.support.served import in_thread, served
 

@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 import yaml
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import read_region_file
 from gateway.core.vocabulary import GatewayId
-from gateway.main import GatewayHandle, serve_gateway
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, until, usable_peers, write_policy

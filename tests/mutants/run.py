@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "a stream that broke off is started again",
         "gateway_core.py",
-        (("| AttemptResult.REFUSED if attempt.first_token:", "| AttemptResult.REFUSED if request.attempts > 9:"),),
+        (("| LegResult.REFUSED if attempt.first_token:", "| LegResult.REFUSED if request.attempts > 9:"),),
     ),
     Mutant(
         "who came last is served first",
@@ -169,7 +169,7 @@ MUTANTS = (
         (
             (
                 "        state.in_flight -= 1\n",
-                "        state.in_flight -= result is not AttemptResult.CANCELLED\n",
+                "        state.in_flight -= result is not LegResult.CANCELLED\n",
             ),
         ),
     ),
@@ -177,8 +177,8 @@ MUTANTS = (
         "a client's mistakes open the breaker",
         "attempts.py",
         (
-            ("{AttemptResult.COMPLETED, AttemptResult.CLIENT_ERROR}", "{AttemptResult.COMPLETED}"),
-            ("if result is AttemptResult.FAILED:", "if result in (AttemptResult.FAILED, AttemptResult.CLIENT_ERROR):"),
+            ("{LegResult.COMPLETED, LegResult.CLIENT_ERROR}", "{LegResult.COMPLETED}"),
+            ("if result is LegResult.FAILED:", "if result in (LegResult.FAILED, LegResult.CLIENT_ERROR):"),
         ),
     ),
     Mutant(

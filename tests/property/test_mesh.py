@@ -22,9 +22,9 @@ from gateway.core.effects import AcceptForward, StartLeg
 from gateway.core.events import LockdownChanged
 from gateway.core.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
-    AttemptResult,
     Hops,
     Jurisdiction,
+    LegResult,
     Place,
     PlaceRule,
     RegionName,
@@ -173,15 +173,15 @@ class MeshMachine(RuleBasedStateMachine):
         data=st.data(),
         result=st.sampled_from(
             [
-                AttemptResult.COMPLETED,
-                AttemptResult.COMPLETED,
-                AttemptResult.FAILED,
-                AttemptResult.BUSY,
-                AttemptResult.CLIENT_ERROR,
+                LegResult.COMPLETED,
+                LegResult.COMPLETED,
+                LegResult.FAILED,
+                LegResult.BUSY,
+                LegResult.CLIENT_ERROR,
             ]
         ),
     )
-    def an_attempt_ends(self, data: st.DataObject, result: AttemptResult) -> None:
+    def an_attempt_ends(self, data: st.DataObject, result: LegResult) -> None:
         leg = data.draw(st.sampled_from(self.mesh.replica_legs()))
         self.mesh.end_leg(leg.gateway, leg.order.request_id, result)
 
@@ -261,7 +261,7 @@ class MeshMachine(RuleBasedStateMachine):
                 mesh.deliver_forward(0)
             for leg in mesh.replica_legs():
                 if mesh.legs.get((leg.gateway, leg.order.request_id)) is leg:
-                    mesh.end_leg(leg.gateway, leg.order.request_id, AttemptResult.COMPLETED)
+                    mesh.end_leg(leg.gateway, leg.order.request_id, LegResult.COMPLETED)
             mesh.advance(300 * MS)
         mesh.advance(20 * SECOND)
         for request_id, ask in mesh.asks.items():

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import aiohttp
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.admission import RequestState
-from gateway.driver import Mailbox
-from gateway.legs import OutboundRequest
-from gateway.main import GatewayHandle, serve_gateway
-from gateway.owner import RequestOwner
-from gateway.sse import EventScanner
+from gateway.request.legs import OutboundRequest
+from gateway.request.mailbox import Mailbox
+from gateway.request.owner import RequestOwner
+from gateway.request.sse import EventScanner
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, Tally, stream
 from tests.support.core import EU, MS, US
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy

@@ -9,10 +9,10 @@ from gateway.core.config import CoreConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     Event,
     FirstToken,
+    LegEnded,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
@@ -25,9 +25,9 @@ from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.residency import ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
-    AttemptResult,
     GatewayId,
     Jurisdiction,
+    LegResult,
     LoadReport,
     ModelCapacity,
     ModelName,
@@ -163,12 +163,12 @@ class Desk:
         return self.tell(RequestArrived(profile(request_id, **details), self.now_ns + deadline_ns))  # type: ignore[arg-type]
 
     def first_token(self, request_id: str, attempt: int = 1) -> list[Effect]:
-        return self.tell(FirstToken(RequestId(request_id), attempt))
+        return self.tell(FirstToken(RequestId(request_id), attempt, 1))
 
     def finish(
-        self, request_id: str, result: AttemptResult = AttemptResult.COMPLETED, attempt: int = 1, **more: object
+        self, request_id: str, result: LegResult = LegResult.COMPLETED, attempt: int = 1, **more: object
     ) -> list[Effect]:
-        return self.tell(AttemptEnded(RequestId(request_id), attempt, result, **more))  # type: ignore[arg-type]
+        return self.tell(LegEnded(RequestId(request_id), attempt, 1, result, **more))  # type: ignore[arg-type]
 
 
 def desk(

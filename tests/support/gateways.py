@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import yaml
 
+from gateway.app.main import GatewayHandle
 from gateway.config import (
     Address,
     Dialect,
@@ -24,7 +25,6 @@ from gateway.config import (
     ReplicaConfig,
 )
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
-from gateway.main import GatewayHandle
 from tests.support.core import AP, EU, MODEL, MS, US
 
 _Asked = aiohttp.client._RequestContextManager

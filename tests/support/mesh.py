@@ -24,12 +24,12 @@ from gateway.core.effects import (
 )
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     Event,
     FirstToken,
     ForwardArrived,
     LegAccepted,
+    LegEnded,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
@@ -42,9 +42,9 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
     Hops,
+    LegResult,
     LoadReport,
     Outcome,
     PeerObservation,
@@ -59,8 +59,8 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
-from gateway.driver import Step
-from gateway.journal import encode_step
+from gateway.records.journal import encode_step
+from gateway.request.driver import Step
 from tests.support.core import MS, profile
 
 RTT_NS = 80 * MS
@@ -205,7 +205,7 @@ class Mesh:
         if leg is None or leg.order is not order:
             return  # the origin has closed it meanwhile
         if (origin, to) in self.cut:
-            self.end_leg(origin, order.request_id, AttemptResult.FAILED)
+            self.end_leg(origin, order.request_id, LegResult.FAILED)
             return
         assert order.hops is not None
         assert order.stamp is not None
@@ -231,7 +231,7 @@ class Mesh:
     def first_token(self, leg: OpenLeg) -> None:
         leg.tokens_seen = True
         request_id = leg.order.request_id
-        self.tell(leg.gateway, FirstToken(request_id, leg.order.attempt))
+        self.tell(leg.gateway, FirstToken(request_id, leg.order.attempt, 1))
         origin = self._origin_of(leg)
         if origin is not None:
             self.first_token(origin)
@@ -242,14 +242,14 @@ class Mesh:
         key = f"response-of-{request_id}"
         self.made_at[key] = (leg.gateway, leg.order.target.id)
         self.stored.append((self.asks[request_id].tenant, key))
-        self.tell(leg.gateway, ResponseStored(request_id, leg.order.attempt, key))
+        self.tell(leg.gateway, ResponseStored(request_id, leg.order.attempt, 1, key))
         origin = self._origin_of(leg)
         if origin is not None:
-            self.tell(origin.gateway, ResponseStored(request_id, origin.order.attempt, key))
+            self.tell(origin.gateway, ResponseStored(request_id, origin.order.attempt, 1, key))
 
-    def end_leg(self, name: str, request_id: RequestId, result: AttemptResult, **more: object) -> None:
+    def end_leg(self, name: str, request_id: RequestId, result: LegResult, **more: object) -> None:
         leg = self.legs.pop((name, request_id))
-        self.tell(name, AttemptEnded(request_id, leg.order.attempt, result, **more))  # type: ignore[arg-type]
+        self.tell(name, LegEnded(request_id, leg.order.attempt, 1, result, **more))  # type: ignore[arg-type]
 
     # Performing effects
 
@@ -263,14 +263,14 @@ class Mesh:
                 self._oracle_accepted(name, effect.request_id)
                 origin = self._leg_towards(name, effect.request_id)
                 if origin is not None:
-                    self.tell(origin.gateway, LegAccepted(effect.request_id, origin.order.attempt))
+                    self.tell(origin.gateway, LegAccepted(effect.request_id, origin.order.attempt, 1))
             case RefuseForward():
                 origin = self._leg_towards(name, effect.request_id)
                 if origin is not None:
                     self.end_leg(
                         origin.gateway,
                         effect.request_id,
-                        AttemptResult.REFUSED,
+                        LegResult.REFUSED,
                         refusal=effect.reason,
                         detail=effect.detail,
                     )
@@ -300,7 +300,7 @@ class Mesh:
         if leg is None:
             return
         target = leg.order.target
-        self.end_leg(name, request_id, AttemptResult.CANCELLED)
+        self.end_leg(name, request_id, LegResult.CANCELLED)
         if target.kind is TargetKind.PEER and request_id in self.cores[target.id].requests:
             self._close_leg(target.id, request_id)
             self.tell(target.id, RequestAbandoned(request_id))
@@ -313,9 +313,9 @@ class Mesh:
         if origin is None:
             return
         result = {
-            Outcome.COMPLETED: AttemptResult.COMPLETED,
-            Outcome.CLIENT_ERROR: AttemptResult.CLIENT_ERROR,
-        }.get(end.outcome, AttemptResult.FAILED)
+            Outcome.COMPLETED: LegResult.COMPLETED,
+            Outcome.CLIENT_ERROR: LegResult.CLIENT_ERROR,
+        }.get(end.outcome, LegResult.FAILED)
         self.end_leg(origin.gateway, end.request_id, result)
 
     def _leg_towards(self, name: str, request_id: RequestId) -> OpenLeg | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.core.residency import ResidencyPolicy
-from gateway.policy_file import PolicyDocument
+from gateway.policy.file import PolicyDocument
 
 Rule = dict[str, list[str]]
 Stated = tuple[Path, ResidencyPolicy]

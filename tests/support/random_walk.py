@@ -11,13 +11,13 @@ import sys
 
 from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.residency import TenantPolicy
-from gateway.core.vocabulary import AttemptResult, ReplicaSpec, TenantName
+from gateway.core.vocabulary import LegResult, ReplicaSpec, TenantName
 from tests.support.core import AP, EU, MS, SECOND, US, policy, replica_spec, rule
 from tests.support.mesh import Mesh
 
 _REGIONS = {"gw-us": US, "gw-eu": EU, "gw-ap": AP}
 _TENANTS = [TenantName("default"), TenantName("home"), TenantName("acme")]
-_RESULTS = [*[AttemptResult.COMPLETED] * 6, AttemptResult.FAILED, AttemptResult.BUSY, AttemptResult.CLIENT_ERROR]
+_RESULTS = [*[LegResult.COMPLETED] * 6, LegResult.FAILED, LegResult.BUSY, LegResult.CLIENT_ERROR]
 
 
 class RandomWalk:
@@ -51,7 +51,7 @@ class RandomWalk:
                 self.mesh.deliver_forward(0)
             for leg in self.mesh.replica_legs():
                 if self.mesh.legs.get((leg.gateway, leg.order.request_id)) is leg:
-                    self.mesh.end_leg(leg.gateway, leg.order.request_id, AttemptResult.COMPLETED)
+                    self.mesh.end_leg(leg.gateway, leg.order.request_id, LegResult.COMPLETED)
             self.mesh.advance(100 * MS)
         self.mesh.advance(70 * SECOND)
 

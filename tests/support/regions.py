@@ -9,9 +9,9 @@ from pathlib import Path
 
 import aiohttp
 
+from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import GatewayConfig
 from gateway.core.vocabulary import Place
-from gateway.main import GatewayHandle, serve_gateway
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, US
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.main import GatewayHandle
+from gateway.app.main import GatewayHandle
 from tests.support.gateways import counted, until
 
 

@@ -24,7 +24,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.clock import Clock
+from gateway.ground.clock import Clock
 from loadgen.bench.relay import page, wire
 from loadgen.bench.relay.client import WrongAnswer
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, as_document, with_added

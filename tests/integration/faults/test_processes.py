@@ -21,11 +21,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gateway.app.main import GatewayHandle, run_gateway
 from gateway.config import JournalConfig
 from gateway.core.config import ObservationConfig
 from gateway.core.events import PolicyApplied
 from gateway.core.residency import closed_policy
-from gateway.main import GatewayHandle, run_gateway
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, Script, hang, stream, stream_until, token
 from tests.support.core import EU, MS, SECOND, US
 from tests.support.gateways import (

@@ -23,7 +23,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from gateway.driver import TAIL_STEPS_DEFAULT
+from gateway.request.driver import TAIL_STEPS_DEFAULT
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_STREAM,
@@ -54,15 +54,15 @@ SETTINGS: dict[str, object] = {
     "attempt": {"breaker_open": "100ms", "breaker_open_max": "100ms", "ramp_step": "50ms"},
 }
 GONE_AT_REST = (
-    "gateway.owner.RequestOwner",
-    "gateway.owner._Relay",
-    "gateway.driver.Mailbox",
+    "gateway.request.owner.RequestOwner",
+    "gateway.request.owner._Relay",
+    "gateway.request.driver.Mailbox",
     "gateway.core.admission.RequestState",
     "gateway.core.admission.AttemptState",
     "gateway.http.sink.HttpSink",
     "gateway.peers.client.PeerLeg",
     "gateway.peers.server.ForwardSink",
-    "gateway.sse.EventScanner",
+    "gateway.request.sse.EventScanner",
 )
 """One request's own; with no request there is none of them."""
 OBJECTS_OF_A_CONNECTION = 60
@@ -73,7 +73,7 @@ OBJECTS_WAVER_MAX = 24
 OBJECTS_LEFT_SHARE_MAX = 0.005
 """Of any one kind, over all the requests of the rounds: a leak of one in a hundred shows where those are thousands. Of
 what is one request's own a single one shows, after however few."""
-TOLD = ("gateway.core.effects.", "gateway.core.events.", "gateway.core.vocabulary.", "gateway.driver.Step")
+TOLD = ("gateway.core.effects.", "gateway.core.events.", "gateway.core.vocabulary.", "gateway.request.driver.Step")
 """What the driver's tail keeps of its last steps: as many always, of changing kinds."""
 
 
@@ -248,7 +248,7 @@ def assert_no_growth(rounds: list[Census], requests: int) -> None:
     objects_max = 0.05 * fmean(each.objects for each in rounds) + OBJECTS_OF_A_CONNECTION * more_connections
     assert growth([each.objects for each in rounds]) <= objects_max
     assert growth([each.resident_bytes for each in rounds]) <= RESIDENT_GROWTH_BYTES_MAX
-    assert max(each.ours.get("gateway.decisions._Record", 0) for each in rounds) <= RECORDS_MAX
+    assert max(each.ours.get("gateway.records.decisions._Record", 0) for each in rounds) <= RECORDS_MAX
 
 
 def growth(values: list[int]) -> float:

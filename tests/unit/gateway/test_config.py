@@ -26,7 +26,7 @@ from gateway.config import (
 )
 from gateway.core.config import CoreConfig, PlacementPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
-from gateway.policy_file import load_policy_or_closed
+from gateway.policy.file import load_policy_or_closed
 
 SMALLEST = """\
 gateway: us-1

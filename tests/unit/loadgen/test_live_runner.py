@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.clock import Clock
 from gateway.core.vocabulary import ModelName, RegionName
+from gateway.ground.clock import Clock
 from loadgen.live_client import Api, Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan, OpenLoop
 from loadgen.report import RequestEnd, RequestRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.attempts import Breaker, BreakerState, Ramp, Rest, RetryBudget
 from gateway.core.config import AttemptConfig
-from gateway.core.vocabulary import AttemptResult
+from gateway.core.vocabulary import LegResult
 
 CONFIG = AttemptConfig(
     breaker_failures_in_row=3,
@@ -18,7 +18,7 @@ CONFIG = AttemptConfig(
 
 def fail(breaker: Breaker, times: int, now_ns: int = 0) -> None:
     for _ in range(times):
-        breaker.record(AttemptResult.FAILED, now_ns)
+        breaker.record(LegResult.FAILED, now_ns)
 
 
 def test_failures_in_a_row_open_it() -> None:
@@ -33,14 +33,14 @@ def test_failures_in_a_row_open_it() -> None:
 def test_a_share_of_failures_in_a_full_window_opens_it_though_never_three_in_a_row() -> None:
     breaker = Breaker(CONFIG)
     for _ in range(5):
-        breaker.record(AttemptResult.COMPLETED, 0)
-        breaker.record(AttemptResult.FAILED, 0)
+        breaker.record(LegResult.COMPLETED, 0)
+        breaker.record(LegResult.FAILED, 0)
     assert breaker.state is BreakerState.OPEN
 
 
 def test_busy_refused_cancelled_and_client_errors_are_no_failures() -> None:
     breaker = Breaker(CONFIG)
-    for result in (AttemptResult.BUSY, AttemptResult.REFUSED, AttemptResult.CANCELLED, AttemptResult.CLIENT_ERROR):
+    for result in (LegResult.BUSY, LegResult.REFUSED, LegResult.CANCELLED, LegResult.CLIENT_ERROR):
         for _ in range(20):
             breaker.record(result, 0)
     assert breaker.state is BreakerState.CLOSED
@@ -54,7 +54,7 @@ def test_it_lets_one_trial_through_and_closes_on_success() -> None:
     breaker.wake(100)
     assert breaker.allows(0)
     assert not breaker.allows(1)
-    assert breaker.record(AttemptResult.COMPLETED, 110)
+    assert breaker.record(LegResult.COMPLETED, 110)
     assert breaker.state is BreakerState.CLOSED
 
 

@@ -27,10 +27,10 @@ from gateway.core.effects import (
 )
 from gateway.core.events import (
     AssignmentApplied,
-    AttemptEnded,
     ConfigApplied,
     DrainRequested,
     ForwardArrived,
+    LegEnded,
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
@@ -43,9 +43,9 @@ from gateway.core.events import (
 from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
-    AttemptResult,
     GatewayId,
     Hops,
+    LegResult,
     LoadReport,
     ModelCapacity,
     PeerObservation,
@@ -129,7 +129,7 @@ class TestQueue:
         one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=0)))
         one.ask("early")
         one.ask("late")
-        one.finish("early", AttemptResult.BUSY)
+        one.finish("early", LegResult.BUSY)
         one.wait(1 * MS)
         effects = one.probe()
         assert [effect.request_id for effect in effects if isinstance(effect, StartLeg)] == ["early"]
@@ -221,7 +221,7 @@ class TestRetries:
     def test_a_failure_before_the_first_byte_goes_elsewhere(self) -> None:
         one = desk(replicas=2)
         (first,) = started(one.ask("q"))
-        (second,) = started(one.finish("q", AttemptResult.FAILED))
+        (second,) = started(one.finish("q", LegResult.FAILED))
         assert {first, second} == {"r0", "r1"}
 
     def test_it_never_returns_to_the_replica_that_failed_while_there_is_another(self) -> None:
@@ -229,7 +229,7 @@ class TestRetries:
         (first,) = started(one.ask("q"))
         other = "r1" if first == "r0" else "r0"
         one.probe(other, waiting=1)
-        assert started(one.finish("q", AttemptResult.FAILED)) == []
+        assert started(one.finish("q", LegResult.FAILED)) == []
         one.wait(10 * MS)
         assert started(one.probe(first)) == []
         assert started(one.probe(other)) == [other]
@@ -237,15 +237,15 @@ class TestRetries:
     def test_a_lone_replica_is_tried_again_once_a_probe_found_it_well(self) -> None:
         one = desk(replicas=1)
         one.ask("q")
-        assert started(one.finish("q", AttemptResult.FAILED)) == []
+        assert started(one.finish("q", LegResult.FAILED)) == []
         one.wait(10 * MS)
         assert started(one.probe()) == ["r0"]
 
     def test_attempts_are_bounded(self) -> None:
         one = desk(replicas=4, config=CoreConfig(attempt=AttemptConfig(attempts_max=2)))
         one.ask("q")
-        one.finish("q", AttemptResult.FAILED)
-        assert ended(one.finish("q", AttemptResult.FAILED, attempt=2)) == [("q", "failed_before_first_byte")]
+        one.finish("q", LegResult.FAILED)
+        assert ended(one.finish("q", LegResult.FAILED, attempt=2)) == [("q", "failed_before_first_byte")]
 
     def test_an_outage_cannot_multiply_the_load(self) -> None:
         """With every attempt failing, attempts exceed requests by the budget's share plus what was in hand, no more."""
@@ -256,7 +256,7 @@ class TestRetries:
         for i in range(200):
             one.ask(f"q{i}")
             for attempt in (1, 2, 3):
-                one.finish(f"q{i}", AttemptResult.FAILED, attempt=attempt)
+                one.finish(f"q{i}", LegResult.FAILED, attempt=attempt)
             one.wait(1 * MS)
             one.probe()
         assert len(started(one.effects)) <= 200 * 1.1 + 5
@@ -265,12 +265,12 @@ class TestRetries:
         one = desk()
         one.ask("q")
         one.first_token("q")
-        assert ended(one.finish("q", AttemptResult.FAILED)) == [("q", "failed_midstream")]
+        assert ended(one.finish("q", LegResult.FAILED)) == [("q", "failed_midstream")]
 
     def test_a_busy_engine_costs_no_retry_and_rests_until_its_next_probe(self) -> None:
         one = desk(replicas=1)
         one.ask("q")
-        assert started(one.finish("q", AttemptResult.BUSY)) == []
+        assert started(one.finish("q", LegResult.BUSY)) == []
         one.wait(10 * MS)
         assert started(one.probe()) == ["r0"]
 
@@ -278,17 +278,17 @@ class TestRetries:
         one = desk(replicas=1, config=CoreConfig(attempt=AttemptConfig(refusals_max=2)))
         one.ask("q")
         for attempt in (1, 2):
-            one.finish("q", AttemptResult.BUSY, attempt=attempt)
+            one.finish("q", LegResult.BUSY, attempt=attempt)
             one.wait(SECOND)
             assert started(one.probe()) == ["r0"]
-        assert ended(one.finish("q", AttemptResult.BUSY, attempt=3)) == [("q", "rejected_queue_full")]
+        assert ended(one.finish("q", LegResult.BUSY, attempt=3)) == [("q", "rejected_queue_full")]
 
     def test_a_late_answer_from_an_old_attempt_changes_nothing(self) -> None:
         one = desk(replicas=2)
         one.ask("q")
-        one.finish("q", AttemptResult.FAILED)
+        one.finish("q", LegResult.FAILED)
         before = one.core.describe(one.now_ns)
-        assert one.finish("q", AttemptResult.COMPLETED, attempt=1) == []
+        assert one.finish("q", LegResult.COMPLETED, attempt=1) == []
         assert one.first_token("q", attempt=1) == []
         assert one.core.describe(one.now_ns) == before
 
@@ -296,7 +296,7 @@ class TestRetries:
         one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
         for i in range(50):
             assert started(one.ask(f"q{i}")) == ["r0"]
-            one.finish(f"q{i}", AttemptResult.CLIENT_ERROR)
+            one.finish(f"q{i}", LegResult.CLIENT_ERROR)
 
     def test_a_replica_that_fails_fast_does_not_look_idle(self) -> None:
         config = CoreConfig(
@@ -305,7 +305,7 @@ class TestRetries:
         one = desk(replicas=1, config=config)
         for i in range(3):
             one.ask(f"q{i}")
-            one.finish(f"q{i}", AttemptResult.FAILED)
+            one.finish(f"q{i}", LegResult.FAILED)
             one.wait(1 * MS)
             one.probe()
         assert started(one.ask("q")) == []
@@ -320,7 +320,7 @@ class TestRetries:
         (first,) = started(one.ask("q"))
         stops = [effect for effect in one.wait(1100 * MS) if isinstance(effect, StopLeg)]
         assert len(stops) == 1
-        assert started(one.finish("q", AttemptResult.CANCELLED)) != [first]
+        assert started(one.finish("q", LegResult.CANCELLED)) != [first]
         assert ended(one.effects) == []
 
     def test_the_deadline_stops_a_running_attempt_and_ends_the_request_once(self) -> None:
@@ -330,13 +330,13 @@ class TestRetries:
         effects = one.wait(1 * SECOND)
         assert [type(effect) for effect in effects if not isinstance(effect, PublishLoad)] == [StopLeg, EndRequest]
         assert ended(effects) == [("q", "expired_running")]
-        assert ended(one.finish("q", AttemptResult.CANCELLED)) == []
+        assert ended(one.finish("q", LegResult.CANCELLED)) == []
         assert not one.core.requests
 
     def test_an_owner_that_left_ends_the_request_as_abandoned_only_once(self) -> None:
         one = desk()
         one.ask("q")
-        assert ended(one.finish("q", AttemptResult.CANCELLED)) == [("q", "abandoned")]
+        assert ended(one.finish("q", LegResult.CANCELLED)) == [("q", "abandoned")]
         assert one.tell(RequestAbandoned(RequestId("q"))) == []
 
 
@@ -397,14 +397,14 @@ class TestOverflow:
         one = desk(replicas=0, peers=[EU_PEER])
         one.hear("gw-eu", EU)
         assert started(one.ask("q")) == ["gw-eu"]
-        one.finish("q", AttemptResult.FAILED)
+        one.finish("q", LegResult.FAILED)
         one.wait(10 * MS)
         assert started(one.hear("gw-eu", EU)) == ["gw-eu"]
 
     def test_a_peer_that_failed_is_left_alone_while_there_is_a_replica(self) -> None:
         one = busy_desk()
         one.ask("q")
-        one.finish("q", AttemptResult.FAILED)
+        one.finish("q", LegResult.FAILED)
         one.wait(10 * MS)
         assert started(one.hear("gw-eu", EU)) == []
         assert started(one.probe("r0")) == ["r0"]
@@ -413,7 +413,7 @@ class TestOverflow:
         one = busy_desk()
         one.ask("q", prompt="x" * 400)
         assert one.core.placer.peer_index.blocks > 0
-        effects = one.finish("q", AttemptResult.REFUSED, refusal=RefusalReason.BUSY)
+        effects = one.finish("q", LegResult.REFUSED, refusal=RefusalReason.BUSY)
         assert started(effects) == []
         assert ended(effects) == []
         assert one.core.placer.peer_index.blocks == 0
@@ -424,7 +424,7 @@ class TestOverflow:
         one = busy_desk(config=CoreConfig(attempt=AttemptConfig(refusals_max=2)))
         one.ask("q")
         for attempt in (1, 2):
-            one.finish("q", AttemptResult.REFUSED, attempt=attempt, refusal=RefusalReason.BUSY)
+            one.finish("q", LegResult.REFUSED, attempt=attempt, refusal=RefusalReason.BUSY)
             one.wait(10 * MS)
             one.hear("gw-eu", EU)
         assert started(one.effects) == ["gw-eu", "gw-eu"]
@@ -558,7 +558,7 @@ class TestResidency:
         one = busy_desk()
         one.ask("q")
         one.tell(PolicyApplied(policy(US, process=rule(US))))
-        one.finish("q", AttemptResult.FAILED)
+        one.finish("q", LegResult.FAILED)
         one.wait(10 * MS)
         assert started(one.hear("gw-eu", EU)) == []
         assert started(one.probe("r0")) == ["r0"]
@@ -608,7 +608,7 @@ class TestLockdown:
         one.ask("q")
         (stop,) = [effect for effect in one.tell(LockdownChanged(active=True)) if isinstance(effect, StopLeg)]
         assert stop.request_id == "q"
-        one.finish("q", AttemptResult.CANCELLED)
+        one.finish("q", LegResult.CANCELLED)
         assert ended(one.effects) == []
         one.wait(1 * MS)
         assert started(one.probe("r0")) == ["r0"]
@@ -619,14 +619,14 @@ class TestLockdown:
         one.first_token("q")
         assert not [effect for effect in one.tell(LockdownChanged(active=True)) if isinstance(effect, StopLeg)]
         assert [effect for effect in one.tell(LockdownChanged(active=True, cut=True)) if isinstance(effect, StopLeg)]
-        assert ended(one.finish("q", AttemptResult.CANCELLED)) == [("q", "failed_midstream")]
+        assert ended(one.finish("q", LegResult.CANCELLED)) == [("q", "failed_midstream")]
 
     def test_a_request_from_outside_is_stopped_without_blaming_the_replica(self) -> None:
         config = CoreConfig(attempt=AttemptConfig(breaker_failures_in_row=1))
         one = desk(replicas=1, peers=[EU_PEER], config=config)
         one.tell(forward("f"))
         assert ended(one.tell(LockdownChanged(active=True))) == [("f", "failed_before_first_byte")]
-        one.finish("f", AttemptResult.CANCELLED)
+        one.finish("f", LegResult.CANCELLED)
         assert started(one.ask("own")) == ["r0"]
 
     def test_own_work_at_home_is_untouched_and_the_release_opens_again(self) -> None:
@@ -639,7 +639,7 @@ class TestLockdown:
 class TestStoredResponses:
     def stored(self, one: Desk, request_id: str = "first", key: str = "key") -> str:
         (home,) = started(one.ask(request_id))
-        one.tell(ResponseStored(RequestId(request_id), 1, key))
+        one.tell(ResponseStored(RequestId(request_id), 1, 1, key))
         one.finish(request_id)
         return home
 
@@ -731,7 +731,7 @@ class TestStoredResponses:
         one.wait(1 * MS)
         one.hear("gw-eu", EU)
         self.follow(one, "next")
-        effects = one.finish("next", AttemptResult.REFUSED, refusal=RefusalReason.UNKNOWN_RESPONSE)
+        effects = one.finish("next", LegResult.REFUSED, refusal=RefusalReason.UNKNOWN_RESPONSE)
         assert ended(effects) == [("next", "rejected_unknown_response")]
 
 
@@ -876,7 +876,7 @@ def test_time_never_goes_backwards() -> None:
     one = desk()
     one.wait(1 * SECOND)
     with pytest.raises(AssertionError, match="backwards"):
-        one.core.handle(AttemptEnded(RequestId("x"), 1, AttemptResult.FAILED), 5)
+        one.core.handle(LegEnded(RequestId("x"), 1, 1, LegResult.FAILED), 5)
 
 
 class TestKeysThatNarrow:

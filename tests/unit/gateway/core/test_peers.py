@@ -13,9 +13,9 @@ from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig
 from gateway.core.peers import _ANSWERS_MAX, Peers, PeerState
 from gateway.core.timers import Timers
 from gateway.core.vocabulary import (
-    AttemptResult,
     GatewayId,
     Jurisdiction,
+    LegResult,
     LoadReport,
     ModelCapacity,
     ModelName,
@@ -109,7 +109,7 @@ class Fleet:
     def end(self) -> None:
         if self.running:
             state, key = self.running.pop(self.rng.randrange(len(self.running)))
-            self.peers.ended(state, key, self.rng.choice(list(AttemptResult)), self.now_ns)
+            self.peers.ended(state, key, self.rng.choice(list(LegResult)), self.now_ns)
 
     def truth(self, model: ModelName, rule: PlaceRule) -> int:
         found = 0

@@ -17,7 +17,7 @@ from gateway.core.config import (
 )
 from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied
-from gateway.core.vocabulary import AttemptResult, PlacementReason
+from gateway.core.vocabulary import LegResult, PlacementReason
 from tests.support.core import AP, EU, MS, Desk, desk, peer_spec, started
 
 
@@ -119,7 +119,7 @@ def test_the_policy_can_change_while_running() -> None:
     one = desk_with(PlacementPolicy.ROUND_ROBIN, replicas=2)
     one.ask("q")
     one.tell(ConfigApplied(CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.PREFIX))))
-    one.finish("q", AttemptResult.COMPLETED)
+    one.finish("q", LegResult.COMPLETED)
     one.wait(10 * MS)
     one.probe()
     (home,) = started(one.ask("a", prompt="p" * 160))

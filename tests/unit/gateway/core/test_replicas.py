@@ -11,7 +11,7 @@ from gateway.core.bits import slots_of
 from gateway.core.config import CoreConfig, PushingConfig, PushingMode
 from gateway.core.replicas import LoadLevels, Replicas
 from gateway.core.timers import Timers
-from gateway.core.vocabulary import AttemptResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing
+from gateway.core.vocabulary import LegResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing
 from tests.support.core import ANYWHERE, AP, EU, MODEL, SECOND, US, replica_spec, rule
 
 OTHER = ModelName("other")
@@ -66,7 +66,7 @@ def turned_away(some: Replicas, now_ns: int) -> Standing:
     for number in range(2):
         some.started(state, (RequestId("q"), number), now_ns)
     for number in range(2):
-        some.ended(state, (RequestId("q"), number), AttemptResult.BUSY, now_ns)
+        some.ended(state, (RequestId("q"), number), LegResult.BUSY, now_ns)
     some.observe(ReplicaObservation(ReplicaId("r0"), now_ns + 1, healthy=True), now_ns + 1)
     return state.standing
 
@@ -78,7 +78,7 @@ def test_outstanding_mode_counts_our_own_attempts() -> None:
         assert some.available
         some.started(state, (RequestId("q"), number), 0)
     assert not some.available
-    some.ended(state, (RequestId("q"), 0), AttemptResult.COMPLETED, 0)
+    some.ended(state, (RequestId("q"), 0), LegResult.COMPLETED, 0)
     assert some.available
 
 
@@ -161,7 +161,7 @@ def test_it_is_stale_only_when_three_signs_of_life_are_missing() -> None:
 
 
 HAPPENINGS = st.tuples(
-    st.sampled_from(["probe", "probe", "probe", "start", "first_token", *AttemptResult]),
+    st.sampled_from(["probe", "probe", "probe", "start", "first_token", *LegResult]),
     st.integers(0, 2),
     st.integers(0, 3),
     st.booleans(),
@@ -202,7 +202,7 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
         elif ours and what == "first_token":
             some.first_token(state, ours[-1], now_ns)
         elif ours:
-            some.ended(state, ours.pop(), AttemptResult(what), now_ns)
+            some.ended(state, ours.pop(), LegResult(what), now_ns)
         before = found(some, timers)
         some.refresh(state, now_ns)
         assert found(some, timers) == before

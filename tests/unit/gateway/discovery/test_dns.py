@@ -23,7 +23,7 @@ from gateway.config import (
 from gateway.core.vocabulary import GatewayId
 from gateway.discovery.dns import DnsSource, replicas_at
 from gateway.discovery.names import Location
-from gateway.logs import make_logger
+from gateway.records.logs import make_logger
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import Tally
 from tests.support.core import MODEL, MS, US, replica_spec

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.clock import Clock
 from gateway.config import Dialect
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
-    AttemptResult,
     Decision,
+    LegResult,
+    LegRole,
     PlacementReason,
     ReplicaId,
     RequestId,
@@ -22,7 +22,8 @@ from gateway.core.vocabulary import (
 )
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
-from gateway.legs import Leg, LegFailure, OutboundRequest
+from gateway.ground.clock import Clock
+from gateway.request.legs import Leg, LegFailure, OutboundRequest
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_STREAM,
@@ -58,7 +59,13 @@ class Bench:
 
     def open(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> AbstractAsyncContextManager[Leg]:
         order = StartLeg(
-            RequestId("r1"), attempt, replica_target(ReplicaId(replica)), DECISION, Clock().now_ns() + 60 * SECOND
+            RequestId("r1"),
+            attempt,
+            1,
+            LegRole.WHOLE,
+            replica_target(ReplicaId(replica)),
+            DECISION,
+            Clock().now_ns() + 60 * SECOND,
         )
         request = OutboundRequest(profile("r1"), PATH, HEADERS, body)
         return self.client.open(order, request, on_accepted=self._on_accepted)
@@ -145,7 +152,9 @@ class TestMethods:
         ],
     )
     async def test_a_call_without_a_body_goes_out_as_it_is(self, bench: Bench, method: str, path: str) -> None:
-        order = StartLeg(RequestId("r1"), 1, replica_target(ReplicaId("a")), DECISION, Clock().now_ns() + SECOND)
+        order = StartLeg(
+            RequestId("r1"), 1, 1, LegRole.WHOLE, replica_target(ReplicaId("a")), DECISION, Clock().now_ns() + SECOND
+        )
         request = OutboundRequest(profile("r1"), path, HEADERS, b"", method)
         async with bench.client.open(order, request, on_accepted=lambda: None):
             pass
@@ -181,20 +190,20 @@ class TestFailures:
     async def failure(self, bench: Bench, *, replica: str = "a") -> LegFailure:
         with pytest.raises(LegFailure) as caught:
             await bench.read(replica=replica)
-        assert caught.value.result is AttemptResult.FAILED
+        assert caught.value.result is LegResult.FAILED
         return caught.value
 
     async def test_a_replica_that_has_left_us_is_nobody_s_fault(self, bench: Bench) -> None:
         with pytest.raises(LegFailure) as caught:
             await bench.read(replica="b")
-        assert caught.value.result is AttemptResult.BUSY
+        assert caught.value.result is LegResult.BUSY
 
     async def test_an_engine_that_shuts_down_is_busy_and_left_alone(self, bench: Bench) -> None:
         words = b'{"error":{"message":"cannot schedule new futures after shutdown","code":500}}'
         bench.engine.plays(answer(500, words))
         with pytest.raises(LegFailure) as caught:
             await bench.read()
-        assert caught.value.result is AttemptResult.BUSY
+        assert caught.value.result is LegResult.BUSY
         assert bench.endpoints.is_closing(bench.engine.url, Clock().now_ns())
 
     async def test_a_rank_it_does_not_have_is_not_the_client_s_fault(self, bench: Bench) -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.clock import Clock
 from gateway.config import Dialect
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, LoopSettings
+from gateway.ground.clock import Clock
 from tests.fakes.engine import Tally
 from tests.support.core import US
 

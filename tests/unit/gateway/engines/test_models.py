@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.clock import Clock
 from gateway.config import Dialect, LogFormat, LoggingConfig, ProbeConfig
 from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.models import ModelWatcher, checked_models
-from gateway.logs import make_logger
+from gateway.ground.clock import Clock
+from gateway.records.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.fakes.engine_pages import Page, PagesEngine, model_list
 from tests.support.core import MS, US

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.clock import Clock
 from gateway.config import Dialect, ProbeConfig
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import LoopSettings
 from gateway.engines.prober import Prober, next_beat_ns, wait_s
+from gateway.ground.clock import Clock
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
 from tests.fakes.engine_pages import PagesEngine, vllm_page
 from tests.support.core import US

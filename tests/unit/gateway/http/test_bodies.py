@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.engine_api import (
+from gateway.http import errors
+from gateway.http.bodies import RESERVED_FIELDS, Body, read_body
+from gateway.http.errors import ClientFault
+from gateway.request.engine_api import (
     CHAT_PATH,
     COUNT_TOKENS_PATH,
     EMBEDDINGS_PATH,
@@ -15,9 +18,6 @@ from gateway.engine_api import (
     RESPONSES_PATH,
     SCORE_PATHS,
 )
-from gateway.http import errors
-from gateway.http.bodies import RESERVED_FIELDS, Body, read_body
-from gateway.http.errors import ClientFault
 
 
 def read(path: str, *, passes_priority: bool = False, **fields: Any) -> Body:

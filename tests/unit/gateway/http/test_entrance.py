@@ -4,7 +4,7 @@ import pytest
 from multidict import CIMultiDict
 
 from gateway.http.entrance import credential_of, tokens_used
-from gateway.legs import RequestSummary
+from gateway.request.legs import RequestSummary
 
 
 @pytest.mark.parametrize(

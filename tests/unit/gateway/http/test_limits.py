@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.callers import ClientKey, KeyId, KeyLimits
 from gateway.core.vocabulary import TenantName
 from gateway.http.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
+from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 MS = 1_000_000
 SECOND = 1_000_000_000

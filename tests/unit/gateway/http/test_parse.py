@@ -8,13 +8,6 @@ import pytest
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TenantName
-from gateway.engine_api import (
-    CHAT_PATH,
-    COMPLETIONS_PATH,
-    COUNT_TOKENS_PATH,
-    MESSAGES_PATH,
-    RESPONSES_PATH,
-)
 from gateway.http import errors
 from gateway.http.errors import ClientFault
 from gateway.http.parse import (
@@ -25,6 +18,13 @@ from gateway.http.parse import (
     read_request,
 )
 from gateway.http.settings import HttpSettings
+from gateway.request.engine_api import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    COUNT_TOKENS_PATH,
+    MESSAGES_PATH,
+    RESPONSES_PATH,
+)
 from tests.support.core import US
 
 SETTINGS = HttpSettings(GatewayId("us-1"), US, prefix_block_bytes=16, prefix_blocks_max=8)

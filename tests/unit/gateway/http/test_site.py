@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.clock import Clock
+from gateway.ground.clock import Clock
 from gateway.http.site import Site
 from gateway.security.tls import HttpTls
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of

@@ -8,14 +8,14 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from gateway.clock import Clock
 from gateway.config import PeeringConfig
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.vocabulary import (
-    AttemptResult,
     Decision,
     GatewayId,
     Hops,
+    LegResult,
+    LegRole,
     Outcome,
     PlacementReason,
     RefusalReason,
@@ -24,11 +24,12 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     peer_target,
 )
-from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
+from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.transport import Plaintext
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
 from tests.support.core import EU, SECOND, TENANT, US, peer_spec, profile, rule
@@ -44,6 +45,8 @@ def order(target: str = "eu-1") -> StartLeg:
     return StartLeg(
         OUTBOUND.profile.request_id,
         1,
+        1,
+        LegRole.WHOLE,
         peer_target(GatewayId(target)),
         Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
         deadline_ns=Clock().now_ns() + 30 * SECOND,
@@ -168,7 +171,7 @@ async def test_a_client_error_is_an_answer(peer: FakePeer, origin: Origin) -> No
 
 async def test_a_refusal_is_typed_and_nothing_was_accepted(peer: FakePeer, origin: Origin) -> None:
     peer.forwarded = says(codec.refused_to_pb(RefusalReason.QUEUE_FULL, "10 wait"))
-    assert await origin.failure() == LegFailure(AttemptResult.REFUSED, "10 wait", RefusalReason.QUEUE_FULL)
+    assert await origin.failure() == LegFailure(LegResult.REFUSED, "10 wait", RefusalReason.QUEUE_FULL)
     assert origin.accepted == 0
 
 
@@ -187,7 +190,7 @@ async def test_a_change_of_mind_is_a_refusal(
     peer: FakePeer, origin: Origin, outcome: Outcome, refusal: RefusalReason
 ) -> None:
     peer.forwarded = says(codec.accepted_to_pb(), ended(outcome, "why"))
-    assert await origin.failure() == LegFailure(AttemptResult.REFUSED, "why", refusal)
+    assert await origin.failure() == LegFailure(LegResult.REFUSED, "why", refusal)
 
 
 HEAD_SENT = (codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\n"))
@@ -217,7 +220,7 @@ async def test_whatever_is_no_answer_is_a_failure(
 ) -> None:
     peer.forwarded = says(*messages)
     failure = await origin.failure()
-    assert failure.result is AttemptResult.FAILED
+    assert failure.result is LegResult.FAILED
     assert detail in failure.detail
 
 
@@ -226,13 +229,13 @@ async def test_a_grpc_error_is_a_failure(peer: FakePeer, origin: Origin) -> None
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you")
 
     peer.forwarded = answer
-    assert await origin.failure() == LegFailure(AttemptResult.FAILED, "PERMISSION_DENIED: who are you")
+    assert await origin.failure() == LegFailure(LegResult.FAILED, "PERMISSION_DENIED: who are you")
 
 
 async def test_a_dead_peer_is_a_failure(peer: FakePeer, make_origin: MakeOrigin, unused_tcp_port: int) -> None:
     peer.port = unused_tcp_port
     failure = await make_origin(PeeringConfig()).failure()
-    assert failure.result is AttemptResult.FAILED
+    assert failure.result is LegResult.FAILED
     assert failure.detail.startswith("UNAVAILABLE")
 
 
@@ -253,7 +256,7 @@ async def test_a_peer_that_says_nothing_is_given_up(peer: FakePeer, make_origin:
 
     peer.forwarded = answer
     failure = await make_origin(PeeringConfig(accept_timeout_ns=SECOND // 20)).failure()
-    assert failure == LegFailure(AttemptResult.FAILED, "the peer neither accepted nor refused in time")
+    assert failure == LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time")
     await cancelled.wait()
 
 

@@ -12,6 +12,7 @@ from gateway.core.vocabulary import (
     Decision,
     GatewayId,
     Hops,
+    LegRole,
     LoadReport,
     ModelCapacity,
     ModelName,
@@ -28,8 +29,8 @@ from gateway.core.vocabulary import (
     TenantName,
     peer_target,
 )
-from gateway.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.peers import codec
+from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import EU, MODEL, MS, SECOND, US
 
@@ -47,6 +48,8 @@ REQUEST = OutboundRequest(PROFILE, "/v1/chat/completions", (("content-type", "ap
 ORDER = StartLeg(
     PROFILE.request_id,
     1,
+    1,
+    LegRole.WHOLE,
     peer_target(GatewayId("eu-1")),
     Decision(PlacementReason.REMOTE_NEAREST, 0, 2, 1, 0),
     deadline_ns=7 * SECOND,

@@ -9,17 +9,17 @@ import pytest
 
 from gateway.config import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
-from gateway.decisions import (
+from gateway.peers import codec
+from gateway.peers.explain import PeerExplainer
+from gateway.peers.link import PeerLink
+from gateway.peers.transport import Plaintext
+from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedPlacement,
     ExplainedRefusal,
     ExplainedRequest,
     OtherSide,
 )
-from gateway.peers import codec
-from gateway.peers.explain import PeerExplainer
-from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import ExplainContext, FakePeer, serve_fake_peer
 from tests.support.core import EU, MS, peer_spec

@@ -11,11 +11,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.clock import Clock
 from gateway.config import LoggingConfig, PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
-from gateway.logs import make_logger
+from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.heartbeats import (
     NO_ANSWER,
@@ -32,6 +31,7 @@ from gateway.peers.heartbeats import (
 )
 from gateway.peers.link import PeerLink
 from gateway.peers.transport import Plaintext
+from gateway.records.logs import make_logger
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec

@@ -10,17 +10,17 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.clock import Clock
 from gateway.config import LoggingConfig, PeerConfig, PeeringConfig, parse_address
 from gateway.core.config import CoreConfig
 from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
-    AttemptResult,
     Decision,
     GatewayId,
     Hops,
+    LegResult,
+    LegRole,
     LoadReport,
     Place,
     PlacementReason,
@@ -32,17 +32,18 @@ from gateway.core.vocabulary import (
     TargetKind,
     peer_target,
 )
-from gateway.decisions import ExplainedRequest
-from gateway.driver import Driver
-from gateway.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
-from gateway.logs import make_logger
-from gateway.owner import OwnerContext
+from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
 from gateway.peers.transport import Plaintext
+from gateway.records.decisions import ExplainedRequest
+from gateway.records.logs import make_logger
+from gateway.request.driver import Driver
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
+from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
 
@@ -130,6 +131,8 @@ def forward_order(request_id: str = "r-1", *, stamp: ResidencyStamp | None = Non
     return StartLeg(
         profile(request_id).request_id,
         1,
+        1,
+        LegRole.WHOLE,
         peer_target(GatewayId("eu-1")),
         Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
         deadline_ns=Clock().now_ns() + 30 * SECOND,
@@ -240,7 +243,7 @@ async def test_the_calls_deadline_ends_the_request() -> None:
     async with serve(PeeringConfig()) as callee:
         order = replace(forward_order(), deadline_ns=Clock().now_ns() + SECOND // 20)
         failure = await callee.failure(order)
-        assert failure.result is AttemptResult.FAILED
+        assert failure.result is LegResult.FAILED
         assert "expired" in failure.detail
         await callee.engine.closed.wait()
 
@@ -249,17 +252,17 @@ async def test_an_engine_that_dies_midway_is_told_as_such(callee: Callee) -> Non
     callee.engine.chunks.put_nowait(TOKEN)
     callee.engine.chunks.put_nowait(None)
     failure = await callee.failure()
-    assert failure.result is AttemptResult.FAILED
+    assert failure.result is LegResult.FAILED
     assert "failed_midstream" in failure.detail
 
 
 async def test_a_refusal_of_the_core_is_the_first_word(callee: Callee) -> None:
     stamp = ResidencyStamp(US, TENANT, rule(US), "digest")
     failure = await callee.failure(forward_order(stamp=stamp))
-    assert (failure.result, failure.refusal) == (AttemptResult.REFUSED, RefusalReason.RESIDENCY_STAMP)
+    assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.RESIDENCY_STAMP)
     callee.driver.submit(DrainRequested())
     failure = await callee.failure()
-    assert (failure.result, failure.refusal) == (AttemptResult.REFUSED, RefusalReason.DRAINING)
+    assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.DRAINING)
     assert callee.engine.asked == []
 
 
@@ -296,7 +299,7 @@ async def test_strangers_run_nothing_here(
 
 async def test_a_malformed_forward_is_an_error_of_its_sender(callee: Callee) -> None:
     failure = await callee.failure(gateway_id=GatewayId("us 1"))
-    assert failure == LegFailure(AttemptResult.FAILED, "INVALID_ARGUMENT: origin_gateway_id is not an id")
+    assert failure == LegFailure(LegResult.FAILED, "INVALID_ARGUMENT: origin_gateway_id is not an id")
     assert callee.engine.asked == []
 
 

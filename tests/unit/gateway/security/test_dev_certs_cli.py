@@ -9,8 +9,8 @@ import yaml
 from click.testing import CliRunner, Result
 from cryptography import x509
 
-from gateway.clock import Clock
 from gateway.config import load_config
+from gateway.ground.clock import Clock
 from gateway.security.certificates import date_fault, read_key_pair, read_roots
 from gateway.security.dev_certs_cli import dev_certs
 from gateway.security.development_ca import ORGANIZATION

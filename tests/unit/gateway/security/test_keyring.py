@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.clock import Clock
 from gateway.config import ConfigError
-from gateway.reload import ReloadRefused
+from gateway.ground.clock import Clock
+from gateway.ground.reloader import ReloadRefused
 from gateway.security.keyring import Keyring
 from gateway.security.keys import mint
 

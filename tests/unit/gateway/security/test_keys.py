@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.callers import ClientKey, KeyId, KeyLimits
 from gateway.config import ConfigError
 from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, TenantName
+from gateway.request.callers import ClientKey, KeyId, KeyLimits
 from gateway.security.keys import KEYS_MAX, KeyEntry, KeysFile, KeyTable, mint, parse_time, read_keys_file
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

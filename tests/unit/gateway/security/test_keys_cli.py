@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.clock import Clock
+from gateway.ground.clock import Clock
 from gateway.security.keyring import Keyring
 from gateway.security.keys import read_keys_file
 from gateway.security.keys_cli import _editing, keys

@@ -13,11 +13,11 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-from gateway.clock import Clock
 from gateway.config import Address, GatewayConfig, ListenConfig, LogFormat, LoggingConfig
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.logs import make_logger
-from gateway.reload import ReloadRefused
+from gateway.ground.clock import Clock
+from gateway.ground.reloader import ReloadRefused
+from gateway.records.logs import make_logger
 from gateway.security.certificates import CertificateFault
 from gateway.security.development_ca import DevelopmentCa, Issued
 from gateway.security.tls import Certificates, ExpiryWatch, HttpTls, MeshTls

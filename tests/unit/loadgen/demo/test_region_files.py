@@ -12,7 +12,7 @@ from gateway.config import load_config
 from gateway.core.config import OverflowMode
 from gateway.core.residency import may_accept, may_process
 from gateway.core.vocabulary import RegionName, TenantName
-from gateway.policy_file import load_policy
+from gateway.policy.file import load_policy
 from loadgen.demo.region_files import GatewayPorts, free_ports, region_file
 from loadgen.demo.scenario import MODEL, ROUND_TRIPS_FILE, DemoScenario
 from loadgen.round_trips import read_round_trips

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gateway.clock import Clock
+from gateway.ground.clock import Clock
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.model import EngineModel, EngineRequest, FinishReason, Rejection
 from loadgen.engine.presets import TINY

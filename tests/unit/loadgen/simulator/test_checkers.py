@@ -9,15 +9,16 @@ import pytest
 
 from gateway.core.config import CoreConfig
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import AttemptEnded, Event, FirstToken, ForwardArrived, ReplicasObserved, RequestArrived
+from gateway.core.events import Event, FirstToken, ForwardArrived, LegEnded, ReplicasObserved, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
-    AttemptResult,
     Decision,
     GatewayId,
     Hops,
+    LegResult,
+    LegRole,
     Outcome,
     PeerSpec,
     PlacementReason,
@@ -87,12 +88,12 @@ class Witness:
         event = ForwardArrived(profile(name), 100 * SECOND, GatewayId("gw-eu"), Hops(cross_region=1), stamp)
         self.tell(event, *effects)
 
-    def end(self, name: str, *effects: Effect, result: AttemptResult = AttemptResult.FAILED) -> None:
-        self.tell(AttemptEnded(RequestId(name), 1, result), *effects)
+    def end(self, name: str, *effects: Effect, result: LegResult = LegResult.FAILED) -> None:
+        self.tell(LegEnded(RequestId(name), 1, 1, result), *effects)
 
 
 def start(name: str, *, at: str = "r-us", attempt: int = 1) -> StartLeg:
-    return StartLeg(RequestId(name), attempt, replica_target(ReplicaId(at)), DECISION, 100 * SECOND)
+    return StartLeg(RequestId(name), attempt, 1, LegRole.WHOLE, replica_target(ReplicaId(at)), DECISION, 100 * SECOND)
 
 
 def finish(name: str, outcome: Outcome = Outcome.COMPLETED) -> EndRequest:
@@ -102,8 +103,8 @@ def finish(name: str, outcome: Outcome = Outcome.COMPLETED) -> EndRequest:
 def test_an_honest_story_passes() -> None:
     told = Witness()
     told.arrive("a", start("a"))
-    told.tell(FirstToken(RequestId("a"), 1))
-    told.end("a", finish("a"), result=AttemptResult.COMPLETED)
+    told.tell(FirstToken(RequestId("a"), 1, 1))
+    told.end("a", finish("a"), result=LegResult.COMPLETED)
     told.forward("b", AcceptForward(RequestId("b")))
 
 
@@ -125,7 +126,7 @@ def beyond_its_stamp(told: Witness) -> None:
 
 def second_attempt_after_a_token(told: Witness) -> None:
     told.arrive("a", start("a"))
-    told.tell(FirstToken(RequestId("a"), 1))
+    told.tell(FirstToken(RequestId("a"), 1, 1))
     told.end("a", start("a", attempt=2))
 
 

@@ -1,0 +1,137 @@
+"""What a gateway reads anew while requests run: the region file with what it names, and the residency policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config import ConfigError, GatewayConfig, RegionFile, read_named_files, read_region_file
+from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.vocabulary import Place
+from gateway.ground.reloader import ReloadRefused
+from gateway.policy.file import load_policy_or_closed
+
+
+class RegionPart:
+    """The region file. What cannot change while the gateway runs is refused, by the name of its key."""
+
+    def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], None]) -> None:
+        """`apply` puts a whole valid config in force, at once. It may raise ConfigError, and has done nothing then."""
+        self._file = file
+        self._apply = apply
+
+    def files(self) -> list[Path]:
+        return [self._file.path] if self._file.reload.region_file else []
+
+    def credential_files(self) -> list[Path]:
+        return self._file.engine_files()
+
+    async def reload(self) -> None:
+        """Read the file, and what it names."""
+        await self._take_in(partial(read_region_file, self._file.path))
+
+    async def reload_credentials(self) -> None:
+        """Read what it names, and leave the rest as it was read last."""
+        await self._take_in(partial(read_named_files, self._file))
+
+    async def _take_in(self, read: Callable[[], RegionFile]) -> None:
+        try:
+            file = await asyncio.to_thread(read)
+            if faults := [*self._faults_at_rest(file), *self._policy_faults(file)]:
+                raise ReloadRefused("\n".join(f"{file.path.name}: {fault}" for fault in faults))
+            self._apply(file.as_config())
+        except ConfigError as error:
+            raise ReloadRefused(str(error)) from error
+        self._file = file
+
+    def _faults_at_rest(self, file: RegionFile) -> list[str]:
+        return [f"{key}: cannot change while the gateway runs" for key in changed_at_rest(self._file, file)]
+
+    def _policy_faults(self, file: RegionFile) -> list[str]:
+        """Another policy file must be of use before the region moves over to it."""
+        if file.policy is None or file.policy == self._file.policy:
+            return []
+        problem = load_policy_or_closed(file.policy, file.as_config().place)[1]
+        return [] if problem is None else [f"policy: {problem}"]
+
+
+LIVE_KEYS = frozenset(
+    {
+        "replicas",
+        "dns_replicas",
+        "discovery",
+        "peers",
+        "policy",
+        "placement",
+        "pushing",
+        "queue",
+        "attempt",
+        "observation",
+        "probes",
+    }
+)
+"""Sections of the region file that are taken in while the gateway runs. All else waits for a restart."""
+
+
+def changed_at_rest(old: RegionFile, new: RegionFile) -> list[str]:
+    """The paths of the keys that differ and cannot be changed at run time."""
+    before, after = _leaves(old.as_document()), _leaves(new.as_document())
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    return [path for path in changed if path.split(".")[0] not in LIVE_KEYS]
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    return {
+        leaf: found
+        for key, each in value.items()
+        for leaf, found in _leaves(each, f"{path}.{key}" if path else key).items()
+    }
+
+
+class PolicyPart:
+    """The residency policy. One that cannot be read closes the region: nothing leaves it and nothing is taken in."""
+
+    def __init__(
+        self, path: Path | None, place: Place, apply: Callable[[ResidencyPolicy], None], log: FilteringBoundLogger
+    ) -> None:
+        self._path = path
+        self._place = place
+        self._apply = apply
+        self._log = log
+        self._in_force: ResidencyPolicy | None = None
+
+    def files(self) -> list[Path]:
+        return [] if self._path is None else [self._path]
+
+    def start(self) -> None:
+        self._put(self._read())
+
+    def move(self, path: Path | None) -> None:
+        """The region file names another one now."""
+        if path != self._path:
+            self._path = path
+            self._put(self._read())
+
+    async def reload(self) -> None:
+        self._put(await asyncio.to_thread(self._read))
+
+    def _read(self) -> ResidencyPolicy:
+        if self._path is None:
+            return closed_policy(self._place, "no policy file is configured")
+        return load_policy_or_closed(self._path, self._place)[0]
+
+    def _put(self, policy: ResidencyPolicy) -> None:
+        if policy.closed_reason:
+            self._log.error("CLOSED: nothing leaves this region and nothing is taken in", reason=policy.closed_reason)
+        else:
+            self._log.info("residency policy in force", digest=policy.digest)
+        if policy != self._in_force:
+            self._in_force = policy
+            self._apply(policy)

@@ -1,0 +1,91 @@
+"""How commands talk to a running gateway's admin address. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import click
+import msgspec
+
+ADMIN_URL = "http://127.0.0.1:9090"
+TIMEOUT_S = 15.0
+"""A question may be passed on to peers, each of which has some seconds."""
+ANSWER_BYTES_MAX = 64 << 20
+
+
+class AdminFault(click.ClickException):
+    """The gateway could not be asked, or said no. Exit code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """A gateway's admin address, and what it wants to see."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+
+    def ask(self, method: str, path: str, body: object | None = None) -> Answer:
+        """One call. Raises AdminFault when no answer comes, or one that turns us away."""
+        try:
+            answer = asyncio.run(self._ask(method, path, body))
+        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            raise AdminFault(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from error
+        if answer.status in (401, 403):
+            raise AdminFault(f"{self.url}: {answer.fault}")
+        return answer
+
+    async def _ask(self, method: str, path: str, body: object | None) -> Answer:
+        headers = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
+        data = None
+        if body is not None:
+            data, headers["content-type"] = msgspec.json.encode(body), "application/json"
+        tls = ssl.create_default_context(cafile=self.ca_file) if self.ca_file is not None else True
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            url = f"{self.url.rstrip('/')}{path}"
+            async with session.request(method, url, data=data, headers=headers, ssl=tls) as response:
+                return Answer(response.status, await response.content.read(ANSWER_BYTES_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+
+    @property
+    def fault(self) -> str:
+        """The gateway's own words about what is no success."""
+        try:
+            return str(msgspec.json.decode(self.body)["error"])
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return f"the gateway answered with status {self.status}"
+
+
+def admin_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `--admin`, `--token-file` and `--ca-file`, as its argument `admin`."""
+
+    @click.option("--admin", "url", default=ADMIN_URL, show_default=True, metavar="URL", help="Its admin address.")
+    @click.option("--token-file", type=click.Path(path_type=Path), help="Holds the operators' token, if there is one.")
+    @click.option("--ca-file", type=click.Path(path_type=Path), help="Whom to trust, for an https address.")
+    @wraps(command)
+    def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:
+        command(Admin(url, _token_in(token_file), ca_file), **others)
+
+    return with_admin
+
+
+def _token_in(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AdminFault(f"{file}: cannot be read") from error

@@ -1,0 +1,241 @@
+"""Holds the policies of several regions against each other, and says what contradicts what.
+
+It must never open a file, and it judges no request: every verdict comes from the rules that the gateways apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from gateway.core.residency import (
+    ResidencyPolicy,
+    Verdict,
+    closed_policy,
+    may_accept,
+    may_enter,
+    may_process,
+    processing_rule,
+)
+from gateway.core.vocabulary import Place, PlaceRule, TenantName
+from gateway.policy.file import (
+    Fault,
+    NameKind,
+    PolicyContradiction,
+    contradictions_in,
+    folded,
+    in_words,
+    names_of,
+    rules_of,
+    tenant_key,
+)
+from gateway.policy.flows import Region, one_of, others, region_of
+from gateway.policy.words import by_number, places_in_words, tenants_in_words
+
+
+class Severity(StrEnum):
+    INVALID = "invalid"
+    CONTRADICTION = "contradiction"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a reader of these files should know."""
+
+    severity: Severity
+    path: Path
+    key: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the files say together: one region for each place, and what to know about them, the gravest first."""
+
+    regions: list[Region]
+    findings: list[Finding]
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+    @property
+    def result(self) -> str:
+        for severity in (Severity.INVALID, Severity.CONTRADICTION):
+            if self.count(severity):
+                return severity
+        return "fine"
+
+    @property
+    def is_fine(self) -> bool:
+        return self.result == "fine"
+
+
+def check_policies(policies: Mapping[Path, ResidencyPolicy], invalid: Iterable[Finding] = ()) -> Check:
+    """Holds each file's policy against itself and then all against each other.
+
+    `invalid` says why further files gave no policy.
+    """
+    regions: list[Region] = []
+    findings = [*invalid]
+    for path, policy in policies.items():
+        faults = contradictions_in(policy)
+        findings += [Finding(Severity.CONTRADICTION, path, fault.key, fault.message) for fault in faults]
+        regions.append(region_of(path, _closed(path, policy, faults[0]) if faults else policy))
+    findings += findings_between(regions)
+    return Check(_one_per_region(regions), sorted(findings, key=_rank))
+
+
+def _closed(path: Path, policy: ResidencyPolicy, fault: Fault) -> ResidencyPolicy:
+    return closed_policy(policy.place, str(PolicyContradiction(path, fault.key, fault.message)))
+
+
+def _one_per_region(regions: list[Region]) -> list[Region]:
+    first: dict[str, Region] = {}
+    for region in regions:
+        first.setdefault(region.place.region, region)
+    return list(first.values())
+
+
+def _rank(finding: Finding) -> int:
+    return list(Severity).index(finding.severity)
+
+
+def findings_between(regions: list[Region]) -> list[Finding]:
+    """What no file shows alone. A file at odds with itself is left out: its region is closed until that is mended."""
+    sound = [region for region in regions if not region.is_closed]
+    known = _one_per_region(sound)
+    return [
+        *_stated_twice(regions),
+        *_spelled_twice(sound),
+        *_mistaken_kinds(sound),
+        *_sent_but_not_accepted(known),
+        *_unknown_names(sound, {region.place for region in regions}),
+        *_denials_without_effect(known),
+        *_tenants_forgotten(known),
+        *_tenants_wider_than_region(known),
+    ]
+
+
+def _stated_twice(regions: list[Region]) -> Iterator[Finding]:
+    first: dict[str, Region] = {}
+    for region in regions:
+        other = first.setdefault(region.place.region, region)
+        if other is not region:
+            message = f"{other.path} is a policy for this region too, and states it as {in_words(other.place)}"
+            yield Finding(Severity.CONTRADICTION, region.path, "region", message)
+
+
+def _spelled_twice(regions: list[Region]) -> Iterator[Finding]:
+    first: dict[tuple[NameKind, str], tuple[str, Path]] = {}
+    for region in regions:
+        for kind, name, key in names_of(region.policy):
+            spelling, path = first.setdefault((kind, folded(kind, name)), (name, region.path))
+            if spelling != name:
+                message = f"{kind} {name} is written {spelling} in {path}"
+                yield Finding(Severity.CONTRADICTION, region.path, key, message)
+
+
+def _mistaken_kinds(regions: list[Region]) -> Iterator[Finding]:
+    kinds = _kinds_of_places({region.place for region in regions})
+    for region in regions:
+        for kind, name, key in names_of(region.policy):
+            known = kinds.get(name)
+            if known is not None and kind is not NameKind.TENANT and kind not in known:
+                message = f"{name} stands here as a {kind}, but other files know it as a {min(known)}"
+                yield Finding(Severity.CONTRADICTION, region.path, key, message)
+
+
+def _kinds_of_places(places: set[Place]) -> dict[str, set[NameKind]]:
+    kinds: dict[str, set[NameKind]] = {}
+    for place in places:
+        kinds.setdefault(place.region, set()).add(NameKind.REGION)
+        kinds.setdefault(place.jurisdiction, set()).add(NameKind.JURISDICTION)
+    return kinds
+
+
+def _sent_but_not_accepted(regions: list[Region]) -> Iterator[Finding]:
+    """Naming a region is a claim about it, which its refusal contradicts; naming a jurisdiction claims less."""
+    for region in regions:
+        for key, rule in _sending_rules(region):
+            for target in others(region, regions):
+                accepted = may_accept(target.policy, region.place)
+                if rule.allows(target.place) and not accepted.allowed:
+                    yield _not_accepted(region, key, rule, target, accepted)
+
+
+def _not_accepted(region: Region, key: str, rule: PlaceRule, target: Region, accepted: Verdict) -> Finding:
+    name = target.place.region
+    if name in rule.regions:
+        message = f"names {name}, which takes in nothing from here: in {target.path}, {accepted.why}"
+        return Finding(Severity.CONTRADICTION, region.path, f"{key}.regions", message)
+    message = f"lets requests go to {in_words(target.place)}, which takes in nothing from here: {accepted.why}"
+    return Finding(Severity.NOTE, region.path, f"{key}.jurisdictions", message)
+
+
+def _sending_rules(region: Region) -> Iterator[tuple[str, PlaceRule]]:
+    """One rule for tenants who are treated alike; a tenant that is refused on arrival sends nothing anywhere."""
+    for tenants in region.groups:
+        if may_enter(region.policy, one_of(tenants)).allowed:
+            yield _rule_key(tenants), processing_rule(region.policy, one_of(tenants))
+
+
+def _rule_key(tenants: tuple[TenantName, ...]) -> str:
+    return tenant_key(tenants[0]) if tenants else "process"
+
+
+def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[Finding]:
+    """A name that resembles a known one is a contradiction already."""
+    kinds = _kinds_of_places(places)
+    resembling = {(kind, folded(kind, name)) for name, known in kinds.items() for kind in known}
+    for region in regions:
+        for kind, name, key in names_of(region.policy):
+            if kind is NameKind.TENANT or name in kinds or (kind, folded(kind, name)) in resembling:
+                continue
+            severity = Severity.WARNING if kind is NameKind.REGION else Severity.NOTE
+            whose = "for region" if kind is NameKind.REGION else "for a region in jurisdiction"
+            yield Finding(severity, region.path, key, f"none of the given files is {whose} {name}")
+
+
+def _denials_without_effect(regions: list[Region]) -> Iterator[Finding]:
+    places = {region.place.region: region.place for region in regions}
+    for region in regions:
+        inherited = region.policy.process.denied_regions
+        for key, rule in rules_of(region.policy):
+            denied = rule.denied_regions - inherited if key.startswith("tenants.") else rule.denied_regions
+            for place in (places[name] for name in sorted(denied & places.keys())):
+                if place.jurisdiction not in rule.jurisdictions:
+                    message = f"denies {in_words(place)}, which nothing beside it would allow"
+                    yield Finding(Severity.NOTE, region.path, f"{key}.denied_regions", message)
+
+
+def _tenants_forgotten(regions: list[Region]) -> Iterator[Finding]:
+    every_tenant = dict.fromkeys(name for region in regions for name in region.policy.tenants)
+    for region in regions:
+        missing = [name for name in every_tenant if name not in region.policy.tenants]
+        if missing:
+            have = by_number(missing, "has a rule", "have rules")
+            message = (
+                f"{tenants_in_words(missing)} {have} in other files and none here, where the region's `process` applies"
+            )
+            yield Finding(Severity.WARNING, region.path, "tenants", message)
+
+
+def _tenants_wider_than_region(regions: list[Region]) -> Iterator[Finding]:
+    for region in regions:
+        for tenants in region.groups:
+            if not tenants or not may_enter(region.policy, tenants[0]).allowed:
+                continue
+            places = [other.place for other in others(region, regions)]
+            wider = [place for place in places if _is_wider(region.policy, tenants[0], place)]
+            if wider:
+                who, where = tenants_in_words(tenants), places_in_words(wider)
+                message = f"{who} may go to {where}, where the region's own `process` does not"
+                yield Finding(Severity.NOTE, region.path, tenant_key(tenants[0]), message)
+
+
+def _is_wider(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> bool:
+    return may_process(policy, tenant, place).allowed and not policy.process.allows(place)

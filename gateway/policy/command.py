@@ -1,0 +1,256 @@
+"""`nightside policy`: holds the policy files of several regions against each other and says who may send to whom.
+
+It reads the files and shows what the check says of them, in words or for programs; it must never judge anything itself.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.core.residency import ResidencyPolicy, may_enter
+from gateway.core.vocabulary import Place, TenantName
+from gateway.policy.check import Check, Finding, Severity, check_policies
+from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy
+from gateway.policy.flows import Flow, Region, flow_between, flows_between, one_of
+from gateway.policy.words import capitalised, region_sentences
+
+EXIT_CODES = {"fine": 0, "contradiction": 1, "invalid": 2}
+PLAIN_WIDTH = 100
+"""Columns when the output is no terminal."""
+
+# The commands.
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def policy() -> None:
+    """Check residency policy files and explain what they allow."""
+
+
+@policy.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of words.")
+@click.pass_context
+def check(context: click.Context, files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Say who may send requests to whom, and why.
+
+    FILES are residency policies, one per region; a directory stands for the YAML files in it. Give all regions of
+    the mesh at once: only then can the files be held against each other.
+
+    Exit codes: 0 they fit together, 1 a contradiction, 2 a file cannot be used.
+    """
+    checked = check_files(files)
+    if as_json:
+        click.echo(json.dumps(machine_form(checked), indent=2))
+    else:
+        print_check(checked, _console())
+    context.exit(EXIT_CODES[checked.result])
+
+
+@policy.command()
+def schema() -> None:
+    """Print the JSON Schema of a policy file, for editors and pipelines."""
+    click.echo(schema_text(), nl=False)
+
+
+def schema_text() -> str:
+    return json.dumps(policy_schema(), indent=2) + "\n"
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+# Reading.
+
+
+def check_files(files: Iterable[Path]) -> Check:
+    policies: dict[Path, ResidencyPolicy] = {}
+    invalid: list[Finding] = []
+    for path in dict.fromkeys(each for file in files for each in _policy_files(file)):
+        try:
+            policies[path] = read_policy(path).policy()
+        except PolicyError as error:
+            invalid += [Finding(Severity.INVALID, path, each.key, each.message) for each in (error, *error.further)]
+    return check_policies(policies, invalid)
+
+
+def _policy_files(path: Path) -> list[Path]:
+    """A directory without policy files stands for itself, and is then reported as no file."""
+    return sorted((*path.glob("*.yaml"), *path.glob("*.yml"))) or [path]
+
+
+# For programs.
+
+
+def machine_form(checked: Check) -> dict[str, Any]:
+    return {
+        "result": checked.result,
+        "regions": [_region_form(region) for region in checked.regions],
+        "flows": [_flow_form(flow) for flow in flows_between(checked.regions)],
+        "findings": [{**asdict(finding), "path": str(finding.path)} for finding in checked.findings],
+    }
+
+
+def _region_form(region: Region) -> dict[str, Any]:
+    return {
+        "region": region.place.region,
+        "jurisdiction": region.place.jurisdiction,
+        "path": str(region.path),
+        "digest": region.policy.digest,
+        "closed": region.is_closed,
+        "refused_on_arrival": [name for name in region.policy.tenants if not may_enter(region.policy, name).allowed],
+        "logging": asdict(region.policy.logging),
+    }
+
+
+def _flow_form(flow: Flow) -> dict[str, Any]:
+    return {
+        "from": flow.origin.region,
+        "to": flow.target.region,
+        "tenants": list(flow.tenants) or None,
+        "allowed": flow.allowed,
+        "process": asdict(flow.process),
+        "accept": asdict(flow.accept),
+    }
+
+
+# On the screen.
+
+_LEGEND = {
+    "here": "processed in the region where it arrives",
+    "yes": "may be sent there when that region has room",
+    "keeps": "the sender's `process` keeps it away from there",
+    "refused": "the receiver's `accept` does not take it in",
+    "neither": "both: the sender keeps it, and the receiver would not take it in",
+    "421": "refused on arrival (HTTP 421), before any content is read",
+    "-": "does not arise",
+}
+_COLUMN_GAP = 2
+_STYLES = {"yes": "bold green", "here": "green", "421": "bold red"}
+_FINDING_STYLES = {Severity.INVALID: "bold red", Severity.CONTRADICTION: "bold red", Severity.WARNING: "yellow"}
+
+
+def print_check(checked: Check, console: Console) -> None:
+    if checked.regions:
+        _print_matrix(checked.regions, console)
+    for region in checked.regions:
+        _print_region(region, checked.regions, console)
+    for finding in checked.findings:
+        _print_finding(finding, console)
+    console.print(Text(_conclusion(checked), style="bold green" if checked.is_fine else "bold red"))
+
+
+def _print_matrix(regions: list[Region], console: Console) -> None:
+    rows = list(_matrix_rows(regions))
+    names = [_column_title(region.place) for region in regions]
+    numbers = [str(number) for number, _ in enumerate(regions, start=1)]
+    titles = next((titles for titles in (names, numbers) if _width(titles, rows) <= console.width), None)
+    console.print(Text("Who may send requests to whom", style="bold"))
+    if titles is None:
+        console.print(Text("The table is too wide for this screen; the sentences below say the same.", style="dim"))
+    else:
+        console.print(_table(titles, rows))
+        _print_legend({cell for _, cells in rows for cell in cells}, console)
+
+
+def _width(titles: list[str], rows: list[tuple[str, list[str]]]) -> int:
+    columns = zip(titles, *(cells for _, cells in rows), strict=True)
+    widths = [max(len(line) for text in column for line in text.splitlines()) for column in columns]
+    return sum(width + _COLUMN_GAP for width in (max(len(label) for label, _ in rows), *widths)) + _COLUMN_GAP
+
+
+def _column_title(place: Place) -> str:
+    return f"{place.region}\n{place.jurisdiction}".replace("-", "-\n", 1)
+
+
+def _matrix_rows(regions: list[Region]) -> Iterator[tuple[str, list[str]]]:
+    for number, region in enumerate(regions, start=1):
+        for tenants in region.groups:
+            label = f"   {_short(tenants)}" if tenants else f"{number:2} {in_words(region.place)}"
+            yield label, [_cell(region, target, tenants) for target in regions]
+
+
+def _short(tenants: tuple[TenantName, ...]) -> str:
+    return tenants[0] if len(tenants) == 1 else f"{tenants[0]} +{len(tenants) - 1}"
+
+
+def _cell(region: Region, target: Region, tenants: tuple[TenantName, ...]) -> str:
+    if not may_enter(region.policy, one_of(tenants)).allowed:
+        return "421" if target is region else "-"
+    if target is region:
+        return "here"
+    flow = flow_between(region, target, tenants)
+    match flow.process.allowed, flow.accept.allowed:
+        case True, True:
+            return "yes"
+        case True, False:
+            return "refused"
+        case False, True:
+            return "keeps"
+        case _:
+            return "neither"
+
+
+def _table(titles: list[str], rows: list[tuple[str, list[str]]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(Text("from / to"), no_wrap=True, vertical="bottom")
+    for title in titles:
+        table.add_column(Text(title), no_wrap=True)
+    for label, cells in rows:
+        table.add_row(Text(label), *(Text(cell, style=_STYLES.get(cell, "dim")) for cell in cells))
+    return table
+
+
+def _print_legend(used: set[str], console: Console) -> None:
+    for word, meaning in _LEGEND.items():
+        if word in used:
+            console.print(Text.assemble(("  " + word.ljust(9), _STYLES.get(word, "")), (meaning, "dim")))
+    console.print(Text("  A request that was sent on is never sent on to another region.", style="dim"))
+
+
+def _print_region(region: Region, regions: list[Region], console: Console) -> None:
+    source = f"  {region.path}, digest {region.policy.digest}"
+    console.print()
+    console.print(Text.assemble((in_words(region.place), "bold"), (source, "dim")))
+    for sentence in region_sentences(region, regions):
+        console.print(Text(_wrapped(f"- {sentence}", console)))
+
+
+def _print_finding(finding: Finding, console: Console) -> None:
+    severity = capitalised(finding.severity)
+    where = f"{finding.path}: {finding.key}" if finding.key else str(finding.path)
+    text = Text(f"{severity}  {where}\n{_wrapped(finding.message, console)}")
+    text.stylize(_FINDING_STYLES.get(finding.severity, "bold"), 0, len(severity))
+    console.print()
+    console.print(text)
+
+
+def _wrapped(text: str, console: Console) -> str:
+    indent = "    " if text.startswith("- ") else "  "
+    return textwrap.fill(text, console.width, initial_indent="  ", subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _conclusion(checked: Check) -> str:
+    counts = ", ".join(
+        f"{checked.count(severity)} {noun}{'' if checked.count(severity) == 1 else 's'}"
+        for severity, noun in (
+            (Severity.INVALID, "fault"),
+            (Severity.CONTRADICTION, "contradiction"),
+            (Severity.WARNING, "warning"),
+            (Severity.NOTE, "note"),
+        )
+    )
+    verdict = "The policies fit together" if checked.is_fine else "The policies cannot stand as they are"
+    return f"\n{verdict}: {counts}."

@@ -1,0 +1,132 @@
+"""Who may send requests to whom in plain words: sentences about each region, and lists of places and of tenants.
+
+It must never say anything that the flows between the regions do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gateway.core.residency import LoggingRule, ResidencyPolicy, may_enter
+from gateway.core.vocabulary import Place, PlaceRule, TenantName
+from gateway.policy.file import in_words
+from gateway.policy.flows import Flow, Region, flow_between, others
+
+NAMES_SHOWN = 4
+"""Tenants named in one sentence; the rest are counted."""
+
+
+def region_sentences(region: Region, regions: list[Region]) -> list[str]:
+    """Where this region's requests may go, whose overflow it takes in, what differs for a tenant, what logs show."""
+    if region.is_closed:
+        return [
+            "This file is at odds with itself, so a gateway here runs closed: its requests stay in the region, and "
+            "nobody's overflow is taken in."
+        ]
+    elsewhere = others(region, regions)
+    return [
+        *_sending([flow_between(region, other, ()) for other in elsewhere], region, regions),
+        *_taking([flow_between(other, region, tenants) for other in elsewhere for tenants in other.groups], region),
+        *(_tenant_sentence(region, regions, tenants) for tenants in region.groups if tenants),
+        _logging_sentence(region.policy.logging),
+    ]
+
+
+def _sending(flows: list[Flow], region: Region, regions: list[Region]) -> Iterator[str]:
+    if not flows:
+        yield "Requests stay here, for no other region was given."
+    policies = {each.place: each.policy for each in regions}
+    sentences: dict[str, list[Place]] = {}
+    for flow in sorted(flows, key=lambda flow: (not flow.allowed, not flow.process.allowed)):
+        sentence = _sending_sentence(flow, region.policy, policies[flow.target])
+        sentences.setdefault(sentence, []).append(flow.target)
+    yield from _filled(sentences)
+
+
+def _sending_sentence(flow: Flow, sender: ResidencyPolicy, receiver: ResidencyPolicy) -> str:
+    ground = _ground(sender.process, flow.target)
+    if flow.allowed:
+        return f"Requests may be sent to {{places}}: `process` {ground}."
+    if not flow.process.allowed:
+        return f"Requests are kept away from {{places}}: `process` {ground}."
+    if receiver.closed_reason:
+        return (
+            f"Requests are not sent to {{places}}, though `process` {ground}: closed until the policy there is mended."
+        )
+    return f"Requests are not sent to {{places}}, though `process` {ground}: `accept` there does not take them in."
+
+
+def _taking(flows: list[Flow], region: Region) -> Iterator[str]:
+    senders = {flow.origin for flow in flows if flow.allowed}
+    accepted = {flow.origin for flow in flows if flow.accept.allowed}
+    sentences: dict[str, list[Place]] = {}
+    for origin in sorted(
+        dict.fromkeys(flow.origin for flow in flows), key=lambda origin: (origin not in senders, origin not in accepted)
+    ):
+        ground = _ground(region.policy.accept, origin)
+        if origin in senders:
+            sentence = f"Overflow is taken in from {{places}}: `accept` {ground}."
+        elif origin in accepted:
+            sentence = f"Overflow would be taken in from {{places}}, for `accept` {ground}, but none is sent."
+        else:
+            sentence = f"Overflow is refused from {{places}}: `accept` {ground}."
+        sentences.setdefault(sentence, []).append(origin)
+    yield from _filled(sentences)
+
+
+def _filled(sentences: dict[str, list[Place]]) -> Iterator[str]:
+    for sentence, places in sentences.items():
+        it, its = ("it", "its jurisdiction") if len(places) == 1 else ("them", "their jurisdictions")
+        yield sentence.format(places=places_in_words(places), it=it, its=its)
+
+
+def _ground(rule: PlaceRule, place: Place) -> str:
+    """The part of the rule that decides, as a template to be filled for one place or several."""
+    if place.region in rule.denied_regions:
+        return "denies {it}"
+    if place.region in rule.regions:
+        return "names {it}"
+    if place.jurisdiction in rule.jurisdictions:
+        return "names {its}"
+    return "names neither {it} nor {its}"
+
+
+def _tenant_sentence(region: Region, regions: list[Region], tenants: tuple[TenantName, ...]) -> str:
+    who, are = capitalised(tenants_in_words(tenants)), by_number(tenants, "is", "are")
+    if not may_enter(region.policy, tenants[0]).allowed:
+        return f"{who} {are} refused here (HTTP 421) before any content is read: `tenants` leaves this region out."
+    targets = [other.place for other in others(region, regions) if flow_between(region, other, tenants).allowed]
+    if not targets:
+        return f"{who} {are} processed here and nowhere else."
+    return f"{who} may be processed here and in {places_in_words(targets)}, nowhere else."
+
+
+def _logging_sentence(rule: LoggingRule) -> str:
+    details = {"tenant": rule.tenant, "client address": rule.client_address, "session key": rule.session_key}
+    shown = [f"the {name}" for name, may_show in details.items() if may_show]
+    hidden = [f"the {name}" for name, may_show in details.items() if not may_show]
+    never = _joined([*hidden, "the content of a request"], "or")
+    return f"Logs may show {_joined(shown, 'and')}, never {never}." if shown else f"Logs never show {never}."
+
+
+def places_in_words(places: Iterable[Place]) -> str:
+    return _joined([in_words(place) for place in places], "and")
+
+
+def tenants_in_words(names: Sequence[TenantName]) -> str:
+    shown: list[str] = [*names[:NAMES_SHOWN]]
+    if len(names) > NAMES_SHOWN:
+        shown.append(f"{len(names) - NAMES_SHOWN} more")
+    return f"{by_number(names, 'tenant', 'tenants')} {_joined(shown, 'and')}"
+
+
+def by_number(names: Sequence[TenantName], one: str, several: str) -> str:
+    return one if len(names) == 1 else several
+
+
+def _joined(words: list[str], last: str) -> str:
+    return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,330 @@
+"""`nightside audit`: checks that the record of where requests ran was not tampered with, sums it up, and holds it
+against policies. It changes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.core.residency import ResidencyPolicy, may_accept, may_process
+from gateway.core.vocabulary import Jurisdiction, LegResult, Outcome, Place, RegionName, TargetKind, TenantName
+from gateway.policy.file import PolicyError, load_policy
+from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, LostLines
+from gateway.records.audit_files import BrokenLine, FileHeader, VerifiedFile, gaps_between, in_order, verify_file
+
+PLAIN_WIDTH = 110
+"""Columns when the output is no terminal."""
+SHOWN_MAX = 100
+"""Contradictions that are printed one by one; all are counted."""
+
+_DECODER = msgspec.json.Decoder(FileHeader | AuditRecord)
+
+_files_argument = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def audit() -> None:
+    """Check the audit record and hold it against policies."""
+
+
+# Is it whole?
+
+
+@audit.command()
+@_files_argument
+@click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of words.")
+def verify(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Say whether FILES are as they were written: no line changed, taken out or put in.
+
+    Give all files of a gateway at once, in any order: each continues the one before. The hash printed as a gateway's
+    head, noted elsewhere, shows later whether the end was cut off or the whole was written anew.
+
+    Exit codes: 0 whole, 1 something does not fit, 2 a file cannot be read.
+    """
+    checked = check_files(files)
+    click.echo(msgspec.json.encode(_as_document(checked)) if as_json else "\n".join(_in_words(checked)))
+    if checked.broken:
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFiles:
+    files: list[VerifiedFile]
+    broken: list[BrokenLine]
+
+    @property
+    def lines(self) -> int:
+        return sum(file.lines for file in self.files)
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """By gateway: the hash of its last line."""
+        return {file.header.gateway: file.head for file in in_order(self.files) if file.header is not None}
+
+
+def check_files(paths: Iterable[Path]) -> CheckedFiles:
+    """Raises UsageError where a file cannot be read."""
+    files = [_verified(path) for path in dict.fromkeys(paths)]
+    return CheckedFiles(files, [*(each for file in files for each in file.broken), *gaps_between(files)])
+
+
+def _verified(path: Path) -> VerifiedFile:
+    try:
+        return verify_file(path)
+    except OSError as error:
+        raise click.UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _in_words(checked: CheckedFiles) -> Iterator[str]:
+    for broken in checked.broken:
+        yield f"broken: {broken}"
+    for file in checked.files:
+        if file.was_cut_off:
+            yield f"note: {file.path}: its last line was cut off in writing, as by a power cut"
+    verdict = "broken" if checked.broken else "whole"
+    yield f"{verdict}: {checked.lines} lines in {len(checked.files)} files"
+    for gateway, head in checked.heads.items():
+        yield f"head of {gateway}: {head}"
+
+
+def _as_document(checked: CheckedFiles) -> dict[str, object]:
+    return {
+        "whole": not checked.broken,
+        "files": len(checked.files),
+        "lines": checked.lines,
+        "broken": [{"file": str(each.path), "line": each.line, "problem": each.problem} for each in checked.broken],
+        "cut_off": [str(file.path) for file in checked.files if file.was_cut_off],
+        "heads": checked.heads,
+    }
+
+
+# What does it say?
+
+
+@audit.command()
+@_files_argument
+@click.option("--policies", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of a table.")
+def summary(files: tuple[Path, ...], *, policies: Path | None, as_json: bool) -> None:
+    """Count whose requests were seen where, and name every line that contradicts the policies in DIR.
+
+    A region counts as having seen a request if it was sent there at all, answered or not. Both sides of a forward
+    record it: with the files of both, their counts agree.
+
+    Exit codes: 0 nothing contradicts, 1 a line contradicts a policy, cannot be judged or read, or the files are
+    broken, 2 a file cannot be read.
+    """
+    checked = check_files(files)
+    made = Summary({} if policies is None else read_policies(policies), judges=policies is not None)
+    for path in dict.fromkeys(files):
+        made.read(path)
+    if as_json:
+        click.echo(msgspec.json.encode(_summary_document(made, checked)))
+    else:
+        console = Console(highlight=False)
+        _print_summary(made, checked, console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH))
+    if made.contradictions or made.unreadable or made.lost or checked.broken:
+        raise SystemExit(1)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Requests of one region in another, as each side wrote it down."""
+
+    seen_by_origin: int = 0
+    processed_by_origin: int = 0
+    seen_by_receiver: int = 0
+    processed_by_receiver: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    path: str
+    line: int
+    request: str
+    problem: str
+
+
+@dataclass(slots=True)
+class Summary:
+    """What the lines add up to."""
+
+    policies: dict[str, ResidencyPolicy]
+    judges: bool
+    """Hold the lines against the policies."""
+    counts: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    contradictions: int = 0
+    shown: list[Contradiction] = field(default_factory=list)
+    unreadable: int = 0
+    lost: int = 0
+
+    def read(self, path: Path) -> None:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    self._take(str(path), number, line)
+
+    def _take(self, path: str, number: int, line: bytes) -> None:
+        try:
+            record = _DECODER.decode(line)
+        except msgspec.DecodeError:
+            self.unreadable += 1
+            return
+        if isinstance(record, LostLines):
+            self.lost += record.lines
+        elif isinstance(record, AuditLine):
+            self._count(record)
+            for problem in self._problems_of(record) if self.judges else ():
+                self._contradicts(Contradiction(path, number, record.request, problem))
+
+    def _count(self, record: AuditLine) -> None:
+        self.outcomes[record.outcome] = self.outcomes.get(record.outcome, 0) + 1
+        is_origin = not record.origin_gateway
+        origin = record.origin.region
+        for region in {place.region for place in _places(record)}:
+            counts = self.counts.setdefault((origin, region), Counts())
+            counts.seen_by_origin += is_origin
+            counts.seen_by_receiver += not is_origin
+        if record.processed is not None:
+            counts = self.counts.setdefault((origin, record.processed.region), Counts())
+            counts.processed_by_origin += is_origin
+            counts.processed_by_receiver += not is_origin
+
+    def _contradicts(self, contradiction: Contradiction) -> None:
+        self.contradictions += 1
+        if len(self.shown) < SHOWN_MAX:
+            self.shown.append(contradiction)
+
+    def _problems_of(self, record: AuditLine) -> Iterator[str]:
+        """What the policies of today forbid, or cannot judge, of what this line says was done."""
+        if record.outcome == Outcome.REJECTED_RESIDENCY_INGRESS:
+            return
+        policy = self.policies.get(record.origin.region)
+        if policy is None:
+            yield f"no policy for {record.origin.region} is among the files"
+            return
+        for place in dict.fromkeys(_places(record)):
+            if not _may_process(policy, record.tenant, _place(place)):
+                why = may_process(policy, TenantName(record.tenant or ""), _place(place)).why
+                yield f"{record.origin.region} → {place.region}: {why}{_digests(record, policy)}"
+        for region in dict.fromkeys(_receivers(record)):
+            yield from self._taken_in(region, _place(record.origin))
+
+    def _taken_in(self, region: str, origin: Place) -> Iterator[str]:
+        policy = self.policies.get(region)
+        if policy is None:
+            yield f"no policy for {region} is among the files"
+        elif not (accepted := may_accept(policy, origin)).allowed:
+            yield f"{origin.region} → {region}: {accepted.why}"
+
+
+def read_policies(folder: Path) -> dict[str, ResidencyPolicy]:
+    """By region. Raises UsageError for one that cannot be used: nothing can be proven with half of the rules."""
+    found: dict[str, ResidencyPolicy] = {}
+    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        try:
+            policy = load_policy(path)
+        except PolicyError as error:
+            raise click.UsageError(str(error)) from error
+        if policy.place.region in found:
+            raise click.UsageError(f"{path}: there is another policy for {policy.place.region}")
+        found[policy.place.region] = policy
+    if not found:
+        raise click.UsageError(f"{folder}: holds no policy files")
+    return found
+
+
+def _may_process(policy: ResidencyPolicy, tenant: str | None, target: Place) -> bool:
+    """Where the line names no tenant, only what no rule at all would allow is sure to be a contradiction."""
+    if tenant is not None:
+        return may_process(policy, TenantName(tenant), target).allowed
+    rules = [policy.process, *(each.process for each in policy.tenants.values())]
+    return any(rule.allows(target) for rule in rules)
+
+
+def _places(record: AuditLine) -> Iterator[AuditPlace]:
+    """Every place that saw the request, as far as this gateway knows; its own comes first."""
+    yield AuditPlace(record.region, record.jurisdiction)
+    for attempt in record.attempts:
+        yield AuditPlace(attempt.region, attempt.jurisdiction)
+    if record.processed is not None:
+        yield AuditPlace(record.processed.region, record.processed.jurisdiction)
+
+
+def _receivers(record: AuditLine) -> Iterator[str]:
+    """Regions whose gateways took it in from another one; one that refused it kept to its policy."""
+    if record.origin_gateway and not record.outcome.startswith(REFUSED_PREFIX):
+        yield record.region
+    for attempt in record.attempts:
+        if attempt.target.startswith(f"{TargetKind.PEER}:") and attempt.result != LegResult.REFUSED:
+            yield attempt.region
+
+
+def _place(place: AuditPlace) -> Place:
+    return Place(RegionName(place.region), Jurisdiction(place.jurisdiction))
+
+
+def _digests(record: AuditLine, policy: ResidencyPolicy) -> str:
+    then = record.attempts[-1].policy if record.attempts else record.policy
+    return "" if then == policy.digest else f" (it ran under policy {then}; the file given is {policy.digest})"
+
+
+def _summary_document(made: Summary, checked: CheckedFiles) -> dict[str, object]:
+    return {
+        "whole": not checked.broken,
+        "flows": [
+            {"from": origin, "to": region, **msgspec.to_builtins(counts)}
+            for (origin, region), counts in sorted(made.counts.items())
+        ],
+        "outcomes": dict(sorted(made.outcomes.items())),
+        "contradictions": made.contradictions,
+        "shown": made.shown,
+        "unreadable": made.unreadable,
+        "lost": made.lost,
+    }
+
+
+def _print_summary(made: Summary, checked: CheckedFiles, console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for header in ("From", "Seen in", "seen, says the origin", "answered", "seen, says the receiver", "answered"):
+        table.add_column(header, justify="left" if header in ("From", "Seen in") else "right")
+    for (origin, region), counts in sorted(made.counts.items()):
+        numbers = (
+            counts.seen_by_origin,
+            counts.processed_by_origin,
+            counts.seen_by_receiver,
+            counts.processed_by_receiver,
+        )
+        table.add_row(Text(origin), Text(region), *map(str, numbers))
+    console.print(table)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(made.outcomes.items()))
+    console.print(Text(f"outcomes: {outcomes or 'none'}"))
+    for line in _remarks(made, checked):
+        console.print(Text(line))
+
+
+def _remarks(made: Summary, checked: CheckedFiles) -> Iterator[str]:
+    for each in made.shown:
+        yield f"contradiction: {each.path}:{each.line}: request {each.request}: {each.problem}"
+    if made.contradictions > len(made.shown):
+        yield f"… and {made.contradictions - len(made.shown)} more contradictions"
+    if made.judges and not made.contradictions:
+        yield "no line contradicts the policies"
+    if made.lost:
+        yield f"{made.lost} lines were lost, as the files say themselves"
+    if made.unreadable:
+        yield f"{made.unreadable} lines cannot be read"
+    if checked.broken:
+        yield f"the files are broken in {len(checked.broken)} places: see `nightside audit verify`"

@@ -1,0 +1,58 @@
+"""`nightside replay`: tells a journal again and says whether today's code would do the same. It changes no file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import msgspec
+
+from gateway.records.journal import Divergence, JournalUnreadable, ReplayReport
+from gateway.records.journal import replay as replay_journal
+
+EXIT_DIVERGED = 1
+EXIT_UNREADABLE = 2
+
+
+@click.command("replay")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def replay(files: tuple[Path, ...], as_json: bool) -> None:
+    """Replay a gateway's journal, all its FILES in any order, and compare every effect.
+
+    Exits with 0 when the story is the same, 1 when it diverged, 2 when it cannot be read.
+    """
+    try:
+        report = replay_journal(files)
+    except JournalUnreadable as error:
+        click.echo(_as_json({"unreadable": str(error)}) if as_json else f"unreadable: {error}", err=not as_json)
+        raise SystemExit(EXIT_UNREADABLE) from error
+    click.echo(_as_json(asdict(report)) if as_json else _as_text(report))
+    if report.divergence is not None:
+        raise SystemExit(EXIT_DIVERGED)
+
+
+def _as_json(document: dict[str, object]) -> str:
+    return msgspec.json.encode(document).decode()
+
+
+def _as_text(report: ReplayReport) -> str:
+    if report.divergence is None:
+        return f"equal: {report.steps} steps, recorded by version {report.code_version}"
+    return _divergence_as_text(report.divergence, report.code_version)
+
+
+def _divergence_as_text(divergence: Divergence, code_version: str) -> str:
+    return "\n".join(
+        (
+            f"diverged at step {divergence.step}, recorded by version {code_version}",
+            f"event:\n{_indented(divergence.event)}",
+            f"recorded:\n{_indented(divergence.expected)}",
+            f"now:\n{_indented(divergence.got)}",
+        )
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

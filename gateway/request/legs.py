@@ -1,0 +1,144 @@
+"""The contract between a request's owner and the edges: what an attempt's connection gives, and where its answer goes.
+
+`engines/` and `peers/` open legs, `http/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.value import value
+from gateway.core.vocabulary import LegResult, Place, RefusalReason, ReplicaId, RequestProfile
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@value
+class OutboundRequest:
+    """What is sent to a target: the client's own bytes, with only the headers an engine may see."""
+
+    profile: RequestProfile
+    path: str
+    """Path of the engine API, for example `/v1/chat/completions`; only a GET may carry a query."""
+    headers: Headers
+    body: bytes
+    method: str = "POST"
+    stores_response: bool = False
+    """The engine will keep the answer under its id, and later requests may refer to it."""
+
+
+@value
+class RanAt:
+    """Where an attempt really ran; for a forward, as the peer told us."""
+
+    replica_id: ReplicaId
+    place: Place
+
+
+@value
+class LegHead:
+    """Status and headers of an engine's answer, and where it runs."""
+
+    status: int
+    headers: Headers
+    ran_at: RanAt
+    attempt: int = 0
+    """Which attempt brought it; set by whoever opened the leg."""
+
+
+@dataclass(slots=True)
+class LegFailure(Exception):
+    """An attempt that did not give a usable answer. Never CANCELLED: that is the owner's own doing."""
+
+    result: LegResult
+    detail: str
+    refusal: RefusalReason | None = None
+
+    def __str__(self) -> str:
+        return f"{self.result}: {self.detail}"
+
+
+class Leg(Protocol):
+    """One attempt's open connection. Leaving its context before the end closes it, which aborts the engine's work."""
+
+    @property
+    def head(self) -> LegHead: ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, in pieces of any size. Raises LegFailure when the target dies or misbehaves
+        midway."""
+        ...
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """Hand on what is still to come of the body, as it arrives, until `take` answers False: then it wants no more
+        for now. True when the body is over. Raises what `chunks` and `take` raise.
+
+        For streams: where it can, a leg calls `take` right from its socket, with no task to wake in between.
+        """
+        ...
+
+
+class LegOpener(Protocol):
+    """Opens legs at one kind of target."""
+
+    def open(
+        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
+    ) -> AbstractAsyncContextManager[Leg]:
+        """Connect, send, and wait for the head; entering raises LegFailure. `on_accepted` is called once, when the
+        target took it."""
+        ...
+
+
+class Sink(Protocol):
+    """Where the answer goes: an HTTP client or the gateway that forwarded to us."""
+
+    @property
+    def is_immediate(self) -> bool:
+        """`start` and `put` never wait: an answer in one piece is on its way before anything else can happen."""
+        ...
+
+    async def start(self, head: LegHead) -> None:
+        """Send status and headers. Called at most once, and only when the first token, body byte or error body is
+        at hand."""
+        ...
+
+    def put(self, data: bytes) -> bool:
+        """Send body bytes. False: `drain` before the next ones. Raises ConnectionResetError when nobody is there."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until what was put has room on its way to the receiver."""
+        ...
+
+    async def accepted(self) -> None:
+        """The core accepted a forward: tell the origin. Nothing to do for an HTTP client."""
+        ...
+
+    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        """Finish, once everything that was put is sent. Before `start`, this sends the outcome's error; after it, a
+        failure becomes an error event, never a silent end."""
+        ...
+
+
+@dataclass(slots=True)
+class RequestSummary:
+    """What the owner learnt of a finished request, for the log line, the metrics and a forward's last message."""
+
+    ran_at: RanAt | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_token_ns: int | None = None
+    """From arrival to the first token."""
+    duration_ns: int = 0
+    started: bool = False
+    """True once status and headers went out."""
+    is_event_stream: bool = False
+    attempts: list[str] = field(default_factory=list)
+    """One `target: result` per attempt."""
+    output_events: int = 0
+    """Data events of a stream, so far: about as many as tokens, for when the engine does not count."""

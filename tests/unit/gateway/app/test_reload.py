@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+from structlog.typing import FilteringBoundLogger
+
+from gateway.app.reload import PolicyPart, RegionPart, changed_at_rest
+from gateway.config import ConfigError, GatewayConfig, LogFormat, LoggingConfig, read_region_file
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.reloader import Reloader, ReloadRefused
+from gateway.records.logs import make_logger
+from tests.fakes.engine import Tally
+from tests.support.core import EU, US
+from tests.support.gateways import write_policy
+
+
+@dataclass
+class Bench:
+    stream: io.StringIO = field(default_factory=io.StringIO)
+    results: list[tuple[str, bool]] = field(default_factory=list)
+
+    @property
+    def log(self) -> FilteringBoundLogger:
+        return make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"), self.stream)
+
+    def reloader(self, watch_s: float | None = None) -> Reloader:
+        return Reloader(self.log, watch_s=watch_s, on_reload=lambda *each: self.results.append(each))
+
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def refuse() -> None:
+    raise ReloadRefused("a.yaml: colour: is not a known key\na.yaml: region: is missing")
+
+
+async def nothing() -> None:
+    pass
+
+
+class TestReloader:
+    async def test_a_request_reads_every_part_whatever_became_of_those_before(self, bench: Bench) -> None:
+        def fail() -> None:
+            raise RuntimeError("a fault of ours")
+
+        reloader = bench.reloader()
+        reloader.add("first", refuse)
+        reloader.add("second", fail)
+        reloader.add("third", nothing)
+        assert await reloader.reload() == ["first", "second"]
+        assert bench.results == [("first", False), ("second", False), ("third", True)]
+
+    async def test_a_refusal_is_loud_and_names_each_fault(self, bench: Bench) -> None:
+        reloader = bench.reloader()
+        reloader.add("region", refuse)
+        await reloader.reload()
+        (line,) = [line for line in bench.lines() if line["level"] == "error"]
+        assert line["faults"] == ["a.yaml: colour: is not a known key", "a.yaml: region: is missing"]
+        assert line["part"] == "region"
+
+    async def test_a_request_is_heard_while_it_runs(self, bench: Bench) -> None:
+        read = Tally()
+        reloader = bench.reloader()
+        reloader.add("part", read.add)
+        async with running(reloader):
+            reloader.request()
+            await read.reaches(1)
+            reloader.request()
+            await read.reaches(2)
+
+    async def test_watching_reads_what_changed_and_only_that(self, bench: Bench, tmp_path: Path) -> None:
+        a, b = tmp_path / "a", tmp_path / "b"
+        a.write_text("1")
+        b.write_text("1")
+        read_a, read_b = Tally(), Tally()
+        reloader = bench.reloader(watch_s=0.001)
+        reloader.add("a", read_a.add, lambda: [a])
+        reloader.add("b", read_b.add, lambda: [b])
+        async with running(reloader):
+            b.write_text("22")
+            await read_b.reaches(1)
+        assert (read_a.count, read_b.count) == (0, 1)
+
+    async def test_a_file_is_left_alone_until_it_rests(self, bench: Bench, tmp_path: Path) -> None:
+        file = tmp_path / "a"
+        file.write_text("1")
+        read = Tally()
+        reloader = bench.reloader()
+        reloader.add("a", read.add, lambda: [file])
+        for size in (2, 3, 4):
+            file.write_text("x" * size)
+            await reloader.look()
+            assert read.count == 0
+        await reloader.look()
+        assert read.count == 1
+        await reloader.look()
+        assert read.count == 1
+
+    async def test_a_refused_file_is_read_again_only_when_it_changes(self, bench: Bench, tmp_path: Path) -> None:
+        file = tmp_path / "a"
+        file.write_text("1")
+        reloader = bench.reloader()
+        reloader.add("a", refuse, lambda: [file])
+        file.write_text("22")
+        for _ in range(5):
+            await reloader.look()
+        assert bench.results == [("a", False)]
+        file.write_text("333")
+        for _ in range(5):
+            await reloader.look()
+        assert bench.results == [("a", False)] * 2
+
+    async def test_files_that_vanish_or_are_swapped_by_their_link_have_changed(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        for name in ("one", "two"):
+            (tmp_path / name).write_text("same length")
+            os.utime(tmp_path / name, ns=(1, 1))
+        link = tmp_path / "link"
+        link.symlink_to("one")
+        read = Tally()
+        reloader = bench.reloader()
+        reloader.add("a", read.add, lambda: [link])
+        link.unlink()
+        await look_twice(reloader)
+        assert read.count == 1
+        link.symlink_to("one")
+        await look_twice(reloader)
+        link.unlink()
+        link.symlink_to("two")
+        await look_twice(reloader)
+        assert read.count == 3
+
+    async def test_a_file_that_changes_while_it_is_read_is_read_again(self, bench: Bench, tmp_path: Path) -> None:
+        file = tmp_path / "a"
+        file.write_text("1")
+        contents: list[str] = []
+
+        def read() -> None:
+            contents.append(file.read_text())
+            if len(contents) == 1:
+                file.write_text("4444")
+
+        reloader = bench.reloader()
+        reloader.add("a", read, lambda: [file])
+        file.write_text("22")
+        for _ in range(4):
+            await reloader.look()
+        assert contents == ["22", "4444"]
+
+
+async def look_twice(reloader: Reloader) -> None:
+    await reloader.look()
+    await reloader.look()
+
+
+@asynccontextmanager
+async def running(reloader: Reloader) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(reloader.run())
+        yield
+        task.cancel()
+
+
+class Region:
+    """A region file that a test edits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "us.yaml"
+        self.key = folder / "key"
+        self.key.write_text("first-key")
+        self.document: dict[str, object] = {
+            "gateway": "us-1",
+            "region": US.region,
+            "jurisdiction": US.jurisdiction,
+            "policy": str(write_policy(folder, US)),
+            "replicas": [{"id": "a", "url": "http://127.0.0.1:1", "models": ["llama"], "api_key_file": "key"}],
+        }
+        self.applied: list[GatewayConfig] = []
+        self.write()
+        self.part = RegionPart(read_region_file(self.path), self.applied.append)
+
+    def write(self, **changes: object) -> None:
+        self.document |= changes
+        self.path.write_text(yaml.safe_dump(self.document))
+
+    async def refusal(self) -> list[str]:
+        with pytest.raises(ReloadRefused) as caught:
+            await self.part.reload()
+        assert self.applied == []
+        return str(caught.value).splitlines()
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> Region:
+    return Region(tmp_path)
+
+
+class TestRegion:
+    async def test_what_can_change_is_applied_whole(self, region: Region) -> None:
+        region.write(queue={"wait_max": "5s"}, peers=[])
+        await region.part.reload()
+        (config,) = region.applied
+        assert config.core.queue.wait_max_ns == 5_000_000_000
+
+    async def test_a_file_that_is_wrong_changes_nothing_and_says_why(self, region: Region) -> None:
+        region.write(colour="blue", queue={"wait_max": 5})
+        assert sorted(await region.refusal()) == [
+            "us.yaml: colour: is not a known key",
+            "us.yaml: queue.wait_max: 5 is not a duration such as 100ms or 2s",
+        ]
+
+    async def test_what_needs_a_restart_is_refused_by_its_key_with_all_the_rest(self, region: Region) -> None:
+        region.write(
+            listen={"http": "127.0.0.1:9"}, gateway="us-2", limits={"body_max": "1MiB"}, queue={"wait_max": "5s"}
+        )
+        assert sorted(await region.refusal()) == [
+            "us.yaml: gateway: cannot change while the gateway runs",
+            "us.yaml: limits.body_max: cannot change while the gateway runs",
+            "us.yaml: listen.http: cannot change while the gateway runs",
+        ]
+
+    async def test_a_policy_file_that_cannot_be_used_is_not_moved_to(self, region: Region, tmp_path: Path) -> None:
+        region.write(policy=str(write_policy(tmp_path, EU)))
+        (fault,) = await region.refusal()
+        assert fault.startswith("us.yaml: policy: ")
+
+    async def test_what_cannot_be_put_in_force_is_refused(self, region: Region) -> None:
+        def refuse_all(_: GatewayConfig) -> None:
+            raise ConfigError("tls: ca.pem cannot be used")
+
+        part = RegionPart(read_region_file(region.path), refuse_all)
+        with pytest.raises(ReloadRefused, match=r"tls: ca\.pem cannot be used"):
+            await part.reload()
+
+    async def test_keys_are_read_anew_without_the_region_file(self, region: Region) -> None:
+        assert region.part.credential_files() == [region.key.resolve()]
+        region.key.write_text("second-key")
+        region.path.write_text("not yet: finished")
+        await region.part.reload_credentials()
+        (config,) = region.applied
+        assert config.replicas[0].api_key == "second-key"
+        assert config.core == read_config(region).core
+
+    async def test_the_region_file_is_watched_only_on_demand(self, region: Region) -> None:
+        assert region.part.files() == []
+        region.write(reload={"region_file": True})
+        assert RegionPart(read_region_file(region.path), region.applied.append).files() == [region.path]
+
+    def test_documents_are_compared_key_by_key(self, region: Region) -> None:
+        before = read_region_file(region.path)
+        region.write(replicas=[], limits={"drain": "1s"}, journal={"folder": "j"})
+        assert changed_at_rest(before, read_region_file(region.path)) == ["limits.drain", "journal.folder"]
+        assert changed_at_rest(before, before) == []
+
+
+def read_config(region: Region) -> GatewayConfig:
+    region.write()
+    return read_region_file(region.path).as_config()
+
+
+class TestPolicy:
+    def part(self, path: Path | None, bench: Bench) -> tuple[PolicyPart, list[ResidencyPolicy]]:
+        applied: list[ResidencyPolicy] = []
+        part = PolicyPart(path, US, applied.append, bench.log)
+        part.start()
+        return part, applied
+
+    async def test_a_changed_policy_is_applied_and_an_unchanged_one_is_not(self, bench: Bench, tmp_path: Path) -> None:
+        part, applied = self.part(write_policy(tmp_path, US), bench)
+        await part.reload()
+        assert len(applied) == 1
+        write_policy(tmp_path, US, process=[US])
+        await part.reload()
+        assert len(applied) == 2
+        assert not applied[1].closed_reason
+
+    @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("version: 1\n")])
+    async def test_one_that_cannot_be_read_closes_the_region_loudly(
+        self, bench: Bench, tmp_path: Path, spoil: Callable[[Path], object]
+    ) -> None:
+        path = write_policy(tmp_path, US)
+        part, applied = self.part(path, bench)
+        spoil(path)
+        await part.reload()
+        assert applied[-1].closed_reason
+        assert any(str(line["event"]).startswith("CLOSED") for line in bench.lines())
+        write_policy(tmp_path, US)
+        await part.reload()
+        assert applied[-1] == applied[0]
+
+    async def test_it_follows_the_region_file_to_another_path(self, bench: Bench, tmp_path: Path) -> None:
+        part, applied = self.part(None, bench)
+        assert applied[0].closed_reason == "no policy file is configured"
+        path = write_policy(tmp_path, US)
+        part.move(path)
+        assert not applied[1].closed_reason
+        assert part.files() == [path]
+        part.move(path)
+        assert len(applied) == 2

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from gateway.policy.check import Check, Severity
+from gateway.policy.command import PLAIN_WIDTH, check_files, machine_form, policy, print_check
+from gateway.policy.file import load_policy
+from tests.support.policies import by_jurisdiction, by_region, policy_content
+
+POLICIES = Path(__file__).parents[4] / "policies"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a policy into the file of its region."""
+
+    def write_policy(region: str, jurisdiction: str, **changes: object) -> Path:
+        path = tmp_path / f"{region}.yaml"
+        path.write_text(json.dumps(policy_content(region, jurisdiction, **changes)))
+        return path
+
+    return write_policy
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(policy, [str(argument) for argument in arguments])
+
+
+def words(result: Result) -> str:
+    """The output with line breaks and indentation taken out."""
+    return " ".join(result.output.split())
+
+
+def allowed(checked: Check) -> set[tuple[str, str]]:
+    return {
+        (flow["from"], flow["to"])
+        for flow in machine_form(checked)["flows"]
+        if flow["allowed"] and flow["tenants"] is None
+    }
+
+
+# The examples.
+
+
+def test_the_examples_fit_together_without_a_single_finding() -> None:
+    result = run("check", POLICIES)
+    assert result.exit_code == 0
+    assert "The policies fit together: 0 faults, 0 contradictions, 0 warnings, 0 notes." in words(result)
+
+
+def test_the_examples_keep_the_eu_closed_outwards_and_open_inwards() -> None:
+    flows = allowed(check_files([POLICIES]))
+    eu = {"eu-west-1", "eu-central-1"}
+    assert {target for origin, target in flows if origin in eu} <= eu
+    assert {("us-east-1", "eu-west-1"), ("eu-west-2", "eu-west-1"), ("ap-southeast-1", "eu-west-1")} <= flows
+
+
+@pytest.mark.parametrize("width", range(40, 140, 7))
+def test_the_table_is_shown_whole_or_not_at_all(width: int) -> None:
+    output = io.StringIO()
+    print_check(check_files([POLICIES]), Console(file=output, width=width))
+    assert "…" not in output.getvalue()
+    assert ("from / to" in output.getvalue()) != ("too wide for this screen" in output.getvalue())
+
+
+def test_the_table_fits_a_common_terminal() -> None:
+    output = io.StringIO()
+    print_check(check_files([POLICIES]), Console(file=output, width=80))
+    assert "from / to" in output.getvalue()
+    assert max(map(len, output.getvalue().splitlines())) <= 80
+
+
+def test_output_that_goes_to_no_terminal_has_a_width_of_its_own() -> None:
+    lines = run("check", POLICIES).output.splitlines()
+    assert 80 < max(map(len, lines)) <= PLAIN_WIDTH
+
+
+# Words on the screen.
+
+
+def test_markup_in_a_tenants_name_is_printed_as_it_stands(write: Write) -> None:
+    tenants = {"[bold]bank[/bold]": {"process": by_region("dublin")}}
+    assert "Tenant [bold]bank[/bold] is processed here" in words(run("check", write("dublin", "EU", tenants=tenants)))
+
+
+def test_a_region_whose_file_contradicts_itself_is_shown_closed(write: Write) -> None:
+    bad = write("dublin", "EU", process=by_jurisdiction("US"), accept=by_jurisdiction("US"))
+    us = write("virginia", "US", process=by_jurisdiction("US", "EU"))
+    result = run("check", bad, us)
+    assert result.exit_code == 1
+    assert "runs closed: its requests stay in the region" in words(result)
+    assert "closed until the policy there is mended" in words(result)
+    assert allowed(check_files([bad, us])) == set()
+
+
+# The cells of the table.
+
+
+def cells(*paths: Path) -> dict[str, list[str]]:
+    """The table's rows by their label."""
+    output = io.StringIO()
+    print_check(check_files(paths), Console(file=output, width=120))
+    lines = output.getvalue().splitlines()
+    first = next(number for number, line in enumerate(lines) if "──" in line) + 1
+    rows = [line.rsplit(maxsplit=len(paths)) for line in takewhile(str.strip, lines[first:])]
+    return {label.strip(): row for label, *row in rows}
+
+
+def test_every_kind_of_cell(write: Write) -> None:
+    tenants = {"bank": {"process": by_region("b")}}
+    paths = [
+        write("a", "A", process=by_jurisdiction("A", "B", "C"), tenants=tenants),
+        write("b", "B", accept=by_jurisdiction("A", "C")),
+        write("c", "C", accept=by_jurisdiction("B")),
+    ]
+    assert cells(*paths) == {
+        "1 a (A)": ["here", "yes", "refused"],
+        "bank": ["421", "-", "-"],
+        "2 b (B)": ["neither", "here", "keeps"],
+        "3 c (C)": ["neither", "keeps", "here"],
+    }
+
+
+def test_a_long_list_of_tenants_is_cut(write: Write) -> None:
+    tenants = {f"t{number}": {"process": by_jurisdiction("EU")} for number in range(7)}
+    text = words(run("check", write("dublin", "EU", tenants=tenants), write("lyon", "EU")))
+    assert "tenants t0, t1, t2, t3 and 3 more have rules in other files" in text
+    assert "t0 +6" in text
+
+
+# Exit codes and the form for programs.
+
+
+def test_one_file_given_twice_is_one_file(write: Write, tmp_path: Path) -> None:
+    path, missing = write("dublin", "EU"), tmp_path / "none.yaml"
+    checked = check_files([path, path, path.parent, missing, missing])
+    assert [(each.path, each.severity) for each in checked.findings] == [(missing, Severity.INVALID)]
+
+
+def test_an_invalid_file_counts_more_than_a_contradiction(write: Write, tmp_path: Path) -> None:
+    contradictory = write("dublin", "EU", process={})
+    invalid = tmp_path / "invalid.yaml"
+    invalid.write_text("version: 1\nfoo: 2\n")
+    result = run("check", contradictory, invalid)
+    assert result.exit_code == 2
+    assert "Invalid " in result.output
+    assert "invalid.yaml: foo is not a known key" in words(result)
+    assert "dublin.yaml: process allows nowhere" in words(result)
+    assert "The policies cannot stand as they are: 5 faults, 1 contradiction, 0 warnings, 0 notes." in words(result)
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["check", "--colour", "x"], ["chekc"]])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_a_missing_file_or_a_directory_without_policies_exits_with_2(tmp_path: Path) -> None:
+    assert "cannot be read" in words(run("check", tmp_path / "none.yaml"))
+    assert "is not a file" in words(run("check", tmp_path))
+    assert run("check", tmp_path / "none.yaml").exit_code == run("check", tmp_path).exit_code == 2
+
+
+def test_the_form_for_programs(write: Write) -> None:
+    tenants = {"clinic": {"process": by_region("lyon")}}
+    dublin = write("dublin", "EU", tenants=tenants)
+    lyon = write("lyon", "EU", accept=by_region("dublin"), tenants=tenants)
+    result = run("check", "--json", dublin, lyon)
+    form: dict[str, Any] = json.loads(result.output)
+    assert result.exit_code == 0
+    assert form["result"] == "fine"
+    assert form["regions"][0] == {
+        "region": "dublin",
+        "jurisdiction": "EU",
+        "path": str(dublin),
+        "digest": load_policy(dublin).digest,
+        "closed": False,
+        "refused_on_arrival": ["clinic"],
+        "logging": {"tenant": True, "client_address": False, "session_key": False},
+    }
+    assert form["flows"][0] == {
+        "from": "dublin",
+        "to": "lyon",
+        "tenants": None,
+        "allowed": True,
+        "process": {"allowed": True, "why": "process names jurisdiction EU"},
+        "accept": {"allowed": True, "why": "accept names region dublin"},
+    }
+    assert form["flows"][1]["tenants"] == ["clinic"]
+    assert not form["flows"][1]["allowed"]
+    assert form["findings"] == [
+        {
+            "severity": "note",
+            "path": str(lyon),
+            "key": "process.jurisdictions",
+            "message": "lets requests go to dublin (EU), which takes in nothing from here: "
+            "accept names neither region lyon nor jurisdiction EU",
+        }
+    ]
+
+
+@pytest.mark.parametrize(("process", "result"), [({}, "contradiction"), ({"foo": 1}, "invalid")])
+def test_the_form_for_programs_names_the_result(write: Write, process: object, result: str) -> None:
+    path = write("dublin", "EU", process=process)
+    assert json.loads(run("check", "--json", path).output)["result"] == result
+
+
+def test_the_schema_is_printed() -> None:
+    result = run("schema")
+    assert result.exit_code == 0
+    assert result.output == (POLICIES / "residency.schema.json").read_text()

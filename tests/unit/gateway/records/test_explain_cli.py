@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from gateway.core.vocabulary import PlacementReason, Standing
+from gateway.records.decisions import (
+    ExplainedCandidate,
+    ExplainedPlacement,
+    ExplainedRefusal,
+    ExplainedRequest,
+    Explanation,
+    OtherSide,
+)
+from gateway.records.explain_cli import because, headline, print_explanation, sentence
+
+
+def peer(name: str = "eu-1", region: str = "eu-west-1", *, rtt_ms: float = 70.0) -> ExplainedCandidate:
+    return ExplainedCandidate("peer", name, region, "available", 0, 0, rtt_ms)
+
+
+def replica(name: str, standing: str = "pending") -> ExplainedCandidate:
+    return ExplainedCandidate("replica", name, "us-east-1", standing, 0, 3, 0.0)
+
+
+def placement(*considered: ExplainedCandidate, **changes: object) -> ExplainedPlacement:
+    chosen, *others = considered
+    values = {
+        "attempt": 1,
+        "kind": chosen.kind,
+        "target": chosen.id,
+        "region": chosen.region,
+        "reason": "remote_nearest" if chosen.kind == "peer" else "local_explore",
+        "matched_blocks": 3,
+        "prompt_blocks": 4,
+        "candidates": 2,
+        "waited_ms": 12.0,
+        "replicas_here": sum(each.kind == "replica" for each in considered),
+        "considered": considered,
+        "result": "completed",
+        **changes,
+    }
+    assert len(others) + 1 == len(considered)
+    return ExplainedPlacement(**values)  # type: ignore[arg-type]
+
+
+def request(*placements: ExplainedPlacement, **changes: object) -> ExplainedRequest:
+    values = {
+        "gateway": "us-1",
+        "region": "us-east-1",
+        "jurisdiction": "US",
+        "request_id": "r-1",
+        "model": "llama",
+        "origin": "",
+        "age_ms": 5.0,
+        "placements": placements,
+        "outcome": "completed",
+        **changes,
+    }
+    return ExplainedRequest(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("placed", "words"),
+    [
+        (
+            placement(peer(), replica("a"), replica("b")),
+            "both replicas here had pending requests; eu-west-1 was nearest (70 ms)",
+        ),
+        (
+            placement(peer(rtt_ms=0.25), replica("a"), candidates=1),
+            "the one replica here had pending requests; eu-west-1 was the only one with room (0.2 ms away)",
+        ),
+        (
+            placement(peer(), replica("a"), replica("b"), replica("c", "unhealthy")),
+            "2 replicas had pending requests and 1 replica was unhealthy; eu-west-1 was nearest (70 ms)",
+        ),
+        (
+            placement(peer(), *(replica(name, "unhealthy") for name in "abc")),
+            "all 3 replicas here were unhealthy; eu-west-1 was nearest (70 ms)",
+        ),
+        (
+            placement(peer(), replica("a"), replicas_here=12),
+            "none of the 12 replicas here was free; of those recorded, 1 replica had pending requests;"
+            " eu-west-1 was nearest (70 ms)",
+        ),
+        (
+            placement(peer(), replicas_here=2),
+            "none of the 2 replicas here was free; eu-west-1 was nearest (70 ms)",
+        ),
+        (placement(peer()), "no replica here serves the model; eu-west-1 was nearest (70 ms)"),
+        (
+            placement(peer(), replica("a", "some new standing")),
+            "the one replica here was some new standing; eu-west-1 was nearest (70 ms)",
+        ),
+        (
+            placement(peer(), replica("a"), reason="remote_prefix"),
+            "the one replica here had pending requests; eu-west-1 knew 3 of 4 blocks of the prompt (70 ms away)",
+        ),
+        (placement(replica("a"), reason="local_prefix"), "a knew the most of the prompt, 3 of 4 blocks"),
+        (placement(replica("a")), "a was the least loaded, and no replica knew enough of the prompt"),
+        (placement(replica("a"), candidates=1), "a was the only one with room"),
+        (placement(replica("a"), reason="a_new_rule"), "of a_new_rule"),
+    ],
+)
+def test_the_reason_is_told_from_the_record(placed: ExplainedPlacement, words: str) -> None:
+    assert because(placed) == words
+
+
+@pytest.mark.parametrize("reason", list(PlacementReason))
+def test_every_reason_has_words(reason: PlacementReason) -> None:
+    assert not because(placement(peer(), replica("a"), reason=reason)).startswith("of ")
+
+
+@pytest.mark.parametrize("standing", list(Standing))
+def test_every_standing_has_words(standing: Standing) -> None:
+    told = because(placement(peer(), replica("a", standing)))
+    assert "{" not in told
+    assert f"was {standing.replace('_', ' ')};" not in told or standing in (Standing.UNHEALTHY, Standing.LOST)
+
+
+def test_a_sentence_says_where_it_ran_and_what_was_tried_before() -> None:
+    failed = placement(peer("ap-1", "ap-northeast-1"), result="refused", refusal="busy", detail="9 wait")
+    ran = placement(peer(), attempt=2)
+    told = sentence(request(failed, ran, ran_in="eu-west-1", replica="eu-a"))
+    assert told == (
+        "Attempt 1 went to ap-northeast-1 (peer ap-1) because no replica here serves the model; ap-northeast-1 was"
+        " nearest (70 ms); it ended as busy: 9 wait. It ran in eu-west-1 (replica eu-a) because no replica here serves"
+        " the model; eu-west-1 was nearest (70 ms)."
+    )
+
+
+def test_where_an_earlier_attempt_ran_is_not_taken_for_where_the_last_one_did() -> None:
+    failed = placement(peer(), result="failed")
+    told = sentence(request(failed, ran_in="eu-west-1", replica="eu-a", outcome="failed_midstream"))
+    assert told.startswith("It was sent to eu-west-1 (peer eu-1) because ")
+
+
+def test_what_was_not_placed_is_told_too() -> None:
+    assert sentence(request(outcome="rejected_queue_full")) == "It was not placed anywhere."
+    refusals = (ExplainedRefusal("busy", "9 wait"), ExplainedRefusal("draining", "going"))
+    told = sentence(request(outcome="", origin="eu-1", refusals=refusals))
+    assert told == "It was turned away 2 times, last as draining: going."
+    waiting = request(outcome="", shadow=placement(peer(), replica("a"), attempt=0, result=""))
+    assert sentence(waiting) == (
+        "It was not placed anywhere. Had overflow been on, it would have gone to eu-west-1, because the one replica"
+        " here had pending requests; eu-west-1 was nearest (70 ms)."
+    )
+
+
+def test_the_headline_names_both_ends() -> None:
+    assert headline(request()) == (
+        "Request r-1 for llama, from a client, at us-1 in us-east-1 (US): ended as completed."
+    )
+    told = headline(request(origin="eu-1", outcome="", detail="x"))
+    assert told == "Request r-1 for llama, forwarded by gateway eu-1, at us-1 in us-east-1 (US): not over yet (x)."
+
+
+def printed(explanation: Explanation) -> str:
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    print_explanation(explanation, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_both_sides_have_tables_and_a_missing_one_a_word() -> None:
+    here = request(placement(peer(), replica("us-a"), replica("us-b", "unhealthy")))
+    there = request(placement(replica("eu-a", "available")), gateway="eu-1", origin="us-1")
+    told = printed(Explanation(here, (OtherSide("eu-1", there), OtherSide("ap-1", None, "it is on fire"))))
+    rows = [line.split() for line in told.splitlines()]
+    assert ["→", "peer", "eu-1", "eu-west-1", "available", "0", "of", "4", "blocks", "0", "70", "ms"] in rows
+    assert ["replica", "us-b", "us-east-1", "unhealthy", "0", "of", "4", "blocks", "3"] in rows
+    assert ["→", "replica", "eu-a", "us-east-1", "available", "0", "of", "4", "blocks", "3"] in rows
+    assert "Decision us-1:r-1.1: remote_nearest, placed after 12 ms. It ended as completed." in told
+    assert "Decision eu-1:r-1.1: local_explore" in told
+    assert "The other side is missing: of gateway ap-1, it is on fire." in told
+
+
+def test_nothing_from_another_machine_steers_the_terminal() -> None:
+    evil = replace(placement(peer(), replica("a")), detail="\x1b[2J[red]boo[/red]\r\n", result="failed")
+    told = printed(Explanation(request(evil)))
+    assert "\x1b" not in told
+    assert "\r" not in told
+    assert "[red]boo[/red]" in told

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core.effects import Effect, StartLeg
+from gateway.core.events import (
+    AssignmentApplied,
+    ConfigApplied,
+    DrainRequested,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    LegEnded,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestArrived,
+    TargetLost,
+    TimePassed,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.residency import TenantPolicy
+from gateway.core.vocabulary import (
+    GatewayId,
+    Hops,
+    LegResult,
+    PlaceRule,
+    RegionName,
+    ReplicaId,
+    ReplicaObservation,
+    ResidencyStamp,
+    TenantName,
+    replica_target,
+)
+from gateway.records.journal import (
+    Journal,
+    JournalSettings,
+    JournalUnreadable,
+    encode_header,
+    encode_step,
+    new_header,
+    read_journal,
+    replay,
+    write_tail,
+)
+from gateway.request.driver import Step
+from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.threads import threads_taken
+
+GATEWAY = GatewayId("us-1")
+HEADER = new_header(GATEWAY, US, seed=7, story="story")
+NO_PLACE = CoreConfig(PlacementConfig(policy=PlacementPolicy.RANDOM))
+
+
+def tell_story(requests: int = 20) -> list[Step]:
+    """A gateway's life in which chance plays a part."""
+    core = GatewayCore(GATEWAY, US, seed=7)
+    steps: list[Step] = []
+
+    def tell(event: Event) -> list[Effect]:
+        now_ns = len(steps) * 1_000_000
+        effects = core.handle(event, now_ns)
+        steps.append(Step(now_ns, event, list(effects)))
+        return effects
+
+    tenants = {TenantName("acme"): TenantPolicy(rule(EU)), TenantName("zeta"): TenantPolicy(ANYWHERE)}
+    stamp = ResidencyStamp(EU, TENANT, ANYWHERE, "digest")
+    tell(ConfigApplied(NO_PLACE))
+    tell(PolicyApplied(policy(US, tenants=tenants)))
+    tell(AssignmentApplied(1, tuple(replica_spec(name) for name in "abcdefgh"), (peer_spec("eu-1", EU),)))
+    tell(ReplicasObserved(tuple(ReplicaObservation(ReplicaId(name), 0, healthy=True) for name in "abcdefgh")))
+    for number in range(requests):
+        asked = profile(f"r{number}")
+        arrival = (
+            ForwardArrived(asked, 60 * SECOND, GatewayId("eu-1"), Hops(0, 1), stamp)
+            if number % 3 == 0
+            else RequestArrived(asked, 60 * SECOND)
+        )
+        for start in [effect for effect in tell(arrival) if isinstance(effect, StartLeg)]:
+            tell(LegAccepted(start.request_id, start.attempt, start.leg))
+            tell(FirstToken(start.request_id, start.attempt, start.leg))
+            tell(LegEnded(start.request_id, start.attempt, start.leg, LegResult.COMPLETED, output_tokens=9))
+    tell(TargetLost(replica_target(ReplicaId("a")), "gone"))
+    tell(DrainRequested())
+    tell(TimePassed())
+    return steps
+
+
+def write_story(path: Path, steps: list[Step]) -> Path:
+    path.write_bytes(encode_header(HEADER) + b"".join(encode_step(step) for step in steps))
+    return path
+
+
+def settings(folder: Path, *, file_bytes_max: int = 1 << 20, files_max: int = 4) -> JournalSettings:
+    return JournalSettings(folder, file_bytes_max, files_max)
+
+
+class Stops:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def __call__(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+def keep(journal: Journal, steps: list[Step]) -> None:
+    for step in steps:
+        assert step.effects is not None
+        journal.on_step(step.now_ns, step.event, step.effects)
+
+
+class TestReading:
+    def test_every_step_comes_back_as_it_was(self, tmp_path: Path) -> None:
+        steps = tell_story()
+        header, read = read_journal(write_story(tmp_path / "a.journal", steps))
+        assert header == HEADER
+        assert list(read) == steps
+
+    def test_a_story_written_twice_has_the_same_bytes(self) -> None:
+        assert [encode_step(step) for step in tell_story()] == [encode_step(step) for step in tell_story()]
+
+    def test_sets_are_written_in_order(self) -> None:
+        names = [RegionName(f"region-{number:02}") for number in range(30)]
+        process = PlaceRule(regions=frozenset(names))
+        line = encode_step(Step(0, PolicyApplied(policy(US, process=process)), []))
+        assert msgspec.json.encode(names) in line
+
+    def test_a_last_line_that_was_cut_off_is_left_out(self, tmp_path: Path) -> None:
+        path = write_story(tmp_path / "a.journal", tell_story())
+        path.write_bytes(path.read_bytes()[:-5])
+        assert len(list(read_journal(path)[1])) == len(tell_story()) - 1
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda text: b"",
+            lambda text: b"{}\n" + text,
+            lambda text: text.replace(b'"format":1', b'"format":99', 1),
+            lambda text: text.replace(b'"ConfigApplied"', b'"ConfigUnheardOf"', 1),
+            lambda text: text.replace(b'"seed":7', b'"seed":"x"', 1),
+            lambda text: text.replace(b"[0,", b"[zero,", 1),
+        ],
+    )
+    def test_what_is_no_journal_is_refused(self, tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
+        path = write_story(tmp_path / "a.journal", tell_story())
+        path.write_bytes(spoil(path.read_bytes()))
+        with pytest.raises(JournalUnreadable, match=r"a\.journal"):
+            replay([path])
+
+    def test_a_missing_file_is_unreadable(self, tmp_path: Path) -> None:
+        with pytest.raises(JournalUnreadable):
+            replay([tmp_path / "none"])
+
+
+class TestReplaying:
+    def test_the_same_story_is_equal(self, tmp_path: Path) -> None:
+        steps = tell_story()
+        report = replay([write_story(tmp_path / "a.journal", steps)])
+        assert (report.steps, report.divergence) == (len(steps), None)
+
+    def test_the_first_divergence_is_named(self, tmp_path: Path) -> None:
+        steps = tell_story()
+        at = next(i for i, step in enumerate(steps) if any(isinstance(each, StartLeg) for each in step.effects or []))
+        steps[at] = replace(steps[at], effects=[])
+        report = replay([write_story(tmp_path / "a.journal", steps)])
+        assert report.divergence is not None
+        assert report.divergence.step == at + 1
+        assert report.divergence.expected == "nothing"
+        assert "StartLeg" in report.divergence.got
+
+    def test_another_seed_tells_another_story(self, tmp_path: Path) -> None:
+        path = write_story(tmp_path / "a.journal", tell_story(60))
+        path.write_bytes(path.read_bytes().replace(b'"seed":7', b'"seed":8', 1))
+        assert replay([path]).divergence is not None
+
+    def test_a_failure_of_the_core_is_found_again(self, tmp_path: Path) -> None:
+        steps = tell_story()
+        fatal = Step(0, TimePassed(), None)  # time goes backwards
+        report = replay([write_story(tmp_path / "a.journal", [*steps, fatal])])
+        assert report.divergence is None
+
+    def test_a_core_that_fails_only_now_has_diverged(self, tmp_path: Path) -> None:
+        steps = [*tell_story(), Step(0, TimePassed(), [])]
+        report = replay([write_story(tmp_path / "a.journal", steps)])
+        assert report.divergence is not None
+        assert "time went backwards" in report.divergence.got
+
+    def test_the_steps_before_a_crash_are_no_story(self, tmp_path: Path) -> None:
+        path = tmp_path / "crash.journal"
+        write_tail(path, HEADER, [*tell_story(), Step(10**12, DrainRequested(), None)])
+        assert list(read_journal(path)[1])[-1] == Step(10**12, DrainRequested(), None)
+        with pytest.raises(JournalUnreadable, match="last steps before a crash"):
+            replay([path])
+
+
+class TestWriting:
+    def test_what_was_kept_can_be_replayed(self, tmp_path: Path) -> None:
+        stops = Stops()
+        journal = Journal(settings(tmp_path), HEADER, stops)
+        keep(journal, tell_story())
+        journal.close()
+        assert replay(sorted(tmp_path.iterdir())).divergence is None
+        assert stops.reasons == []
+
+    async def test_it_is_written_while_the_gateway_runs(self, tmp_path: Path) -> None:
+        journal = Journal(settings(tmp_path), HEADER, Stops())
+        path = tmp_path / "story-000000.journal"
+        first, *others = tell_story()
+        keep(journal, [first])
+        await journal.flush()
+        assert replay([path]).steps == 1
+        keep(journal, others)
+        journal.close()
+        assert replay([path]).steps == 1 + len(others)
+
+    async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(self, tmp_path: Path) -> None:
+        journal = Journal(replace(settings(tmp_path), flush_interval_s=0.0), HEADER, Stops())
+        first, *others = tell_story()
+        with threads_taken() as free:
+            keep(journal, [first])
+            running = asyncio.get_running_loop().create_task(journal.run())
+            while journal._buffer:  # noqa: ASYNC110 - taken up by a thread is nothing to wait for
+                await asyncio.sleep(0)
+            keep(journal, others)
+            running.cancel()
+            asyncio.get_running_loop().call_soon(free)
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        journal.close()
+        assert replay([tmp_path / "story-000000.journal"]).steps == 1 + len(others)
+
+    def test_the_fatal_step_is_kept(self, tmp_path: Path) -> None:
+        journal = Journal(settings(tmp_path), HEADER, Stops())
+        keep(journal, tell_story())
+        journal.on_crash(0, TimePassed())
+        journal.close()
+        assert replay(sorted(tmp_path.iterdir())).divergence is None
+
+    def test_files_are_rotated_and_the_parts_are_one_story(self, tmp_path: Path) -> None:
+        journal = Journal(settings(tmp_path, file_bytes_max=4000, files_max=100), HEADER, Stops())
+        keep(journal, tell_story())
+        journal.close()
+        files = sorted(tmp_path.iterdir())
+        assert len(files) > 2
+        assert replay(files[::-1]).divergence is None
+        with pytest.raises(JournalUnreadable, match="not whole"):
+            replay(files[1:])
+
+    def test_no_more_files_are_kept_than_asked_for(self, tmp_path: Path) -> None:
+        journal = Journal(settings(tmp_path, file_bytes_max=4000, files_max=3), HEADER, Stops())
+        for _ in range(10):
+            keep(journal, tell_story())
+        journal.close()
+        files = sorted(tmp_path.iterdir())
+        assert len(files) == 3
+        assert all(path.stat().st_size < 2 * 4000 for path in files)
+
+    def test_files_of_different_runs_are_told_apart(self, tmp_path: Path) -> None:
+        one = write_story(tmp_path / "one.journal", tell_story())
+        two = tmp_path / "two.journal"
+        two.write_bytes(encode_header(msgspec.structs.replace(HEADER, story="another", part=1)))
+        with pytest.raises(JournalUnreadable, match="different runs"):
+            replay([one, two])
+
+    async def test_a_failing_disk_ends_the_journal_and_nothing_else(self, tmp_path: Path) -> None:
+        stops = Stops()
+        folder = tmp_path / "journals"
+        journal = Journal(replace(settings(folder), flush_interval_s=0.0), HEADER, stops)
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        keep(journal, tell_story())
+        await journal.run()
+        assert len(stops.reasons) == 1
+        keep(journal, tell_story())
+        journal.close()
+        assert len(stops.reasons) == 1
+
+    async def test_a_disk_that_fails_under_a_cancellation_ends_it_before_any_later_line(self, tmp_path: Path) -> None:
+        stops = Stops()
+        journal = Journal(settings(tmp_path), HEADER, stops)
+        path = tmp_path / "story-000000.journal"
+        begun = path.rename(tmp_path / "begun")
+        path.symlink_to("/dev/full")
+        one, two, *_ = tell_story()
+        with threads_taken() as free:
+            keep(journal, [one])
+            flushing = asyncio.get_running_loop().create_task(journal.flush())
+            await asyncio.sleep(0)
+            keep(journal, [two])
+            flushing.cancel()
+            asyncio.get_running_loop().call_soon(free)
+            with pytest.raises(asyncio.CancelledError):
+                await flushing
+        begun.replace(path)  # and the disk has room again
+        journal.close()
+        assert list(read_journal(path)[1]) == []
+        assert len(stops.reasons) == 1
+        assert "No space left" in stops.reasons[0]
+
+    async def test_a_disk_too_full_for_another_file_leaves_a_story_that_can_be_replayed(self, tmp_path: Path) -> None:
+        stops = Stops()
+        journal = Journal(settings(tmp_path, file_bytes_max=3000, files_max=100), HEADER, stops)
+        full = tmp_path / "story-000001.journal"
+        full.symlink_to("/dev/full")
+        keep(journal, tell_story())
+        await journal.flush()
+        assert len(stops.reasons) == 1
+        assert "No space left" in stops.reasons[0]
+        assert not full.is_symlink()
+        report = replay([tmp_path / "story-000000.journal"])
+        assert report.divergence is None
+        assert 0 < report.steps < len(tell_story())
+
+    def test_a_disk_that_cannot_keep_up_ends_it_too(self, tmp_path: Path) -> None:
+        stops = Stops()
+        journal = Journal(replace(settings(tmp_path), buffer_bytes_max=5000), HEADER, stops)
+        keep(journal, tell_story())
+        assert stops.reasons == ["the disk cannot keep up"]
+
+    def test_a_folder_that_cannot_be_made_is_known_at_the_start(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(OSError, match="file"):
+            Journal(settings(tmp_path / "file" / "journals"), HEADER, Stops())

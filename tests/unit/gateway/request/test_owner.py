@@ -1,0 +1,675 @@
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from gateway.core.config import AttemptConfig, CoreConfig
+from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
+from gateway.core.events import (
+    AssignmentApplied,
+    ConfigApplied,
+    DrainRequested,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    LegEnded,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestAbandoned,
+    RequestArrived,
+    ResponseStored,
+)
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.stored_responses import stored_response_key
+from gateway.core.vocabulary import (
+    GatewayId,
+    Hops,
+    LegResult,
+    Outcome,
+    RefusalReason,
+    ReplicaId,
+    ReplicaObservation,
+    RequestId,
+    RequestProfile,
+    ResidencyStamp,
+    TargetKind,
+)
+from gateway.ground.clock import Clock
+from gateway.request.driver import Driver
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
+from gateway.request.owner import OwnerContext, OwnerSettings, RequestOwner
+from tests.fakes.engine import (
+    DONE,
+    GOOD_ANSWER,
+    GOOD_MESSAGE_STREAM,
+    GOOD_RESPONSE,
+    GOOD_RESPONSE_STREAM,
+    GOOD_STREAM,
+    ROLE,
+    STOP,
+    chat_chunk,
+    error_event,
+    response_created,
+    token,
+)
+from tests.support.core import EU, MODEL, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+
+EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
+MESSAGE_OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
+RESPONSE_LIMITED = (
+    b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1","error":null}}\n\n'
+    b"event: response.failed\n"
+    b'data: {"type":"response.failed","response":{"id":"resp_1","error":{"code":"rate_limit_exceeded"}}}\n\n'
+)
+JSON = (("content-type", "application/json"),)
+FAILED = LegFailure(LegResult.FAILED, "connection refused")
+GOOD = b"".join(GOOD_STREAM)
+
+Piece = bytes | LegFailure | asyncio.Event
+"""Bytes that arrive, the connection's end by a fault, or something to wait for."""
+
+
+@dataclass
+class Reply:
+    """One attempt, as an engine would play it."""
+
+    pieces: tuple[Piece, ...] = GOOD_STREAM
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = EVENT_STREAM
+
+
+class ScriptedLeg:
+    def __init__(self, reply: Reply, order: StartLeg) -> None:
+        self.head = LegHead(reply.status, reply.headers, RanAt(ReplicaId(order.target.id), US), order.attempt)
+        self._pieces = iter(reply.pieces)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            match piece:
+                case bytes():
+                    yield piece
+                case asyncio.Event():
+                    await piece.wait()
+                case LegFailure():
+                    raise piece
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        async for data in self.chunks():
+            if not take(data):
+                return False
+        return True
+
+
+class ScriptedOpener:
+    """Plays one reply per attempt, and counts connections."""
+
+    def __init__(self) -> None:
+        self.replies: deque[Reply | LegFailure | asyncio.Event] = deque()
+        self.opened = 0
+        self.closed = 0
+        self.has_opened = asyncio.Event()
+
+    @asynccontextmanager
+    async def open(
+        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
+    ) -> AsyncIterator[Leg]:
+        self.opened += 1
+        self.has_opened.set()
+        try:
+            reply = self.replies.popleft()
+            if isinstance(reply, LegFailure):
+                raise reply
+            if isinstance(reply, asyncio.Event):
+                await reply.wait()
+                return
+            if reply.status < 400:
+                on_accepted()
+            yield ScriptedLeg(reply, order)
+        finally:
+            self.closed += 1
+
+
+class RecordingSink:
+    def __init__(self) -> None:
+        self.is_immediate = True
+        self.head: LegHead | None = None
+        self.body = b""
+        self.is_accepted = False
+        self.ends: list[EndRequest] = []
+        self.has_written = asyncio.Event()
+        self.failure: Exception | None = None
+        self.drain_s = 0.0
+        self.drains = 0
+        self._is_full = False
+
+    async def start(self, head: LegHead) -> None:
+        assert self.head is None, "started twice"
+        self.head = head
+
+    def put(self, data: bytes) -> bool:
+        """Has never room for more, so that each piece is waited for."""
+        assert self.head is not None
+        assert not self._is_full, "put before it was drained"
+        if self.failure is not None:
+            raise self.failure
+        self.body += data
+        self._is_full = True
+        self.has_written.set()
+        return False
+
+    async def drain(self) -> None:
+        self.drains += 1
+        await asyncio.sleep(self.drain_s)
+        self._is_full = False
+
+    async def accepted(self) -> None:
+        self.is_accepted = True
+
+    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        self.ends.append(end)
+
+
+@dataclass
+class Scene:
+    """A live driver with the real core and two idle replicas, `a` and `b`."""
+
+    settings: OwnerSettings = field(default_factory=OwnerSettings)
+    attempts: AttemptConfig = field(default_factory=lambda: AttemptConfig(attempts_max=2))
+
+    def __post_init__(self) -> None:
+        self.events: list[Event] = []
+        self.has_arrived = asyncio.Event()
+        self.finished: list[tuple[RequestProfile, EndRequest, RequestSummary]] = []
+        self.seen_at_end: list[Event] = []
+        """What the driver's observers had been told when the request was finished."""
+        self.opened_at_arrival: int | None = None
+        """Connections that had been opened when they were told of the request."""
+        self.opener = ScriptedOpener()
+        self.sink = RecordingSink()
+        self.clock = Clock()
+        self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
+        self.driver = Driver(self.core, self.clock, observers=[self])
+        self.driver.submit(ConfigApplied(CoreConfig(attempt=self.attempts)))
+        self.driver.submit(PolicyApplied(policy(US)))
+        self.driver.submit(AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),)))
+        self.probe(waiting=0)
+
+    def probe(self, *, waiting: int) -> None:
+        now_ns = self.clock.now_ns()
+        names = (ReplicaId("a"), ReplicaId("b"))
+        observed = tuple(ReplicaObservation(name, now_ns, healthy=True, waiting=waiting) for name in names)
+        self.driver.submit(ReplicasObserved(observed))
+
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        self.events.append(event)
+        if isinstance(event, RequestArrived):
+            self.opened_at_arrival = self.opener.opened
+            self.has_arrived.set()
+
+    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+        self.finished.append((profile, end, summary))
+        self.seen_at_end = list(self.events)
+
+    def owner(
+        self,
+        *replies: Reply | LegFailure | asyncio.Event,
+        forwarded: bool = False,
+        stores_response: bool = False,
+        is_control: bool = False,
+    ) -> RequestOwner:
+        self.opener.replies.extend(replies)
+        context = OwnerContext(
+            self.driver,
+            self.clock,
+            {TargetKind.REPLICA: self.opener},
+            self.settings,
+            self.on_finished,
+        )
+        asked = replace(profile("r1"), is_control=is_control)
+        deadline_ns = self.clock.now_ns() + 60 * SECOND
+        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
+        arrival = (
+            ForwardArrived(asked, deadline_ns, GatewayId("eu-1"), Hops(0, 1), stamp)
+            if forwarded
+            else RequestArrived(asked, deadline_ns)
+        )
+        outbound = OutboundRequest(asked, "/v1/chat/completions", (), b"{}", stores_response=stores_response)
+        return RequestOwner(context, arrival, outbound, self.sink)
+
+    async def play(
+        self,
+        *replies: Reply | LegFailure | asyncio.Event,
+        forwarded: bool = False,
+        stores_response: bool = False,
+        is_control: bool = False,
+    ) -> Outcome:
+        owner = self.owner(*replies, forwarded=forwarded, stores_response=stores_response, is_control=is_control)
+        end = await owner.run()
+        assert isinstance(end, EndRequest)
+        self.check()
+        return end.outcome
+
+    def check(self) -> None:
+        """What holds however a request ended."""
+        started = self.core.gauges(self.clock.now_ns())
+        assert (started.requests, started.attempts, self.driver.open_requests) == (0, 0, 0)
+        assert self.opener.opened == self.opener.closed == len(self.attempts_ended)
+        assert len(self.finished) == 1
+        assert not self.driver.failed.is_set(), self.driver.crash
+        self.driver.close()
+
+    @property
+    def attempts_ended(self) -> list[LegEnded]:
+        return [event for event in self.events if isinstance(event, LegEnded)]
+
+    @property
+    def results(self) -> list[LegResult]:
+        return [event.result for event in self.attempts_ended]
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+class TestWatching:
+    async def test_the_engine_is_asked_before_anybody_counts_the_request(self) -> None:
+        scene = Scene()
+        await scene.play(Reply())
+        assert scene.opened_at_arrival == 1
+
+    async def test_whoever_is_told_of_the_end_has_seen_all_that_came_before(self) -> None:
+        scene = Scene()
+        await scene.play(Reply())
+        assert scene.seen_at_end == scene.events
+        assert isinstance(scene.seen_at_end[-1], LegEnded)
+
+    async def test_so_has_it_of_a_request_that_is_turned_away_at_once(self) -> None:
+        scene = Scene()
+        scene.driver.submit(DrainRequested())
+        assert await scene.play() is Outcome.REJECTED_DRAINING
+        assert [type(event) for event in scene.seen_at_end[-2:]] == [DrainRequested, RequestArrived]
+
+
+class TestEventStreams:
+    async def test_the_stream_is_relayed_byte_for_byte_with_one_event_of_each_kind(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply()) is Outcome.COMPLETED
+        assert scene.sink.body == GOOD
+        assert scene.sink.head is not None
+        assert scene.sink.head.headers == EVENT_STREAM
+        assert scene.finished[0][2].ran_at == scene.sink.head.ran_at
+        assert [scene.count(kind) for kind in (FirstToken, LegEnded)] == [1, 1]
+        (ended,) = scene.attempts_ended
+        assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
+
+    @pytest.mark.parametrize("size", [1, 7, 100])
+    async def test_pieces_of_any_size_come_out_the_same(self, size: int) -> None:
+        scene = Scene()
+        cut = tuple(GOOD[at : at + size] for at in range(0, len(GOOD), size))
+        assert await scene.play(Reply(cut)) is Outcome.COMPLETED
+        assert scene.sink.body == GOOD
+        assert scene.count(FirstToken) == 1
+
+    async def test_a_stream_that_falls_silent_has_failed(self) -> None:
+        scene = Scene(OwnerSettings(engine_stall_s=0.02))
+        never = asyncio.Event()
+        assert await scene.play(Reply((ROLE, *GOOD_STREAM[1:3], never))) is Outcome.FAILED_MIDSTREAM
+        (ended,) = scene.attempts_ended
+        assert (ended.result, ended.detail) == (LegResult.FAILED, "it fell silent")
+        assert scene.opener.closed == 1
+
+    async def test_an_engine_is_not_to_blame_for_a_client_that_reads_slowly(self) -> None:
+        scene = Scene(OwnerSettings(engine_stall_s=0.02))
+        scene.sink.drain_s = 0.1
+        assert await scene.play(Reply(tuple(GOOD_STREAM))) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_STREAM)
+
+    async def test_the_end_is_hurried_only_once_the_reader_has_it(self) -> None:
+        scene = Scene(OwnerSettings(trailer_grace_s=0.02))
+        scene.sink.drain_s = 0.1
+        assert await scene.play(Reply(tuple(GOOD_STREAM))) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_STREAM)
+
+    async def test_a_stream_s_length_is_not_promised_since_its_end_may_be_ours(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(headers=(*EVENT_STREAM, ("Content-Length", "999")))) is Outcome.COMPLETED
+        assert scene.sink.head is not None
+        assert scene.sink.head.headers == EVENT_STREAM
+
+    async def test_nothing_is_sent_before_the_first_token(self) -> None:
+        scene = Scene()
+        gate = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.owner(Reply((ROLE, gate, *GOOD_STREAM[1:]))).run())
+            await scene.opener.has_opened.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert scene.sink.head is None
+            assert scene.count(FirstToken) == 0
+            gate.set()
+        assert isinstance(running.result(), EndRequest)
+        assert scene.sink.body == ROLE + b"".join(GOOD_STREAM[1:])
+
+    @pytest.mark.parametrize(
+        ("bad", "result"),
+        [
+            (FAILED, LegResult.FAILED),
+            (LegFailure(LegResult.BUSY, "full"), LegResult.BUSY),
+            (Reply((b"oops",), 500, JSON), LegResult.FAILED),
+            (Reply((), 502, ()), LegResult.FAILED),
+            (Reply((b"full",), 503, JSON), LegResult.BUSY),
+            (Reply((b"full",), 429, JSON), LegResult.BUSY),
+            (Reply((b"slow",), 408, JSON), LegResult.FAILED),
+            (Reply((b'{"error":"Unauthorized"}',), 401, JSON), LegResult.FAILED),
+            (Reply((b"see there",), 307, ()), LegResult.FAILED),
+            (Reply((error_event(503), DONE)), LegResult.BUSY),
+            (Reply((error_event(429), DONE)), LegResult.BUSY),
+            (Reply((MESSAGE_OVERLOADED,)), LegResult.BUSY),
+            (Reply((RESPONSE_LIMITED,)), LegResult.BUSY),
+            (Reply((error_event(500), DONE)), LegResult.FAILED),
+            (Reply((ROLE, error_event(500), DONE)), LegResult.FAILED),
+            (Reply((ROLE + token("x") + error_event(500),)), LegResult.FAILED),
+            (Reply((b'data: {"error": "no idea"}\n\n', DONE)), LegResult.FAILED),
+            (Reply((DONE,)), LegResult.FAILED),
+            (Reply((ROLE, DONE)), LegResult.FAILED),
+            (Reply(()), LegResult.FAILED),
+            (Reply((b": keep-alive\n\n",)), LegResult.FAILED),
+            (Reply((ROLE, FAILED)), LegResult.FAILED),
+            (Reply((ROLE, chat_chunk({"content": ""}, "abort"), DONE)), LegResult.FAILED),
+            (Reply((b"data: <html>\n\n",)), LegResult.FAILED),
+            (Reply((b"",), 200, JSON), LegResult.FAILED),
+            (Reply((b"<html>",), 200, (("content-type", "text/html"),)), LegResult.FAILED),
+            (Reply((GOOD_ANSWER[:20], FAILED), 200, JSON), LegResult.FAILED),
+            (Reply((b'{"choices":[{"finish_reason":"abort"}]}',), 200, JSON), LegResult.FAILED),
+        ],
+    )
+    async def test_what_fails_before_the_first_byte_is_tried_elsewhere(
+        self, bad: Reply | LegFailure, result: LegResult
+    ) -> None:
+        scene = Scene()
+        assert await scene.play(bad, Reply()) is Outcome.COMPLETED
+        assert scene.results == [result, LegResult.COMPLETED]
+        assert scene.sink.body == GOOD
+        assert len(scene.sink.ends) == 1
+        summary = scene.finished[0][2]
+        assert [attempt.split(": ")[1] for attempt in summary.attempts] == [result, "completed"]
+        assert {attempt.split(": ")[0] for attempt in summary.attempts} == {"replica:a", "replica:b"}
+
+    @pytest.mark.parametrize(
+        ("pieces", "relayed"),
+        [
+            ((ROLE, token("x"), FAILED), ROLE + token("x")),
+            ((ROLE, token("x"), error_event(500), DONE), ROLE + token("x")),
+            ((ROLE, token("x"), token("y")[:15], FAILED), ROLE + token("x")),
+            ((ROLE, token("x"), token("y")[:15]), ROLE + token("x")),
+            ((ROLE, token("x")), ROLE + token("x")),
+            ((ROLE, token("x"), chat_chunk({"content": "y"}, "abort"), DONE), ROLE + token("x")),
+        ],
+    )
+    async def test_after_the_first_byte_there_is_no_second_try(self, pieces: tuple[Piece, ...], relayed: bytes) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(pieces), Reply()) is Outcome.FAILED_MIDSTREAM
+        assert scene.sink.body == relayed
+        assert scene.results == [LegResult.FAILED]
+        assert scene.finished[0][2].started
+
+    async def test_both_replicas_failing_is_an_error_before_the_first_byte(self) -> None:
+        scene = Scene()
+        assert await scene.play(FAILED, FAILED) is Outcome.FAILED_BEFORE_FIRST_BYTE
+        assert scene.sink.head is None
+
+    async def test_a_stream_may_end_with_a_finish_reason_alone(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply((ROLE, token("x"), STOP))) is Outcome.COMPLETED
+
+    async def test_a_connection_that_stays_open_after_done_is_not_waited_for(self) -> None:
+        scene = Scene(OwnerSettings(trailer_grace_s=0.0))
+        assert await scene.play(Reply((*GOOD_STREAM, asyncio.Event()))) is Outcome.COMPLETED
+        assert scene.results == [LegResult.COMPLETED]
+        assert scene.attempts_ended[0].output_tokens == 6
+
+    async def test_a_fault_after_done_comes_too_late_to_matter(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply((*GOOD_STREAM, FAILED))) is Outcome.COMPLETED
+
+    async def test_a_beginning_too_large_to_hold_goes_out_without_a_token(self) -> None:
+        scene = Scene(OwnerSettings(held_bytes_max=100))
+        comments = (b": keep-alive\n\n",) * 10
+        assert await scene.play(Reply((*comments, *GOOD_STREAM))) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(comments) + GOOD
+
+
+class TestWholeAnswers:
+    async def test_the_answer_goes_out_with_its_length_and_its_usage_is_read(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply((GOOD_ANSWER[:30], GOOD_ANSWER[30:]), 200, JSON)) is Outcome.COMPLETED
+        assert scene.sink.body == GOOD_ANSWER
+        assert scene.sink.head is not None
+        assert scene.sink.head.headers == (*JSON, ("content-length", str(len(GOOD_ANSWER))))
+        assert scene.count(FirstToken) == 0, "its end says it all"
+        summary = scene.finished[0][2]
+        assert (summary.prompt_tokens, summary.output_tokens, summary.cached_tokens) == (22, 1, 16)
+        assert not summary.is_event_stream
+
+    async def test_one_too_large_to_hold_is_relayed_as_it_comes(self) -> None:
+        scene = Scene(OwnerSettings(held_bytes_max=10))
+        assert await scene.play(Reply((GOOD_ANSWER[:30], GOOD_ANSWER[30:]), 200, JSON)) is Outcome.COMPLETED
+        assert scene.sink.body == GOOD_ANSWER
+        assert scene.sink.head is not None
+        assert scene.sink.head.headers == JSON
+
+    @pytest.mark.parametrize("status", [400, 404, 413, 422])
+    async def test_the_client_s_own_errors_are_relayed_and_never_tried_again(self, status: int) -> None:
+        scene = Scene()
+        body = b'{"error":{"message":"too long","code":400}}'
+        assert await scene.play(Reply((body[:9], body[9:]), status, JSON)) is Outcome.CLIENT_ERROR
+        assert scene.sink.body == body
+        assert scene.sink.head is not None
+        assert scene.sink.head.status == status
+        assert scene.results == [LegResult.CLIENT_ERROR]
+        assert [scene.count(kind) for kind in (LegAccepted, FirstToken)] == [0, 0]
+
+    async def test_a_stream_that_begins_with_a_client_error_becomes_that_error(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply((error_event(400, "too long"), DONE))) is Outcome.CLIENT_ERROR
+        assert scene.sink.head is not None
+        assert scene.sink.head.status == 400
+        assert scene.sink.body == error_event(400, "too long")[6:-2]
+        assert dict(scene.sink.head.headers)["content-type"] == "application/json"
+        assert not scene.finished[0][2].is_event_stream
+
+    async def test_an_error_with_an_endless_body_is_a_failure(self) -> None:
+        scene = Scene(OwnerSettings(held_bytes_max=10))
+        assert await scene.play(Reply((b"x" * 20,), 400, JSON), Reply()) is Outcome.COMPLETED
+        assert scene.results == [LegResult.FAILED, LegResult.COMPLETED]
+
+    async def test_an_attempt_is_over_before_its_answer_waits_for_a_slow_reader(self) -> None:
+        """Else a deadline in between would have it asked for, and sent, a second time."""
+        scene = Scene()
+        assert await scene.play(Reply((GOOD_ANSWER,), 200, JSON)) is Outcome.COMPLETED
+        assert (scene.sink.body, scene.sink.drains, scene.opener.opened) == (GOOD_ANSWER, 0, 1)
+
+    async def test_where_sending_may_wait_the_core_hears_of_the_answer_first(self) -> None:
+        scene = Scene()
+        scene.sink.is_immediate = False
+        assert await scene.play(Reply((GOOD_ANSWER,), 200, JSON)) is Outcome.COMPLETED
+        assert scene.count(FirstToken) == 1
+
+
+class TestStoredResponses:
+    @pytest.mark.parametrize("forwarded", [False, True])
+    @pytest.mark.parametrize("reply", [Reply(GOOD_RESPONSE_STREAM), Reply((GOOD_RESPONSE,), headers=JSON)])
+    async def test_the_core_is_told_before_the_client_can_know(self, reply: Reply, forwarded: bool) -> None:
+        scene = Scene()
+        assert await scene.play(reply, stores_response=True, forwarded=forwarded) is Outcome.COMPLETED
+        kinds = [type(event) for event in scene.events]
+        told = FirstToken if FirstToken in kinds else LegEnded
+        assert kinds.index(ResponseStored) < kinds.index(told)
+        (stored,) = [event for event in scene.events if isinstance(event, ResponseStored)]
+        assert stored == ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
+
+    async def test_an_answer_too_large_to_hold_is_stored_all_the_same(self) -> None:
+        scene = Scene(OwnerSettings(held_bytes_max=20))
+        assert await scene.play(Reply((GOOD_RESPONSE,), headers=JSON), stores_response=True) is Outcome.COMPLETED
+        assert scene.count(ResponseStored) == 1
+
+    @pytest.mark.parametrize("reply", [Reply(GOOD_RESPONSE_STREAM), Reply((GOOD_RESPONSE,), headers=JSON)])
+    async def test_one_that_is_not_kept_is_not_told_of(self, reply: Reply) -> None:
+        scene = Scene()
+        assert await scene.play(reply) is Outcome.COMPLETED
+        assert scene.count(ResponseStored) == 0
+
+    async def test_one_that_fails_before_its_first_token_is_had_elsewhere_under_another_id(self) -> None:
+        scene = Scene()
+        broken = Reply((response_created("resp_0"), FAILED))
+        assert await scene.play(broken, Reply(GOOD_RESPONSE_STREAM), stores_response=True) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_RESPONSE_STREAM)
+        keys = [event.key for event in scene.events if isinstance(event, ResponseStored)]
+        assert keys == [stored_response_key(TENANT, "resp_1")]
+
+    async def test_what_a_stored_response_says_of_itself_is_no_fault_of_now(self) -> None:
+        failed = b'{"object":"response","status":"failed","error":{"code":"server_error"}}'
+        scene = Scene()
+        assert await scene.play(Reply((failed,), headers=JSON), is_control=True) is Outcome.COMPLETED
+        assert scene.sink.body == failed
+
+
+class TestOtherStreams:
+    async def test_a_message_is_relayed_and_counted(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(GOOD_MESSAGE_STREAM)) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_MESSAGE_STREAM)
+        (ended,) = scene.attempts_ended
+        assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
+
+    async def test_a_message_that_stops_in_the_middle_has_failed(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(GOOD_MESSAGE_STREAM[:3])) is Outcome.FAILED_MIDSTREAM
+
+    async def test_a_ping_is_no_token(self) -> None:
+        scene = Scene()
+        begun = Reply((*GOOD_MESSAGE_STREAM[:2], FAILED))
+        assert await scene.play(begun, Reply(GOOD_MESSAGE_STREAM)) is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(GOOD_MESSAGE_STREAM)
+
+    async def test_numbers_in_bytes_are_not_looked_at(self) -> None:
+        scene = Scene()
+        opaque = (("content-type", "application/octet-stream"),)
+        assert await scene.play(Reply((b"\x00\x01",), headers=opaque)) is Outcome.COMPLETED
+        assert scene.sink.body == b"\x00\x01"
+
+
+class TestLeaving:
+    async def leave(self, scene: Scene, *replies: Reply | LegFailure | asyncio.Event, once: asyncio.Event) -> None:
+        task = asyncio.get_running_loop().create_task(scene.owner(*replies).run())
+        await once.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        scene.check()
+        assert scene.finished[0][1].outcome is Outcome.ABANDONED
+        assert scene.sink.ends == []
+
+    async def test_while_connecting(self) -> None:
+        scene = Scene()
+        await self.leave(scene, asyncio.Event(), once=scene.opener.has_opened)
+        assert scene.results == [LegResult.CANCELLED]
+
+    async def test_before_the_first_token(self) -> None:
+        scene = Scene()
+        await self.leave(scene, Reply((ROLE, asyncio.Event())), once=scene.opener.has_opened)
+        assert scene.results == [LegResult.CANCELLED]
+
+    async def test_in_the_middle_of_the_stream(self) -> None:
+        scene = Scene()
+        await self.leave(scene, Reply((ROLE, token("x"), asyncio.Event())), once=scene.sink.has_written)
+        assert scene.results == [LegResult.CANCELLED]
+
+    async def test_while_waiting_in_the_queue(self) -> None:
+        scene = Scene()
+        scene.probe(waiting=3)
+        task = asyncio.get_running_loop().create_task(scene.owner().run())
+        await scene.has_arrived.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        scene.check()
+        assert scene.count(RequestAbandoned) == 1
+        assert scene.opener.opened == 0
+
+    async def test_a_sink_that_breaks_is_a_client_that_left(self) -> None:
+        scene = Scene()
+        scene.sink.failure = ConnectionResetError("gone")
+        with pytest.raises(ConnectionResetError):
+            await scene.owner(Reply()).run()
+        scene.check()
+        assert scene.results == [LegResult.CANCELLED]
+        assert scene.finished[0][1].outcome is Outcome.ABANDONED
+
+
+class TestOrders:
+    async def test_a_deadline_stops_the_leg_and_ends_the_request(self) -> None:
+        scene = Scene()
+        owner = scene.owner(Reply((ROLE, token("x"), asyncio.Event())))
+        assert isinstance(owner._arrival, RequestArrived)
+        owner._arrival = replace(owner._arrival, deadline_ns=scene.clock.now_ns() + 10_000_000)
+        end = await owner.run()
+        assert isinstance(end, EndRequest)
+        assert end.outcome is Outcome.EXPIRED_RUNNING
+        scene.check()
+        assert scene.results == [LegResult.CANCELLED]
+        assert scene.sink.ends == [end]
+
+    async def test_a_leg_that_is_stopped_makes_room_for_another(self) -> None:
+        scene = Scene(attempts=AttemptConfig(first_token_deadline_ns=10_000_000))
+        assert await scene.play(Reply((ROLE, asyncio.Event())), Reply()) is Outcome.COMPLETED
+        assert scene.results == [LegResult.CANCELLED, LegResult.COMPLETED]
+        assert scene.sink.body == GOOD
+
+    async def test_a_refused_forward_leaves_the_sink_alone(self) -> None:
+        scene = Scene()
+        scene.driver.submit(PolicyApplied(policy(US, accept=rule(US))))
+        refusal = await scene.owner(forwarded=True).run()
+        assert isinstance(refusal, RefuseForward)
+        assert refusal.reason is RefusalReason.RESIDENCY_NOT_ACCEPTED
+        assert not scene.sink.is_accepted
+        assert scene.sink.ends == []
+        assert scene.finished == []
+        assert scene.count(RequestAbandoned) == 0
+        scene.driver.close()
+
+    async def test_an_accepted_forward_says_so_first(self) -> None:
+        scene = Scene()
+        assert await scene.play(Reply(), forwarded=True) is Outcome.COMPLETED
+        assert scene.sink.is_accepted
+
+    async def test_an_id_that_runs_here_already_is_refused(self) -> None:
+        scene = Scene()
+        with scene.driver.open_mailbox(profile("r1").request_id):
+            refusal = await scene.owner(forwarded=True).run()
+        assert isinstance(refusal, RefuseForward)
+        assert refusal.reason is RefusalReason.DUPLICATE
+        scene.driver.close()
+
+    async def test_a_rejected_request_ends_without_a_leg(self) -> None:
+        scene = Scene()
+        scene.driver.submit(AssignmentApplied(2, (replica_spec("a", models=()),), ()))
+        assert await scene.play() is Outcome.REJECTED_UNKNOWN_MODEL
+        assert scene.sink.head is None
+        assert MODEL in scene.sink.ends[0].detail
+
+    async def test_a_crash_of_the_core_ends_the_stream(self) -> None:
+        scene = Scene()
+        owner = scene.owner(Reply((ROLE, token("x"), asyncio.Event())))
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(owner.run())
+            await scene.sink.has_written.wait()
+            scene.driver.submit("no event at all")  # type: ignore[arg-type]
+        assert scene.driver.failed.is_set()
+        assert isinstance(running.result(), EndRequest)
+        assert scene.opener.opened == scene.opener.closed == 1
