@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.core.attempts import Breaker, BreakerState, Ramp
 from gateway.core.bits import slots_of
 from gateway.core.config import CoreConfig
-from gateway.core.replicas import AttemptKey
+from gateway.core.replicas import LegKey
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
     GatewayId,
@@ -59,7 +59,7 @@ class PeerState:
         self.lost = True
         self.detail = "not heard yet"
         self.in_flight = 0
-        self.unreflected: dict[AttemptKey, int] = {}
+        self.unreflected: dict[LegKey, int] = {}
         """Own forwards without a first byte that no heartbeat can have counted yet, with the time of each."""
         self.distrusted_since_ns: int | None = None
         """It refused or failed a forward then: no target until a later heartbeat."""
@@ -168,18 +168,18 @@ class Peers:
             state.detail = detail
             self.refresh(state, now_ns)
 
-    def started(self, state: PeerState, key: AttemptKey, now_ns: int) -> None:
+    def started(self, state: PeerState, key: LegKey, now_ns: int) -> None:
         state.in_flight += 1
         state.unreflected[key] = now_ns
         self._note_change(state)
         self.refresh(state, now_ns)
 
-    def first_token(self, state: PeerState, key: AttemptKey, now_ns: int) -> None:
+    def first_token(self, state: PeerState, key: LegKey, now_ns: int) -> None:
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
             self.refresh(state, now_ns)
 
-    def ended(self, state: PeerState, key: AttemptKey, result: LegResult, now_ns: int) -> None:
+    def ended(self, state: PeerState, key: LegKey, result: LegResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
         state.in_flight -= 1
         if state.unreflected.pop(key, None) is not None:

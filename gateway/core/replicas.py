@@ -1,4 +1,4 @@
-"""Our replicas as last observed, with our own attempts counted in: who is available, and who is least loaded.
+"""Our replicas as last observed, with our own legs counted in: who is available, and who is least loaded.
 
 Sets of replicas are bit masks over slots, kept up to date at each change, so that no decision visits every replica.
 """
@@ -30,7 +30,8 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 
-AttemptKey = tuple[RequestId, int]
+LegKey = tuple[RequestId, int, int]
+"""Request, attempt, leg."""
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _SIGNS_MISSED_MAX = 3
 
@@ -106,7 +107,7 @@ class ReplicaState:
         self.waiting = 0
         self.kv_usage = 0.0
         self.in_flight = 0
-        self.unreflected: dict[AttemptKey, int] = {}
+        self.unreflected: dict[LegKey, int] = {}
         """Own pushes without a first token that the last probe cannot have seen, with the time of each."""
         self.distrusted_since_ns: int | None = None
         """An attempt failed or was turned away then: not available until a later probe says otherwise."""
@@ -214,16 +215,16 @@ class Replicas:
             state.detail = detail
             self.refresh(state, now_ns)
 
-    def started(self, state: ReplicaState, key: AttemptKey, now_ns: int) -> None:
+    def started(self, state: ReplicaState, key: LegKey, now_ns: int) -> None:
         state.in_flight += 1
         state.unreflected[key] = now_ns
         self.refresh(state, now_ns)
 
-    def first_token(self, state: ReplicaState, key: AttemptKey, now_ns: int) -> None:
+    def first_token(self, state: ReplicaState, key: LegKey, now_ns: int) -> None:
         if state.unreflected.pop(key, None) is not None:
             self.refresh(state, now_ns)
 
-    def ended(self, state: ReplicaState, key: AttemptKey, result: LegResult, now_ns: int) -> None:
+    def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
         state.in_flight -= 1
         state.unreflected.pop(key, None)
