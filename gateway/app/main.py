@@ -61,9 +61,10 @@ from gateway.records.decisions import DecisionLog, ExplainedRequest, Explanation
 from gateway.records.journal import Header, Journal, JournalSettings, new_header, write_tail
 from gateway.records.logs import RequestLog, make_logger
 from gateway.records.metrics import CONTENT_TYPE, Metrics
-from gateway.request.driver import Crash, Driver, Observer
+from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
-from gateway.request.owner import OwnerContext, OwnerSettings
+from gateway.request.owner import OwnerContext
+from gateway.request.relay import RelaySettings
 from gateway.security.certificates import CertificateFault
 from gateway.security.keyring import Keyring
 from gateway.security.keys import read_keys_file
@@ -165,7 +166,8 @@ async def serve_gateway(
             desk.driver,
             clock,
             {TargetKind.REPLICA: engines, TargetKind.PEER: peers},
-            OwnerSettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
+            loops.start,
+            RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)
@@ -244,7 +246,7 @@ class _Desk:
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, log)
         self.audit = _audit(config, clock, log)
         self._idle = asyncio.Event()
-        observers: list[Observer] = [self.metrics, self._requests, self.decisions]
+        observers: list[GatewayObserver] = [self.metrics, self._requests, self.decisions]
         if self.audit is not None:
             observers.append(self.audit)
             self.metrics.registry.register(AuditLevels(self.audit))
@@ -337,7 +339,7 @@ class _Desk:
         if self.audit is not None:
             self.audit.close()
 
-    def _on_crash(self, crash: Crash) -> None:
+    def _on_crash(self, crash: GatewayCrash) -> None:
         self.log.critical("the core failed; this gateway stops", exc_info=crash.error)
         last = crash.tail[-1]
         if self._journal is not None and last.effects is None:
@@ -345,7 +347,7 @@ class _Desk:
         if self._folder is not None:
             self._keep_tail(self._folder / f"{self._header.story}.crash", crash)
 
-    def _keep_tail(self, path: Path, crash: Crash) -> None:
+    def _keep_tail(self, path: Path, crash: GatewayCrash) -> None:
         """A disk that cannot take it must not keep the process from ending in order."""
         try:
             write_tail(path, self._header, crash.tail)
@@ -384,6 +386,10 @@ class _Supervisor:
         self._loops.add(task)
         task.add_done_callback(self._loops.discard)
         return task.cancel
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Something that ends by itself."""
+        return self._tasks.create_task(work)
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         pause_s = _RESTART_MIN_S

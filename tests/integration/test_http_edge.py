@@ -48,7 +48,8 @@ from gateway.http.settings import HttpSettings
 from gateway.http.sink import HttpSink
 from gateway.request.driver import Driver
 from gateway.request.legs import RequestSummary
-from gateway.request.owner import OwnerContext, OwnerSettings
+from gateway.request.owner import OwnerContext
+from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
@@ -68,7 +69,7 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import EU, MODEL, US, policy, replica_spec, rule
+from tests.support.core import EU, MODEL, US, no_leg_beside, policy, replica_spec, rule
 
 GOOD = b"".join(GOOD_STREAM)
 CHAT = "/v1/chat/completions"
@@ -82,7 +83,7 @@ CONNECTION_BUFFERS_BYTES = 16 << 20
 class Edge:
     """A gateway's HTTP edge with the real core and two engines, `a` and `b`, and what happened in it."""
 
-    def __init__(self, settings: HttpSettings, owner_settings: OwnerSettings) -> None:
+    def __init__(self, settings: HttpSettings, owner_settings: RelaySettings) -> None:
         self.settings = settings
         self.owner_settings = owner_settings
         self.engines = {ReplicaId("a"): FakeEngine(), ReplicaId("b"): FakeEngine()}
@@ -152,9 +153,9 @@ class Edge:
 
 @asynccontextmanager
 async def serving(
-    settings: HttpSettings = SETTINGS, owner_settings: OwnerSettings | None = None
+    settings: HttpSettings = SETTINGS, owner_settings: RelaySettings | None = None
 ) -> AsyncIterator[Edge]:
-    edge = Edge(settings, owner_settings or OwnerSettings())
+    edge = Edge(settings, owner_settings or RelaySettings())
     async with AsyncExitStack() as stack:
         for engine in edge.engines.values():
             await stack.enter_async_context(engine.serving())
@@ -163,7 +164,12 @@ async def serving(
         )
         client = await stack.enter_async_context(EngineClient(endpoints, edge.clock, ClientSettings()))
         context = OwnerContext(
-            edge.driver, edge.clock, {TargetKind.REPLICA: client}, edge.owner_settings, edge.on_finished
+            edge.driver,
+            edge.clock,
+            {TargetKind.REPLICA: client},
+            no_leg_beside,
+            edge.owner_settings,
+            edge.on_finished,
         )
         edge.configure()
         stack.callback(edge.driver.close)
@@ -354,7 +360,7 @@ class TestTryingAgain:
             await asyncio.sleep(0.01)
             exchange.cut()
 
-        async with serving(owner_settings=OwnerSettings(held_bytes_max=10)) as edge:
+        async with serving(owner_settings=RelaySettings(held_bytes_max=10)) as edge:
             edge.plays(half)
             with pytest.raises(aiohttp.ClientPayloadError):
                 await ask(client, edge)

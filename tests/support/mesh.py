@@ -59,8 +59,8 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
+from gateway.ground.pump import Step
 from gateway.records.journal import encode_step
-from gateway.request.driver import Step
 from tests.support.core import MS, profile
 
 RTT_NS = 80 * MS

@@ -23,7 +23,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from gateway.request.driver import TAIL_STEPS_DEFAULT
+from gateway.ground.pump import TAIL_STEPS_DEFAULT
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_STREAM,
