@@ -1,4 +1,4 @@
-"""A sweep on a real Ray cluster of one machine: the same results as without. Skipped where Ray is not installed."""
+"""A sweep on a real Ray cluster of one machine: the same results as without."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ import yaml
 from loadgen.demo.region_files import free_ports
 
 ROOT = Path(__file__).parents[2]
-
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'nightside[ray]'")
 
 SCENARIO = {
     "name": "small",
