@@ -70,6 +70,7 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.core import EU, MODEL, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.listening import serving_http
 
 GOOD = b"".join(GOOD_STREAM)
 CHAT = "/v1/chat/completions"
@@ -180,11 +181,8 @@ async def serving(
 
 
 async def listen(stack: AsyncExitStack, app: web.Application, settings: HttpSettings) -> str:
-    runner = make_runner(app, settings)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return f"http://127.0.0.1:{runner.addresses[0][1]}"
+    port = await stack.enter_async_context(serving_http(make_runner(app, settings)))
+    return f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture

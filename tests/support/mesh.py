@@ -239,7 +239,7 @@ class Mesh:
     def store(self, leg: OpenLeg) -> None:
         """The engine keeps its answer; every gateway that the answer passes learns of it."""
         request_id = leg.order.request_id
-        key = f"response-of-{request_id}"
+        key = f"response-{leg.order.attempt}-of-{request_id}-at-{leg.gateway}"  # each answer is another response
         self.made_at[key] = (leg.gateway, leg.order.target.id)
         self.stored.append((self.asks[request_id].tenant, key))
         self.tell(leg.gateway, ResponseStored(request_id, leg.order.attempt, 1, key))

@@ -37,6 +37,7 @@ from tests.fakes.liar import (
 from tests.fakes.peer import ForwardContext, Forwarded
 from tests.support.core import EU, MS, SECOND, US, peer_spec
 from tests.support.gateways import QUICK_PEERING, ask, counted, knowing, until, usable_peers
+from tests.support.listening import Talk, listening
 from tests.support.regions import Mesh, Region
 from tests.support.rest import until_at_rest
 
@@ -400,47 +401,37 @@ async def test_a_liar_that_tells_the_truth_at_last_is_used_again(mesh: Mesh, lia
 
 
 async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-    while await reader.read(4096):
-        pass
+    await reader.read()
 
 
 async def web_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read(1)
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
-    writer.close()
 
 
 async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.close()
+    """At once, without a word."""
 
 
-@pytest.mark.parametrize("handler", [mute, web_page, hang_up])
-async def test_whatever_else_listens_at_a_peers_address_is_no_target(
-    mesh: Mesh, handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], asyncio.Future[None]]
-) -> None:
-    connections: list[asyncio.StreamWriter] = []
+@pytest.mark.parametrize("talk", [mute, web_page, hang_up])
+async def test_whatever_else_listens_at_a_peers_address_is_no_target(mesh: Mesh, talk: Talk) -> None:
     dialled = asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
         dialled.set()
-        await handler(reader, writer)
+        await talk(reader, writer)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
     us = await mesh.region("us-1", US)
     peering = replace(IMPATIENT, ping_timeout_ns=100 * MS, connect_timeout_ns=100 * MS)
-    us.config = replace(us.config, peers=(PeerConfig(SPEC, address),), peering=peering)
-    await us.start()
-    mesh.on_close(us.stop)
-    await us.become_busy()
-    await dialled.wait()
-    assert usable_peers(us.gateway) == 0
-    await served_at_home(mesh, us)
-    await until_at_rest(us.gateway)
-    server.close()
-    for writer in connections:
-        writer.close()
+    async with listening(handle) as port:
+        us.config = replace(us.config, peers=(PeerConfig(SPEC, Address("127.0.0.1", port)),), peering=peering)
+        await us.start()
+        mesh.on_close(us.stop)
+        await us.become_busy()
+        await dialled.wait()
+        assert usable_peers(us.gateway) == 0
+        await served_at_home(mesh, us)
+        await until_at_rest(us.gateway)
 
 
 # Heard, and not reached: a line that carries one way only
