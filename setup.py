@@ -22,6 +22,7 @@ COMPILED = (
     "gateway/core/prefix_index.py",
     "gateway/core/replicas.py",
     "gateway/core/stored_responses.py",
+    "gateway/core/targets.py",
     "gateway/core/timers.py",
     "loadgen/engine/blocks.py",
     "loadgen/engine/model.py",

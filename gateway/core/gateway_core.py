@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import random
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.core.admission import AttemptState, Phase, RequestClass, RequestState, WaitingRoom
 from gateway.core.attempts import RetryBudget
@@ -48,6 +48,7 @@ from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.residency import both, closed_policy, may_enter, processing_rule, refusal_of
 from gateway.core.stored_responses import StoredResponses
+from gateway.core.targets import Targets
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
     Decision,
@@ -370,7 +371,7 @@ class GatewayCore:
             self._retry_budget.first_attempt()
         attempt = AttemptState(request.attempts, placement.state, now_ns, placement.kept_blocks)
         request.attempt = attempt
-        self._count_start(request, attempt, now_ns)
+        attempt.state.home.started(attempt.state, (request.request_id, attempt.number), now_ns)
         self._timers.set(
             request.timer,
             min(now_ns + self.config.attempt.first_token_deadline_ns, request.deadline_ns),
@@ -382,7 +383,7 @@ class GatewayCore:
         leg = StartLeg(
             request.request_id, attempt.number, 1, LegRole.WHOLE, attempt.target, decision, request.deadline_ns
         )
-        if not isinstance(placement.state, PeerState):
+        if placement.state.target.kind is TargetKind.REPLICA:
             return leg
         crosses_regions = placement.state.spec.place.region != self.place.region
         return replace(leg, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
@@ -403,13 +404,6 @@ class GatewayCore:
             decision = _decision(request, placement, now_ns)
             self._effects.append(RecordShadow(request.request_id, placement.state.target, decision))
 
-    def _count_start(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
-        key = (request.request_id, attempt.number)
-        if isinstance(attempt.state, ReplicaState):
-            self.replicas.started(attempt.state, key, now_ns)
-        else:
-            self.peers.started(attempt.state, key, now_ns)
-
     # Requests run
 
     def _running(self, request_id: RequestId, number: int) -> tuple[RequestState, AttemptState] | None:
@@ -425,12 +419,9 @@ class GatewayCore:
             return
         request, attempt = running
         attempt.first_token = True
-        key = (request.request_id, attempt.number)
-        if isinstance(attempt.state, ReplicaState):
+        if attempt.target.kind is TargetKind.REPLICA:
             self.placer.learn_first_token(request, attempt.kept_blocks, now_ns - attempt.started_ns)
-            self.replicas.first_token(attempt.state, key, now_ns)
-        else:
-            self.peers.first_token(attempt.state, key, now_ns)
+        attempt.state.home.first_token(attempt.state, (request.request_id, attempt.number), now_ns)
         if request.phase is Phase.RUNNING:
             self._timers.set(request.timer, request.deadline_ns)
 
@@ -449,7 +440,7 @@ class GatewayCore:
         if result is LegResult.CANCELLED and attempt.stop_detail:
             result = LegResult.REFUSED if attempt.is_withdrawn else LegResult.FAILED
             detail = attempt.stop_detail
-        self._count_end(request, attempt, result, now_ns)
+        attempt.state.home.ended(attempt.state, (request.request_id, attempt.number), result, now_ns)
         if request.phase is Phase.ENDED:
             del self.requests[request.request_id]
             return
@@ -471,13 +462,6 @@ class GatewayCore:
                 self._try_again_after_refusal(request, attempt, event.refusal, now_ns)
             case _ as never:
                 assert_never(never)
-
-    def _count_end(self, request: RequestState, attempt: AttemptState, result: LegResult, now_ns: int) -> None:
-        key = (request.request_id, attempt.number)
-        if isinstance(attempt.state, ReplicaState):
-            self.replicas.ended(attempt.state, key, result, now_ns)
-        else:
-            self.peers.ended(attempt.state, key, result, now_ns)
 
     def _try_again_after_failure(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         request.failures += 1
@@ -518,7 +502,7 @@ class GatewayCore:
     def _avoid(self, request: RequestState, attempt: AttemptState) -> None:
         old = request.request_class
         bit = 1 << attempt.state.slot
-        if isinstance(attempt.state, ReplicaState):
+        if attempt.target.kind is TargetKind.REPLICA:
             request.request_class = replace(old, failed_replicas=old.failed_replicas | bit)
         else:
             request.request_class = replace(old, failed_peers=old.failed_peers | bit)
@@ -557,10 +541,8 @@ class GatewayCore:
     # The fleet changes
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
-        if event.target.kind is TargetKind.REPLICA:
-            self.replicas.lose(ReplicaId(event.target.id), event.detail, now_ns)
-        else:
-            self.peers.lose(GatewayId(event.target.id), event.detail, now_ns)
+        targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
+        targets.lose(event.target.id, event.detail, now_ns)
 
     def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
         if event.config.attempt != self.config.attempt:
@@ -642,7 +624,7 @@ class GatewayCore:
             self._effects.append(StopLeg(request.request_id, attempt.number, 1, detail))
             began = attempt.first_token
             self._end(request, Outcome.FAILED_MIDSTREAM if began else Outcome.FAILED_BEFORE_FIRST_BYTE, detail)
-        elif isinstance(attempt.state, PeerState):
+        elif attempt.target.kind is TargetKind.PEER:
             attempt.stop_detail = detail
             attempt.is_withdrawn = True
             self._effects.append(StopLeg(request.request_id, attempt.number, 1, detail))
@@ -664,9 +646,9 @@ class GatewayCore:
                 case TimerKind.REQUEST:
                     self._deadline_passed(self.requests[RequestId(timer.id)], now_ns)
                 case TimerKind.REPLICA:
-                    self.replicas.wake(ReplicaId(timer.id), now_ns)
+                    self.replicas.wake(timer.id, now_ns)
                 case TimerKind.PEER:
-                    self.peers.wake(GatewayId(timer.id), now_ns)
+                    self.peers.wake(timer.id, now_ns)
                 case TimerKind.PUBLISH:
                     pass  # looked at after every event
                 case _ as never:
@@ -815,7 +797,7 @@ def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, obj
         "jurisdiction": state.spec.place.jurisdiction,
         "usable": bool(peers.usable >> state.slot & 1),
         "standing": state.standing,
-        "lost": state.lost,
+        "lost": not state.healthy,
         "detail": state.detail,
         "accepting": observation is not None and observation.report.accepting,
         "in_flight": state.in_flight,
