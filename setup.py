@@ -26,6 +26,7 @@ COMPILED = (
     "gateway/core/requests.py",
     "gateway/core/state.py",
     "gateway/core/stored_responses.py",
+    "gateway/core/targets.py",
     "gateway/core/timers.py",
     "loadgen/engine/blocks.py",
     "loadgen/engine/model.py",

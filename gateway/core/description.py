@@ -106,7 +106,7 @@ def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, obj
         "jurisdiction": state.spec.place.jurisdiction,
         "usable": bool(peers.usable >> state.slot & 1),
         "standing": state.standing,
-        "lost": state.lost,
+        "lost": not state.healthy,
         "detail": state.detail,
         "accepting": observation is not None and observation.report.accepting,
         "in_flight": state.in_flight,

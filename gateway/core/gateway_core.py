@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.core.attempts import RetryBudget
 from gateway.core.effects import (
@@ -43,10 +43,10 @@ from gateway.core.intake import Intake
 from gateway.core.peers import PeerState
 from gateway.core.placement import Placement
 from gateway.core.publishing import Publisher
-from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Conclusion, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
 from gateway.core.state import GatewayState
+from gateway.core.targets import LegKey, Targets
 from gateway.core.timers import TimerKind
 from gateway.core.vocabulary import (
     Decision,
@@ -57,7 +57,6 @@ from gateway.core.vocabulary import (
     Outcome,
     Place,
     RefusalReason,
-    ReplicaId,
     RequestId,
     ResidencyStamp,
     TargetKind,
@@ -244,7 +243,7 @@ class GatewayCore(GatewayState):
         attempt.legs_opened += 1
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.kept_blocks)
         attempt.legs[leg.number] = leg
-        self._count_start(request, attempt, leg, now_ns)
+        leg.state.home.started(leg.state, _key(request, attempt, leg), now_ns)
         self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))
 
     def _start_leg(
@@ -254,7 +253,7 @@ class GatewayCore(GatewayState):
         order = StartLeg(
             request.request_id, attempt.number, leg.number, leg.role, leg.target, decision, request.deadline_ns
         )
-        if not isinstance(placement.state, PeerState):
+        if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
         return replace(order, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
@@ -278,13 +277,6 @@ class GatewayCore(GatewayState):
             decision = _decision(request, placement, now_ns)
             self._effects.append(RecordShadow(request.request_id, placement.state.target, decision))
 
-    def _count_start(self, request: RequestState, attempt: AttemptState, leg: LegState, now_ns: int) -> None:
-        key = (request.request_id, attempt.number, leg.number)
-        if isinstance(leg.state, ReplicaState):
-            self.replicas.started(leg.state, key, now_ns)
-        else:
-            self.peers.started(leg.state, key, now_ns)
-
     # Requests run
 
     def _attempt_of(self, request_id: RequestId, number: int) -> AttemptState | None:
@@ -300,12 +292,9 @@ class GatewayCore(GatewayState):
         if leg is None:
             return
         request = self.requests[event.request_id]
-        key = (event.request_id, event.attempt, event.leg)
-        if isinstance(leg.state, ReplicaState):
+        if leg.target.kind is TargetKind.REPLICA:
             self.placer.learn_first_token(request, leg.kept_blocks, now_ns - leg.started_ns)
-            self.replicas.first_token(leg.state, key, now_ns)
-        else:
-            self.peers.first_token(leg.state, key, now_ns)
+        leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         if request.phase is Phase.RUNNING:
             request.move_to(Phase.ANSWERING)
             self.timers.set(request.timer, request.deadline_ns)
@@ -326,7 +315,7 @@ class GatewayCore(GatewayState):
         if result is LegResult.CANCELLED and leg.stop_detail:
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
-        self._count_end(request, attempt, leg, result, now_ns)
+        leg.state.home.ended(leg.state, _key(request, attempt, leg), result, now_ns)
         is_a_part = leg.role is LegRole.PREFILL and result is LegResult.COMPLETED
         if not is_a_part and (attempt.conclusion is None or result in _ANSWERED):
             attempt.conclusion = Conclusion(leg, result, detail, event.refusal)
@@ -368,15 +357,6 @@ class GatewayCore(GatewayState):
             case _ as never:
                 assert_never(never)
 
-    def _count_end(
-        self, request: RequestState, attempt: AttemptState, leg: LegState, result: LegResult, now_ns: int
-    ) -> None:
-        key = (request.request_id, attempt.number, leg.number)
-        if isinstance(leg.state, ReplicaState):
-            self.replicas.ended(leg.state, key, result, now_ns)
-        else:
-            self.peers.ended(leg.state, key, result, now_ns)
-
     def _try_again_after_failure(self, request: RequestState, leg: LegState, now_ns: int) -> None:
         request.failures += 1
         if request.failures >= self.config.attempt.attempts_max:
@@ -415,7 +395,7 @@ class GatewayCore(GatewayState):
     def _avoid(self, request: RequestState, leg: LegState) -> None:
         old = request.request_class
         bit = 1 << leg.state.slot
-        if isinstance(leg.state, ReplicaState):
+        if leg.target.kind is TargetKind.REPLICA:
             request.request_class = replace(old, failed_replicas=old.failed_replicas | bit)
         else:
             request.request_class = replace(old, failed_peers=old.failed_peers | bit)
@@ -465,10 +445,8 @@ class GatewayCore(GatewayState):
     # The fleet changes
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
-        if event.target.kind is TargetKind.REPLICA:
-            self.replicas.lose(ReplicaId(event.target.id), event.detail, now_ns)
-        else:
-            self.peers.lose(GatewayId(event.target.id), event.detail, now_ns)
+        targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
+        targets.lose(event.target.id, event.detail, now_ns)
 
     def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
         if event.config.attempt != self.config.attempt:
@@ -553,7 +531,7 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.FAILED_MIDSTREAM if began else Outcome.FAILED_BEFORE_FIRST_BYTE, detail)
             return
         for leg in legs:
-            if isinstance(leg.state, PeerState):
+            if leg.target.kind is TargetKind.PEER:
                 leg.stop_detail = detail
                 leg.is_withdrawn = True
                 self._stop_leg(request, attempt, leg, detail)
@@ -575,9 +553,9 @@ class GatewayCore(GatewayState):
                 case TimerKind.REQUEST:
                     self._deadline_passed(self.requests[RequestId(timer.id)], now_ns)
                 case TimerKind.REPLICA:
-                    self.replicas.wake(ReplicaId(timer.id), now_ns)
+                    self.replicas.wake(timer.id, now_ns)
                 case TimerKind.PEER:
-                    self.peers.wake(GatewayId(timer.id), now_ns)
+                    self.peers.wake(timer.id, now_ns)
                 case TimerKind.PUBLISH:
                     pass  # looked at after every event
                 case _ as never:
@@ -588,6 +566,10 @@ class GatewayCore(GatewayState):
         if report is not None:
             self.placer.expire_prefixes(now_ns)
             self._effects.append(PublishLoad(report))
+
+
+def _key(request: RequestState, attempt: AttemptState, leg: LegState) -> LegKey:
+    return request.request_id, attempt.number, leg.number
 
 
 def _decision(request: RequestState, placement: Placement, now_ns: int) -> Decision:
