@@ -23,7 +23,7 @@ from loadgen.engine.fields import (
     text_of_content,
     text_of_part,
 )
-from loadgen.engine.model import FinishReason
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, Message, chat_prompt
 from loadgen.engine.tools import Tool, call_id, chosen_tool
 

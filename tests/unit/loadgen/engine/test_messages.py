@@ -9,7 +9,7 @@ import pytest
 from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.fields import ApiError
 from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
-from loadgen.engine.model import FinishReason
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
 from loadgen.engine.tools import Tool, call_arguments
 

@@ -8,25 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.engine.blocks import packed
+from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.model import (
     Admitted,
     EngineConfig,
     EngineModel,
     EngineOutput,
-    EngineRequest,
     Finished,
-    FinishReason,
     FirstToken,
     Preempted,
     Rejection,
     TokensGenerated,
 )
+from loadgen.engine.sequences import EngineRequest, FinishReason
 from tests.support.names import names_in
 
 CONFIG = EngineConfig(
-    iteration_base_ns=1_000,
-    iteration_sequence_ns=100,
-    prefill_token_ns=10,
+    cost=LinearCost(base_ns=1_000, sequence_ns=100, prefill_token_ns=10),
     kv_blocks=24,
     context_tokens_max=160,
     sequences_max=4,

@@ -7,8 +7,8 @@ import pytest
 from openai.types.responses import Response
 
 from loadgen.engine.fields import ApiError
-from loadgen.engine.model import FinishReason
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import Message, chat_prompt, continuation
 from loadgen.engine.tools import Tool, call_arguments
 
