@@ -21,6 +21,7 @@ from loadgen.engine.model import (
     TokensGenerated,
 )
 from loadgen.engine.sequences import EngineRequest, FinishReason
+from tests.support.iteration_costs import ExpertCost, KvCost
 from tests.support.names import names_in
 
 CONFIG = EngineConfig(
@@ -136,6 +137,16 @@ def test_a_newcomer_counts_as_waiting_only_once_the_scheduler_left_it_over() -> 
     model.advance(at_ns)
 
     assert (model.load().waiting, model.load().arriving) == (1, 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_comes_at_a_boundary_takes_part_in_it(stream: bool) -> None:
+    model = EngineModel(replace(CONFIG, stream_every_iteration=stream))
+    model.submit(request("a", prompt=8, output=50), 0)
+    model.advance(0)
+    model.submit(request("b", prompt=4, output=1), 1_180 + 2 * 1_100)
+
+    assert Admitted("b", 1_180 + 2 * 1_100, 0) in drain(model)
 
 
 def test_a_full_queue_rejects() -> None:
@@ -325,9 +336,11 @@ actions = st.lists(
     st.one_of(submits, submits, submits, st.builds(Abort, pauses, st.integers(0, 30)), st.builds(Look, pauses)),
     max_size=30,
 )
+costs = st.sampled_from([CONFIG.cost, KvCost(LinearCost(1_000, 100, 10), kv_token_ns=3), ExpertCost(1_000, 70)])
 configs = st.builds(
     replace,
     st.just(CONFIG),
+    cost=costs,
     kv_blocks=st.integers(10, 40),
     sequences_max=st.integers(1, 6),
     prefill_chunk_tokens=st.integers(1, 40),
