@@ -137,7 +137,7 @@ class _Stretch:
 
     @property
     def end_ns(self) -> int:
-        return self.boundary_ns(self.iterations)
+        return self.start_ns + self.pace.duration_ns(self.iterations)
 
     def boundary_ns(self, iterations: int) -> int:
         """When the first `iterations` of them are over."""
