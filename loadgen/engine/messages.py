@@ -28,13 +28,9 @@ def parse_messages(content_type: str, body: bytes, served: tuple[str, ...]) -> G
         model=served_model(fields, served),
         prompt=_prompt(fields),
         output_tokens_max=output_tokens_max,
-        output_tokens_min=0,
         ignore_eos=fields.flag("ignore_eos"),
         stream=fields.flag("stream"),
-        include_usage=True,
-        continuous_usage=False,
         cache_salt=cache_salt_of(fields),
-        return_token_ids=False,
         tool=_tool_to_call(fields),
     )
 

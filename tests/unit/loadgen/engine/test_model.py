@@ -178,22 +178,19 @@ def test_a_finished_prompt_and_its_answer_are_a_prefix_for_the_next_turn() -> No
     assert (model.load().prefix_query_tokens, model.load().prefix_hit_tokens) == (110, 64)
 
 
-def test_the_last_prompt_token_is_always_computed() -> None:
+@pytest.mark.parametrize(
+    ("prompt", "output", "next_prompt"),
+    [
+        pytest.param(32, 1, 32, id="the last prompt token is always computed"),
+        pytest.param(16, 16, 33, id="the last token of an answer is not in the cache"),
+    ],
+)
+def test_of_two_full_blocks_only_the_first_is_reused(prompt: int, output: int, next_prompt: int) -> None:
     model = EngineModel(CONFIG)
     names = chain(1, 2)
-    model.submit(request("a", prompt=32, output=1, block_names=names), 0)
+    model.submit(request("a", prompt=prompt, output=output, block_names=names), 0)
     drain(model)
-    model.submit(request("b", prompt=32, output=1, block_names=names), 1_000_000)
-
-    assert model.advance(1_000_000) == [Admitted("b", 1_000_000, cached_tokens=16)]
-
-
-def test_the_last_token_of_an_answer_is_not_in_the_cache() -> None:
-    model = EngineModel(CONFIG)
-    names = chain(1, 2)
-    model.submit(request("a", prompt=16, output=16, block_names=names), 0)
-    drain(model)
-    model.submit(request("b", prompt=33, output=1, block_names=names), 1_000_000)
+    model.submit(request("b", prompt=next_prompt, output=1, block_names=names), 1_000_000)
 
     assert model.advance(1_000_000) == [Admitted("b", 1_000_000, cached_tokens=16)]
 
