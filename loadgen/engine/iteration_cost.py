@@ -32,8 +32,8 @@ class Pace(Protocol):
 class IterationCost(Protocol):
     """The cost of one engine's iterations. Calls do not go back in time.
 
-    Stated once for all engines of a kind where it remembers nothing; one that does (whose engine waits for others at
-    a barrier) is an object of that engine's own.
+    One that remembers nothing may serve many engines; one that does, as where ranks wait for each other at a barrier,
+    is an object of one engine's own.
     """
 
     def pace(self, now_ns: int, batch: list[Sequence], prefill_tokens: int) -> Pace:

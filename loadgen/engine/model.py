@@ -21,6 +21,7 @@ class EngineConfig:
     """One engine's size and speed."""
 
     cost: IterationCost
+    """What its iterations take."""
     kv_blocks: int
     context_tokens_max: int
     sequences_max: int
