@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gateway.core.config import CoreConfig
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -42,7 +41,7 @@ from gateway.core.events import (
     TimePassed,
 )
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
@@ -50,26 +49,23 @@ from gateway.core.vocabulary import (
     LoadReport,
     Outcome,
     PeerObservation,
-    PeerSpec,
-    Place,
     RefusalReason,
     RegionName,
     ReplicaId,
     ReplicaObservation,
-    ReplicaSpec,
     RequestId,
     ResidencyStamp,
     TargetKind,
     peer_target,
 )
-from loadgen.engine.model import EngineRequest, Rejection
+from loadgen.engine.model import Rejection
+from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask, RanAt, Upstream
-from loadgen.simulator.checkers import Watch
-from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.engines import EngineRun, SimEngine
 from loadgen.simulator.heartbeats import Arrival, Heartbeats
 from loadgen.simulator.network import Line, Network
+from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.probes import Probes
 
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
@@ -87,18 +83,6 @@ _REFUSALS = {
 """How a forward may end at a peer that means: it changed its mind. All else there is a failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatewaySpec:
-    """What one gateway is told when it starts."""
-
-    gateway_id: GatewayId
-    place: Place
-    replicas: tuple[ReplicaSpec, ...]
-    peers: tuple[PeerSpec, ...]
-    policy: ResidencyPolicy
-    config: CoreConfig
-
-
 @dataclass(slots=True, eq=False)
 class Surroundings:
     """What all gateways of a world share."""
@@ -106,8 +90,7 @@ class Surroundings:
     agenda: Agenda
     network: Network
     engines: dict[ReplicaId, SimEngine]
-    watch: Watch
-    chronicle: Chronicle
+    observers: Sequence[GatewayObserver]
     rng: random.Random
     probe_interval_ns: int
     heartbeat_batch_ns: int
@@ -256,7 +239,8 @@ class SimGateway:
         self._life += 1
         self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life)
         self.heartbeats.forget()
-        self._around.watch.gateway_started(self.spec, self._policy, self.core)
+        for observer in self._around.observers:
+            observer.on_start(self.spec, self._policy, self.core)
         self.tell(ConfigApplied(self.spec.config))
         self.tell(PolicyApplied(self._policy))
         self.tell(AssignmentApplied(self._life, self.spec.replicas, self.spec.peers))
@@ -317,12 +301,12 @@ class SimGateway:
         self._arm()
 
     def _pump(self, core: GatewayCore) -> None:
-        now_ns = self._agenda.now_ns
+        now_ns, gateway_id, observers = self._agenda.now_ns, self.spec.gateway_id, self._around.observers
         while self._inbox:
             event = self._inbox.popleft()
             effects = core.handle(event, now_ns)
-            self._around.chronicle.core_event(now_ns, self.gateway_id, event, effects)
-            self._around.watch.after(self.gateway_id, event, effects, now_ns)
+            for observer in observers:
+                observer.on_step(now_ns, gateway_id, event, effects)
             for effect in effects:
                 self._perform(effect)
 
