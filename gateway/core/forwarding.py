@@ -1,13 +1,19 @@
 """What a peer's last word about a forward means for the leg that forwarded it. The only place that says so.
 
-A change of mind is a refusal: the request goes back to its old place, and nobody has failed.
+A change of mind is a refusal: the request goes back to its old place, and nobody has failed. So is a word that a newer
+peer says and we do not know. Once something of the answer has gone out, the core makes of each a stream that broke off,
+and holds only a failure against the peer.
 """
 
 from __future__ import annotations
 
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason
 
-_MEANINGS: dict[Outcome, tuple[LegResult, RefusalReason | None]] = {
+UNKNOWN_REFUSAL = RefusalReason.BUSY
+"""How a reason is read that we do not know: not now."""
+
+_MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
+    None: (LegResult.REFUSED, UNKNOWN_REFUSAL),
     Outcome.COMPLETED: (LegResult.COMPLETED, None),
     Outcome.CLIENT_ERROR: (LegResult.CLIENT_ERROR, None),
     Outcome.ABANDONED: (LegResult.FAILED, None),
@@ -24,8 +30,9 @@ _MEANINGS: dict[Outcome, tuple[LegResult, RefusalReason | None]] = {
 }
 
 
-def leg_end_of(outcome: Outcome, detail: str) -> tuple[LegResult, RefusalReason | None, str]:
-    """How a leg ends whose peer ended the request like this, and the detail to tell with it."""
+def leg_end_of(outcome: Outcome | None, detail: str) -> tuple[LegResult, RefusalReason | None, str]:
+    """How a leg ends whose peer ended the request like this, and the detail to tell with it. None: by a word that we do
+    not know."""
     result, refusal = _MEANINGS[outcome]
     if result is LegResult.FAILED:
         detail = f"it ended as {outcome} there: {detail}"

@@ -129,11 +129,24 @@ async def _until_head(call: _Call) -> LegHead:
 
 
 async def _read(call: _Call) -> pb.ForwardResponse:
-    with _faults_as_leg_failures():
-        message = await call.read()
-    if not isinstance(message, pb.ForwardResponse):
-        raise LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
-    return message
+    """The next message, passing over those of a kind that we do not know. One after which nothing more comes was the
+    peer's last word."""
+    passed_over = False
+    while True:
+        with _faults_as_leg_failures():
+            message = await call.read()
+        if not isinstance(message, pb.ForwardResponse):
+            raise _closed(after_unknown=passed_over)
+        if message.WhichOneof("kind") is not None or not message.ByteSize():
+            return message
+        passed_over = True
+
+
+def _closed(*, after_unknown: bool) -> LegFailure:
+    if after_unknown:
+        result, refusal, detail = leg_end_of(None, "its last word was of a kind that we do not know")
+        return LegFailure(result, detail, refusal)
+    return LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
 
 
 async def _until_closed(call: _Call) -> None:
