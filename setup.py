@@ -14,6 +14,7 @@ COMPILED = (
     "gateway/core/attempts.py",
     "gateway/core/bits.py",
     "gateway/core/first_token.py",
+    "gateway/core/forwarding.py",
     "gateway/core/gateway_core.py",
     "gateway/core/hash_ring.py",
     "gateway/core/intake.py",

@@ -13,11 +13,12 @@ from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStore
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import LegResult, LegRole, RefusalReason, TargetKind
 from gateway.ground.clock import Clock
+from gateway.request.answers import Fault, TokenUsage, first_id_of, inspect_answer
 from gateway.request.driver import Driver
 from gateway.request.engine_errors import in_openai_shape
+from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
-from gateway.request.sse import EventScanner, Fault, TokenUsage, first_id_of, inspect_answer
 
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)

@@ -40,6 +40,7 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
 )
+from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import (
@@ -71,16 +72,6 @@ from loadgen.simulator.probes import Probes
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
 """A forward that is neither accepted nor refused within this has failed (`peering.accept_timeout`)."""
-_REFUSALS = {
-    Outcome.REJECTED_UNKNOWN_MODEL: RefusalReason.UNKNOWN_MODEL,
-    Outcome.REJECTED_RESIDENCY_INGRESS: RefusalReason.RESIDENCY_NOT_ACCEPTED,
-    Outcome.REJECTED_QUEUE_FULL: RefusalReason.QUEUE_FULL,
-    Outcome.REJECTED_DRAINING: RefusalReason.DRAINING,
-    Outcome.REJECTED_UNKNOWN_RESPONSE: RefusalReason.UNKNOWN_RESPONSE,
-    Outcome.EXPIRED_IN_QUEUE: RefusalReason.BUSY,
-    Outcome.REJECTED_TENANT_LIMIT: RefusalReason.BUSY,
-}
-"""How a forward may end at a peer that means: it changed its mind. All else there is a failure."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,14 +137,8 @@ class _Leg:
 
     def ended(self, outcome: Outcome, detail: str) -> None:
         """A peer's last word."""
-        if outcome is Outcome.COMPLETED:
-            self.end(LegResult.COMPLETED, "")
-        elif outcome is Outcome.CLIENT_ERROR:
-            self.end(LegResult.CLIENT_ERROR, detail)
-        elif outcome in _REFUSALS:
-            self.end(LegResult.REFUSED, detail, _REFUSALS[outcome])
-        else:
-            self.end(LegResult.FAILED, f"it ended as {outcome} there: {detail}")
+        result, refusal, detail = leg_end_of(outcome, detail)
+        self.end(result, detail, refusal)
 
     def finished(self) -> None:
         self.end(LegResult.COMPLETED, "")

@@ -38,6 +38,7 @@ from gateway.core.events import (
     ResponseStored,
     TimePassed,
 )
+from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import ResidencyPolicy
@@ -312,11 +313,8 @@ class Mesh:
         origin = self._leg_towards(name, end.request_id)
         if origin is None:
             return
-        result = {
-            Outcome.COMPLETED: LegResult.COMPLETED,
-            Outcome.CLIENT_ERROR: LegResult.CLIENT_ERROR,
-        }.get(end.outcome, LegResult.FAILED)
-        self.end_leg(origin.gateway, end.request_id, result)
+        result, refusal, detail = leg_end_of(end.outcome, end.detail)
+        self.end_leg(origin.gateway, end.request_id, result, refusal=refusal, detail=detail)
 
     def _leg_towards(self, name: str, request_id: RequestId) -> OpenLeg | None:
         """The forward through which another gateway reached `name` with this request."""

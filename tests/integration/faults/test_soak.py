@@ -63,7 +63,7 @@ GONE_AT_REST = (
     "gateway.http.sink.HttpSink",
     "gateway.peers.client.PeerLeg",
     "gateway.peers.server.ForwardSink",
-    "gateway.request.sse.EventScanner",
+    "gateway.request.event_scanner.EventScanner",
 )
 """One request's own; with no request there is none of them."""
 OBJECTS_OF_A_CONNECTION = 60
