@@ -180,7 +180,7 @@ def ended_while_it_ran(told: Witness) -> None:
         (pushed_on_old_news, Witness(), "only fresh probes count"),
         (accepted_from_a_stranger, Witness(accept="nobody"), "only accepted origins come in"),
         (refused_as_dishonest, Witness(), "no honest forward is called dishonest"),
-        (ended_while_it_ran, Witness(), "who ends a request ends its attempt"),
+        (ended_while_it_ran, Witness(), "who ends a request ends its legs"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
