@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.figures import Figures
-from loadgen.verdict import Verdict, verdicts
+from loadgen.pages.verdict import Verdict, verdicts
 
 
 def run(name: str, tokens: float = 100.0, p90_ms: float | None = 1000.0, **rest: Any) -> Figures:
