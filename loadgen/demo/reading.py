@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.core.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
+from loadgen.pages.markdown import listed
 from loadgen.report import RunReport, Statistics
 
 BUSY_MACHINE_SHARE = 0.6
@@ -27,8 +28,8 @@ def read_comparison(mesh: RunReport, alone: RunReport) -> str:
     tokens = [f"{_tokens(one, other)} in {region}" for region, one, other in pairs]
     tokens.append(f"{_tokens(mesh.total, alone.total)} in all")
     sentences = [
-        f"With the mesh, p90 TTFT is {_listed(latencies)}.",
-        f"Tokens/s are {_listed(tokens)}.",
+        f"With the mesh, p90 TTFT is {listed(latencies)}.",
+        f"Tokens/s are {listed(tokens)}.",
         *_hit_rates(mesh.total, alone.total),
     ]
     return " ".join(sentences)
@@ -42,9 +43,9 @@ def read_caveats(reports: Sequence[RunReport]) -> str:
 def read_forwarding(report: RunReport) -> str:
     """How many requests each region sent to which other one."""
     sent = {region: _sent_by(region, report) for region in report.regions}
-    senders = [f"{region} sent {_listed(moves)}" for region, moves in sent.items() if moves]
+    senders = [f"{region} sent {listed(moves)}" for region, moves in sent.items() if moves]
     others = [region for region, moves in sent.items() if not moves]
-    silent = [f"{_listed(others)} sent none"] if others else []
+    silent = [f"{listed(others)} sent none"] if others else []
     return f"Forwarded requests: {'; '.join([*senders, *silent])}."
 
 
@@ -114,16 +115,11 @@ def _caveats(reports: Sequence[RunReport]) -> Iterator[str]:
     regions = reports[0].regions if reports else {}
     small = [region for region in regions if any(_is_small(report.regions[region]) for report in reports)]
     if small:
-        yield f"With fewer than {_SMALL_SAMPLE} requests, the p99 of {_listed(small)} is the slowest one."
+        yield f"With fewer than {_SMALL_SAMPLE} requests, the p99 of {listed(small)} is the slowest one."
 
 
 def _is_small(statistics: Statistics) -> bool:
     return statistics.requests < _SMALL_SAMPLE
-
-
-def _listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _requests(count: int) -> str:

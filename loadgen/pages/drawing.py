@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Protocol
 
 from markupsafe import Markup
 
@@ -129,21 +128,6 @@ _HALF = 8.0
 """Of a box's or a bar's height."""
 
 
-class Panel(Protocol):
-    """One figure of every row, over one scale."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def axis(self) -> str: ...
-    def scale(self, left: float, right: float) -> Scale | None:
-        """None where no row has anything."""
-
-    def mark(self, row: int, name: str, scale: Scale, y: float) -> Markup: ...
-    def words(self, row: int) -> str:
-        """What the row shows; nothing where it shows nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Boxes:
     """25 to 75 %, with whiskers at 10 and 90 %, a line at the median, and a triangle at the mean; on a log scale."""
@@ -157,6 +141,7 @@ class Boxes:
         return f"{self.unit}, log scale"
 
     def scale(self, left: float, right: float) -> Scale | None:
+        """None where no row has anything; the same in every kind of panel."""
         present = [box for box in self.rows if box]
         if not present:
             return None
@@ -164,6 +149,7 @@ class Boxes:
         return logarithmic(min(box["p10"] for box in present), high, left, right)
 
     def words(self, row: int) -> str:
+        """What the row shows; nothing where it shows nothing."""
         box = self.rows[row]
         return f"median {box['p50']:.3g} {self.unit}" if box else ""
 
@@ -203,7 +189,7 @@ class Bars:
             return None
         right -= 44.0  # for the value beside the longest
         if self.is_log:
-            return logarithmic(min(present), max(present), left, right)
+            return logarithmic(min(present) / 2, max(present), left, right)  # half: so that the shortest is seen
         return from_zero(max(present), left, right)
 
     def words(self, row: int) -> str:
@@ -224,6 +210,10 @@ class Bars:
         return _mark("g", Markup("").join(parts))
 
 
+Panel = Boxes | Bars
+"""One figure of every row, over one scale."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Where rows lie, and their names: before them, or above them where the width is for one panel."""
@@ -237,7 +227,8 @@ class _Rows:
     """How far above the middle of its row a name stands."""
 
 
-_GAP = 24.0
+_GAP = 44.0
+"""Between panels: what stands below the end of one and the start of the next has room."""
 _ABOVE = _Rows(left=14, panel=612, top=12, row=52, name_x=14, name_up=20)
 
 
