@@ -250,7 +250,7 @@ def rows(about: str, names: Sequence[str], panels: Sequence[Panel], *, names_abo
         marks += [] if names_above else [_text(left, 18, panel.title, class_="title")]
         marks += _panel(panel, names, middles, (left, left + layout.panel), (layout.top - 4, bottom))
     width = layout.left + len(panels) * layout.panel + (len(panels) - 1) * _GAP + 14
-    said = "; ".join(filter(None, (_said(panel, names) for panel in panels)))
+    said = ". ".join(filter(None, (_said(panel, names) for panel in panels)))
     return Picture(width, bottom + 46, f"{about}. {said}", Markup("").join(marks))
 
 
@@ -258,7 +258,7 @@ def _panel(panel: Panel, names: Sequence[str], middles: Sequence[float], across:
     scale = panel.scale(*across)
     if scale is None:
         return []
-    marks = [_text(across[1], down[1] + 37, panel.axis, "end")]
+    marks = [_text(across[1], down[1] + 37, panel.axis, "end")] if panel.axis else []
     for tick in scale.ticks:
         x = scale.place(tick)
         marks += [_line(x, down[0], x, down[1], class_="grid"), _text(x, down[1] + 16, f"{tick:g}", "middle")]
@@ -267,7 +267,7 @@ def _panel(panel: Panel, names: Sequence[str], middles: Sequence[float], across:
 
 def _said(panel: Panel, names: Sequence[str]) -> str:
     said = [f"{name} {words}" for row, name in enumerate(names) if (words := panel.words(row))]
-    return f"{panel.title}: {', '.join(said)}" if said else ""
+    return f"{panel.title}: {'; '.join(said)}" if said else ""
 
 
 # Lines

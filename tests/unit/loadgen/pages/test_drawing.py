@@ -115,7 +115,7 @@ def test_every_name_has_its_row_and_every_panel_its_marks() -> None:
     first, second, other = elements(drawn, "rect")
     assert number(first, "x") < number(second, "x") < number(other, "x")
     assert number(first, "y") == number(other, "y") < number(second, "y")
-    assert drawn.about == "All. TTFT: a median 3 s, b median 6 s; whole: a median 6 s"
+    assert drawn.about == "All. TTFT: a median 3 s; b median 6 s. whole: a median 6 s"
 
 
 def test_bars_are_as_long_as_their_values_and_longest_at_the_same_place_on_a_log_scale() -> None:
@@ -126,7 +126,7 @@ def test_bars_are_as_long_as_their_values_and_longest_at_the_same_place_on_a_log
     assert half == pytest.approx(whole / 2, abs=0.1)
     assert 1 < shorter < longest
     assert {"10", "5"} < set(texts(drawn))
-    assert drawn.about == "Load. requests: a 10, b 5; waits: a 10, b 5"
+    assert drawn.about == "Load. requests: a 10; b 5. waits: a 10; b 5"
 
 
 def test_a_panel_without_figures_is_left_empty() -> None:
