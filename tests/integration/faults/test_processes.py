@@ -268,7 +268,7 @@ class Disk:
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
     is_mounted = request.param == "a disk of its own" and subprocess.run(mount, capture_output=True).returncode == 0
     try:
         yield Disk(folder, is_mounted=is_mounted)
