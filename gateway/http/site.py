@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 
 from aiohttp import web
 
+from gateway.http import aiohttp_internals
 
-class Site(web.TCPSite):
+
+class Site(aiohttp_internals.Site):
     """Takes connections for a runner. Until its handshake is over, a connection is not counted by anybody else."""
 
     __slots__ = ("_handshake_s",)
@@ -28,17 +29,7 @@ class Site(web.TCPSite):
         self._handshake_s = handshake_s
 
     async def start(self) -> None:
-        if self._ssl_context is None:
+        if self.has_tls:
+            await self.listen(ssl_handshake_timeout=self._handshake_s)
+        else:
             await super().start()
-            return
-        await web.BaseSite.start(self)
-        assert self._runner.server is not None, "the runner was set up"
-        self._server = await asyncio.get_running_loop().create_server(
-            self._runner.server,
-            self._host,
-            self._port,
-            ssl=self._ssl_context,
-            backlog=self._backlog,
-            reuse_port=self._reuse_port,
-            ssl_handshake_timeout=self._handshake_s,
-        )
