@@ -35,6 +35,7 @@ from gateway.config import (
     RegionFile,
     read_region_file,
 )
+from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, DrainRequested, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
@@ -235,7 +236,7 @@ class _Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed)
-        self.metrics = Metrics(lambda: self.core.gauges(clock.now_ns()))
+        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()))
         self._header = _journal_header(config, clock, seed)
         self._journal = _journal(config, self._header, self._journal_stopped)
         self._folder = config.journal.folder
@@ -296,7 +297,7 @@ class _Desk:
 
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
-        state = {**self.core.describe(self.clock.now_ns()), **self.decisions.describe()}
+        state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
         return {**state, "lockdown_order": self.lockdown.describe()}
 
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:

@@ -1,4 +1,4 @@
-"""Our replicas as last observed, with our own attempts counted in: who is available, and who is least loaded. It knows
+"""Our replicas as last observed, with our own legs counted in: who is available, and who is least loaded. It knows
 probes, models and loads; what it shares with every other target is in `targets`."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import assert_never
 
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
-from gateway.core.targets import AttemptKey, Targets, TargetState
+from gateway.core.targets import LegKey, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
     LegResult,
@@ -145,7 +145,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         else:
             self.refresh(state, now_ns)
 
-    def ended(self, state: ReplicaState, key: AttemptKey, result: LegResult, now_ns: int) -> None:
+    def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int) -> None:
         if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
             state.rest.proved()
         elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:

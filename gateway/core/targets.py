@@ -15,7 +15,8 @@ from gateway.core.config import CoreConfig
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import LegResult, PeerSpec, ReplicaSpec, RequestId, Standing, Target
 
-AttemptKey = tuple[RequestId, int]
+LegKey = tuple[RequestId, int, int]
+"""Request, attempt, leg."""
 Spec = ReplicaSpec | PeerSpec
 _DISTRUSTED_FOR = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
 
@@ -68,7 +69,7 @@ class TargetState(Generic[_SpecOf_co]):
         """False while it says itself that it takes nothing."""
         self.detail = ""
         self.in_flight = 0
-        self.unreflected: dict[AttemptKey, int] = {}
+        self.unreflected: dict[LegKey, int] = {}
         """Own attempts without a first token that its last word cannot have counted, with the time of each."""
         self.distrusted_since_ns: int | None = None
         """An attempt failed or was turned away then: not available until a later word of it says otherwise."""
@@ -130,18 +131,18 @@ class Targets(Generic[_State, _Spec]):
             state.detail = detail
             self.refresh(state, now_ns)
 
-    def started(self, state: _State, key: AttemptKey, now_ns: int) -> None:
+    def started(self, state: _State, key: LegKey, now_ns: int) -> None:
         state.in_flight += 1
         state.unreflected[key] = now_ns
         self._note_change(state)
         self.refresh(state, now_ns)
 
-    def first_token(self, state: _State, key: AttemptKey, now_ns: int) -> None:
+    def first_token(self, state: _State, key: LegKey, now_ns: int) -> None:
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
             self.refresh(state, now_ns)
 
-    def ended(self, state: _State, key: AttemptKey, result: LegResult, now_ns: int) -> None:
+    def ended(self, state: _State, key: LegKey, result: LegResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
         state.in_flight -= 1
         if state.unreflected.pop(key, None) is not None:

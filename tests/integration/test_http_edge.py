@@ -17,6 +17,7 @@ from yarl import URL
 
 from gateway.config import Dialect
 from gateway.core.config import AttemptConfig, CoreConfig, QueueConfig
+from gateway.core.description import describe, gauges_of
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import (
     AssignmentApplied,
@@ -144,7 +145,7 @@ class Edge:
             await asyncio.sleep(0.001)
 
     def check(self) -> None:
-        gauges = self.core.gauges(self.clock.now_ns())
+        gauges = gauges_of(self.core, self.clock.now_ns())
         assert (gauges.requests, gauges.attempts, self.driver.open_requests) == (0, 0, 0)
         assert not self.driver.failed.is_set(), self.driver.crash
 
@@ -597,7 +598,7 @@ class TestOtherPages:
         sources = AdminSources(
             metrics=lambda: b"up 1\n",
             metrics_content_type="text/plain; version=0.0.4",
-            state=lambda: edge.core.describe(edge.clock.now_ns()),
+            state=lambda: describe(edge.core, edge.clock.now_ns()),
             readiness=str,
             explain=nothing,
             lockdown=nothing,

@@ -22,7 +22,7 @@ import aiohttp
 
 from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import GatewayConfig, LimitsConfig, ProbeConfig
-from gateway.core.admission import RequestState
+from gateway.core.requests import RequestState
 from gateway.request.legs import OutboundRequest
 from gateway.request.mailbox import Mailbox
 from gateway.request.owner import RequestOwner

@@ -16,6 +16,7 @@ import pytest
 
 from gateway.config import Address, GatewayConfig, PeerConfig, PeeringConfig
 from gateway.core.config import CoreConfig
+from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, LoadReport, ModelName
 from gateway.peers import codec
 from loadgen.round_trips import parse_round_trips
@@ -165,7 +166,7 @@ async def test_a_peer_that_claims_to_be_idle_and_refuses_costs_a_bounded_number_
     clients_max = 5
     async with asking(mesh, us, clients_max) as clients:
         most = clients_max * us.config.core.attempt.refusals_max
-        await until(lambda: us.gateway.core.gauges(0).queue_length == clients_max and liar.arrived.count == most)
+        await until(lambda: gauges_of(us.gateway.core, 0).queue_length == clients_max and liar.arrived.count == most)
         beats = liar.beats
         await until(lambda: liar.beats > beats + 5)
         assert liar.arrived.count == most, "nobody asks it again who was refused that often"
@@ -186,7 +187,7 @@ async def test_a_peer_that_claims_to_be_idle_and_hangs_costs_a_request_one_wait(
     await until(lambda: usable_peers(us.gateway) == 1)
     async with asking(mesh, us) as (client,):
         await liar.arrived.reaches(1)
-        await until(lambda: us.gateway.core.gauges(0).queue_length == 1)
+        await until(lambda: gauges_of(us.gateway.core, 0).queue_length == 1)
         beats = liar.beats
         await until(lambda: liar.beats > beats + 5)
         assert liar.arrived.count == 1, "it is not asked again for a request that it let hang"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gateway.core.config import AttemptConfig, CoreConfig
+from gateway.core.description import gauges_of
 from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
@@ -257,7 +258,7 @@ class Scene:
 
     def check(self) -> None:
         """What holds however a request ended."""
-        started = self.core.gauges(self.clock.now_ns())
+        started = gauges_of(self.core, self.clock.now_ns())
         assert (started.requests, started.attempts, self.driver.open_requests) == (0, 0, 0)
         assert self.opener.opened == self.opener.closed == len(self.attempts_ended)
         assert len(self.finished) == 1
