@@ -393,12 +393,17 @@ class GatewayCore(GatewayState):
         self._wait_again(request, now_ns)
 
     def _avoid(self, request: RequestState, leg: LegState) -> None:
-        old = request.request_class
-        bit = 1 << leg.state.slot
-        if leg.target.kind is TargetKind.REPLICA:
-            request.request_class = replace(old, failed_replicas=old.failed_replicas | bit)
-        else:
-            request.request_class = replace(old, failed_peers=old.failed_peers | bit)
+        if leg.target not in request.failed_at:
+            request.failed_at += (leg.target,)
+        request.request_class = self._class_with_failures(request)
+
+    def _class_with_failures(self, request: RequestState) -> RequestClass:
+        """Its class, with what failed it in the slots that are theirs now."""
+        return replace(
+            request.request_class,
+            failed_replicas=self.replicas.mask_of(request.failed_at),
+            failed_peers=self.peers.mask_of(request.failed_at),
+        )
 
     # Requests end
 
@@ -544,6 +549,20 @@ class GatewayCore(GatewayState):
         self.placer.replicas_changed(joined_replicas, left_replicas)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
+        self._find_failures_again()
+
+    def _find_failures_again(self) -> None:
+        """Slots have changed hands: what failed a request may be elsewhere now, or gone."""
+        for request in self.requests.values():
+            request_class = self._class_with_failures(request) if request.failed_at else request.request_class
+            if request_class == request.request_class:
+                continue
+            waits = request in self.waiting
+            if waits:
+                self.waiting.leave(request)
+            request.request_class = request_class
+            if waits:
+                self.waiting.join(request)
 
     # Time
 
