@@ -211,10 +211,8 @@ class Watch:
             if not waiters:
                 continue
             idle = {engine.replica_id for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)}
-            beside = [visit for visit in waiters if idle - visit.failed_at]
-            self._expect(
-                "nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {len(beside)} wait"
-            )
+            beside = sum(bool(idle - visit.failed_at) for visit in waiters)
+            self._expect("nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
 
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
         """Whoever may go to any replica of the region. Failures bind nobody but to where they happened."""
