@@ -84,6 +84,8 @@ class _Visit:
     waits: bool = True
     is_ordinary: bool = True
     """It may go wherever its like may go, so it waits in their queue."""
+    failed_at: set[str] = field(default_factory=set)
+    """Ids of the targets that may have failed it: only beside these it may be left to wait."""
     refusals: int = 0
     attempt: int = 0
     legs: set[int] = field(default_factory=set)
@@ -206,11 +208,13 @@ class Watch:
             waiters = [visit for visit in view.visits.values() if self._has_waited(visit, now_ns)]
             if not waiters:
                 continue
-            idle = [engine for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)]
-            self._expect("nobody waits beside an idle engine", not idle, f"{view.spec.gateway_id}: {len(waiters)} wait")
+            idle = {engine.replica_id for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)}
+            beside = sum(bool(idle - visit.failed_at) for visit in waiters)
+            self._expect("nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
 
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
-        return visit.waits and visit.is_ordinary and now_ns - visit.arrived_ns >= _IDLE_NS
+        """Whoever may go to any replica of the region. Failures bind nobody but to where they happened."""
+        return visit.waits and not visit.follows and now_ns - visit.arrived_ns >= _IDLE_NS
 
     def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
         """Where everything of this gateway's own may go: its home region."""
@@ -321,6 +325,8 @@ class Watch:
             self._check_breaker(view, replica_id)
         visit = view.visits.get(event.request_id)
         if visit is not None and not visit.waits and visit.attempt == event.attempt:
+            if target is not None and event.result is not LegResult.BUSY:
+                visit.failed_at.add(target.id)
             visit.legs.discard(event.leg)
             if not visit.legs:
                 self._wait_again(view, visit, event)
