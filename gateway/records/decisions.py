@@ -223,8 +223,9 @@ class DecisionLog:
             self._remember(record)
 
     def _remember(self, record: RequestRecord) -> None:
-        record.refusals = (*self._refusals_before(record), *record.refusals)[-REFUSALS_MAX:]
-        self._forget(record.request_id)
+        if record.request_id in self._records:
+            record.refusals = (*self._refusals_before(record), *record.refusals)[-REFUSALS_MAX:]
+            self._forget(record.request_id)
         self._records[record.request_id] = record
         self.size_bytes += _size_of(record)
         while len(self._records) > self._config.requests_max or self.size_bytes > self._config.held_max_bytes:

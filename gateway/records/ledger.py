@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from gateway.core import events
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -20,25 +21,7 @@ from gateway.core.effects import (
     StartLeg,
     StopLeg,
 )
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegAccepted,
-    LegEnded,
-    LockdownChanged,
-    PeersObserved,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestAbandoned,
-    RequestArrived,
-    ResponseStored,
-    TargetLost,
-    TimePassed,
-)
+from gateway.core.events import Event
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.value import value
 from gateway.core.vocabulary import (
@@ -81,13 +64,11 @@ class LegRecord:
     accepted_ns: int | None = None
     first_token_ns: int | None = None
     ended_ns: int | None = None
-    ended: LegEnded | None = None
-    """With its refusal, detail and tokens; None while it runs."""
+    result: LegResult | None = None
+    """None while it runs."""
+    ended: events.LegEnded | None = None
+    """With its refusal, detail and tokens."""
     has_stored_response: bool = False
-
-    @property
-    def result(self) -> LegResult | None:
-        return None if self.ended is None else self.ended.result
 
 
 @value
@@ -117,15 +98,12 @@ class RequestRecord:
     """In the order of their start."""
     first_leg: LegRecord | None = None
     """The one that brought the first token."""
+    first_token_ns: int | None = None
     shadow: RecordShadow | None = None
     refusals: tuple[RefuseForward, ...] = ()
     """How often, and why, it was turned away here before, as far as that is remembered."""
     end: EndRequest | None = None
     ran_at: RanAt | None = None
-
-    @property
-    def first_token_ns(self) -> int | None:
-        return None if self.first_leg is None else self.first_leg.first_token_ns
 
     def leg(self, attempt: int, number: int) -> LegRecord | None:
         for leg in reversed(self.legs):
@@ -173,7 +151,9 @@ class Ledger:
         """Of a request whose owner is not done yet; of two with one id, the later."""
         return self._open.get(request_id)
 
-    def leg_of(self, event: LegAccepted | FirstToken | ResponseStored | LegEnded) -> LegRecord | None:
+    def leg_of(
+        self, event: events.LegAccepted | events.FirstToken | events.ResponseStored | events.LegEnded
+    ) -> LegRecord | None:
         record = self._open.get(event.request_id)
         return None if record is None else record.leg(event.attempt, event.leg)
 
@@ -198,38 +178,44 @@ class Ledger:
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         match event:
-            case ReplicasObserved() | PeersObserved() | TimePassed():
+            case events.ReplicasObserved() | events.PeersObserved() | events.TimePassed():
                 pass
-            case RequestArrived():
+            case events.RequestArrived():
                 self._follow(event, now_ns)
-            case FirstToken():
+            case events.FirstToken():
                 self._first_token_came(event, now_ns)
-            case LegEnded():
+            case events.LegEnded():
                 self._leg_ended(event, now_ns)
-            case ForwardArrived():
+            case events.ForwardArrived():
                 if refusal_in(effects) is None:
                     self._follow(event, now_ns)
-            case LegAccepted():
+            case events.LegAccepted():
                 if (leg := self.leg_of(event)) is not None:
                     leg.accepted_ns = now_ns
-            case ResponseStored():
+            case events.ResponseStored():
                 if (leg := self.leg_of(event)) is not None:
                     leg.has_stored_response = True
-            case AssignmentApplied():
+            case events.AssignmentApplied():
                 self._assigned(event)
-            case PolicyApplied():
+            case events.PolicyApplied():
                 self.policy = event.policy
-            case ConfigApplied() | DrainRequested() | LockdownChanged() | TargetLost() | RequestAbandoned():
+            case (
+                events.ConfigApplied()
+                | events.DrainRequested()
+                | events.LockdownChanged()
+                | events.TargetLost()
+                | events.RequestAbandoned()
+            ):
                 pass
             case _ as never:
                 assert_never(never)
         for effect in effects:
             self._take_effect(effect, now_ns)
 
-    def record_of(self, event: RequestArrived | ForwardArrived, now_ns: int) -> RequestRecord:
+    def record_of(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> RequestRecord:
         """One of its arrival alone, which nobody follows: all there is of a forward that is turned away."""
         profile = event.profile
-        origin = None if isinstance(event, RequestArrived) else _origin_of(event)
+        origin = None if isinstance(event, events.RequestArrived) else _origin_of(event)
         return RequestRecord(profile.request_id, profile.model, now_ns, origin, self.policy, id(profile))
 
     def _take_effect(self, effect: Effect, now_ns: int) -> None:
@@ -249,7 +235,7 @@ class Ledger:
             case _ as never:
                 assert_never(never)
 
-    def _follow(self, event: RequestArrived | ForwardArrived, now_ns: int) -> None:
+    def _follow(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> None:
         record = self.record_of(event, now_ns)
         before = self._open.pop(record.request_id, None)
         if before is not None:
@@ -288,21 +274,21 @@ class Ledger:
             )
             record.legs.append(leg)
 
-    def _first_token_came(self, event: FirstToken, now_ns: int) -> None:
+    def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
         record = self._open.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
         if record is None or leg is None or leg.ended is not None or leg.first_token_ns is not None:
             return
         leg.first_token_ns = now_ns
         if record.first_leg is None:
-            record.first_leg = leg
+            record.first_leg, record.first_token_ns = leg, now_ns
 
-    def _leg_ended(self, event: LegEnded, now_ns: int) -> None:
+    def _leg_ended(self, event: events.LegEnded, now_ns: int) -> None:
         leg = self.leg_of(event)
         if leg is not None and leg.ended is None:
-            leg.ended, leg.ended_ns = event, now_ns
+            leg.ended, leg.result, leg.ended_ns = event, event.result, now_ns
 
-    def _assigned(self, event: AssignmentApplied) -> None:
+    def _assigned(self, event: events.AssignmentApplied) -> None:
         self.places = {replica_target(each.replica_id): each.place for each in event.replicas}
         self.places |= {peer_target(each.gateway_id): each.place for each in event.peers}
         self.replicas_of = {}
@@ -315,7 +301,7 @@ def refusal_in(effects: Iterable[Effect]) -> RefuseForward | None:
     return next((each for each in effects if isinstance(each, RefuseForward)), None)
 
 
-def _origin_of(event: ForwardArrived) -> Origin:
+def _origin_of(event: events.ForwardArrived) -> Origin:
     stamp = event.stamp
     policy = ResidencyPolicy(stamp.origin, stamp.rule, PlaceRule(), digest=stamp.policy_digest)
     return Origin(event.origin_gateway_id, event.hops, policy)

@@ -152,14 +152,14 @@ class Metrics:
         return distribution
 
     def _take_event(self, now_ns: int, event: Event) -> None:
-        if isinstance(event, PeersObserved):
-            self._peers_observed(event)
-        elif isinstance(event, RequestArrived):
+        if isinstance(event, RequestArrived):
             self._models.of(event.profile.model)  # a name is made a label by the first request for it
         elif isinstance(event, FirstToken):
             self._first_token_came(event, now_ns)
         elif isinstance(event, LegEnded):
             self._leg_ended(event, now_ns)
+        elif isinstance(event, PeersObserved):
+            self._peers_observed(event)
         elif isinstance(event, AssignmentApplied):
             self._assigned(event)
         elif isinstance(event, PolicyApplied):
@@ -215,7 +215,7 @@ class Metrics:
     def _count_tokens(self, record: RequestRecord, leg: LegRecord, event: LegEnded, now_ns: int) -> None:
         """All legs of a request are given the same prompt: it counts once."""
         model, output_tokens = self._models.of(record.model), event.output_tokens or 0
-        is_first = not any(each.result is LegResult.COMPLETED for each in record.legs if each is not leg)
+        is_first = [each.result for each in record.legs].count(LegResult.COMPLETED) == 1
         self._prompt_tokens.add(model, amount=event.prompt_tokens or 0 if is_first else 0)
         self._output_tokens.add(model, amount=output_tokens)
         if output_tokens > 1 and leg.first_token_ns is not None:

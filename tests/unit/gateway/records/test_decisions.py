@@ -161,6 +161,7 @@ def test_a_refused_forward_keeps_its_refusals_when_it_comes_again() -> None:
 def test_a_refusal_of_a_double_does_not_hide_the_request_that_runs() -> None:
     watched = Watched(desk(peers=[peer_spec("eu-1", EU)]))
     watched.ask("r-1")
+    watched.desk.now_ns += 1
     watched.forward("r-1")
     assert isinstance(watched.desk.effects[-1], RefuseForward)
     explained = watched.explain("r-1")

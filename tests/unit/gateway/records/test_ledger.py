@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from gateway.core.effects import EndRequest
-from gateway.core.events import LegAccepted, LegEnded, PolicyApplied, RequestArrived, ResponseStored
+from gateway.core.events import LegAccepted, LegEnded, RequestArrived, ResponseStored
 from gateway.core.vocabulary import (
-    GatewayId,
     Hops,
     LegResult,
     Outcome,
@@ -21,7 +19,7 @@ from gateway.core.vocabulary import (
 from gateway.records import ledger as ledger_module
 from gateway.records.ledger import RequestRecord
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import EU, MS, SECOND, US, desk, peer_spec, policy, profile
+from tests.support.core import EU, MS, SECOND, US, desk, peer_spec, profile
 from tests.support.followed import FAILS, Followed, leg_order
 
 LAST = (Outcome.FAILED_MIDSTREAM, "", 1)
@@ -70,15 +68,6 @@ def test_a_request_is_followed_to_its_end_and_handed_over_once() -> None:
     assert record.end.outcome is Outcome.COMPLETED
     assert record.ran_at == RanAt(ReplicaId("r0"), US)
     assert len(followed.ledger) == 0
-
-
-def test_a_forward_keeps_who_sent_it_and_under_which_policy() -> None:
-    followed = Handed()
-    followed.forward("f-1")
-    origin = followed.open("f-1").origin
-    assert origin is not None
-    assert (origin.gateway_id, origin.hops) == (GatewayId("eu-1"), Hops(0, 1))
-    assert (origin.policy.place, origin.policy.digest) == (EU, "digest-of-eu")
 
 
 @pytest.mark.parametrize("how", ["refused", "unheard of"])
@@ -139,16 +128,6 @@ def test_late_and_double_words_about_a_leg_change_nothing() -> None:
     assert (record.first_token_ns, record.legs[0].result) == (0, LegResult.COMPLETED)
     assert record.end is not None
     assert record.end.outcome is Outcome.COMPLETED
-
-
-def test_the_policy_and_the_places_are_those_of_the_moment() -> None:
-    followed = Handed()
-    followed.desk.probe(waiting=1)
-    followed.ask("r-1")
-    followed.tell(PolicyApplied(replace(policy(US), digest="the next")))
-    followed.probe()
-    record = followed.open("r-1")
-    assert (record.policy.digest, record.legs[0].policy.digest) == ("policy-of-us-east-1", "the next")
 
 
 def test_an_id_that_comes_again_before_the_first_answer_is_out_mixes_nothing_up() -> None:
