@@ -10,17 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from gateway.core import effects as ordered
 from gateway.core import events
-from gateway.core.effects import (
-    AcceptForward,
-    Effect,
-    EndRequest,
-    PublishLoad,
-    RecordShadow,
-    RefuseForward,
-    StartLeg,
-    StopLeg,
-)
+from gateway.core.effects import Effect
 from gateway.core.events import Event
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.value import value
@@ -99,10 +91,10 @@ class RequestRecord:
     first_leg: LegRecord | None = None
     """The one that brought the first token."""
     first_token_ns: int | None = None
-    shadow: RecordShadow | None = None
-    refusals: tuple[RefuseForward, ...] = ()
+    shadow: ordered.RecordShadow | None = None
+    refusals: tuple[ordered.RefuseForward, ...] = ()
     """How often, and why, it was turned away here before, as far as that is remembered."""
-    end: EndRequest | None = None
+    end: ordered.EndRequest | None = None
     ran_at: RanAt | None = None
 
     def leg(self, attempt: int, number: int) -> LegRecord | None:
@@ -123,7 +115,7 @@ class RequestRecord:
         return next((each for each in results if each not in others), results[-1] if results else None)
 
 
-TakeFinished = Callable[[RequestProfile, EndRequest, RequestSummary, RequestRecord | None], None]
+TakeFinished = Callable[[RequestProfile, ordered.EndRequest, RequestSummary, RequestRecord | None], None]
 """Told once of each request that was ours. It has no record if it came after a crash of the core, or of too many."""
 
 
@@ -161,7 +153,7 @@ class Ledger:
         """Whoever wants the records of finished requests. They are told in the order in which they asked."""
         self._takers.append(take)
 
-    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+    def on_finished(self, profile: RequestProfile, end: ordered.EndRequest, summary: RequestSummary) -> None:
         """Called once by each request's owner. One taker that fails does not cost the others their record; the first
         failure is raised."""
         record = self._take(profile)
@@ -220,17 +212,17 @@ class Ledger:
 
     def _take_effect(self, effect: Effect, now_ns: int) -> None:
         match effect:
-            case StartLeg():
+            case ordered.StartLeg():
                 self._leg_started(effect, now_ns)
-            case EndRequest():
+            case ordered.EndRequest():
                 record = self._open.get(effect.request_id)
                 if record is not None and record.end is None:
                     record.end = effect
-            case RecordShadow():
+            case ordered.RecordShadow():
                 record = self._open.get(effect.request_id)
                 if record is not None:
                     record.shadow = effect
-            case PublishLoad() | StopLeg() | AcceptForward() | RefuseForward():
+            case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
                 pass
             case _ as never:
                 assert_never(never)
@@ -258,7 +250,7 @@ class Ledger:
         del self._open[profile.request_id]
         return record
 
-    def _leg_started(self, order: StartLeg, now_ns: int) -> None:
+    def _leg_started(self, order: ordered.StartLeg, now_ns: int) -> None:
         record = self._open.get(order.request_id)
         if record is not None:
             leg = LegRecord(
@@ -296,9 +288,9 @@ class Ledger:
             self.replicas_of[model] = self.replicas_of.get(model, 0) + 1
 
 
-def refusal_in(effects: Iterable[Effect]) -> RefuseForward | None:
+def refusal_in(effects: Iterable[Effect]) -> ordered.RefuseForward | None:
     """Whether a forward that arrived was turned away."""
-    return next((each for each in effects if isinstance(each, RefuseForward)), None)
+    return next((each for each in effects if isinstance(each, ordered.RefuseForward)), None)
 
 
 def _origin_of(event: events.ForwardArrived) -> Origin:
