@@ -35,6 +35,7 @@ from gateway.config import (
     RegionFile,
     read_region_file,
 )
+from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, DrainRequested, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
@@ -61,9 +62,10 @@ from gateway.records.journal import Header, Journal, JournalSettings, new_header
 from gateway.records.ledger import Ledger
 from gateway.records.logs import RequestLog, make_logger
 from gateway.records.metrics import CONTENT_TYPE, Metrics
-from gateway.request.driver import Crash, Driver, Observer
+from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
-from gateway.request.owner import OwnerContext, OwnerSettings
+from gateway.request.owner import OwnerContext
+from gateway.request.relay import RelaySettings
 from gateway.security.certificates import CertificateFault
 from gateway.security.keyring import Keyring
 from gateway.security.keys import read_keys_file
@@ -165,7 +167,8 @@ async def serve_gateway(
             desk.driver,
             clock,
             {TargetKind.REPLICA: engines, TargetKind.PEER: peers},
-            OwnerSettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
+            loops.start,
+            RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)
@@ -237,7 +240,7 @@ class _Desk:
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed)
         self.ledger = Ledger(config.place)
-        self.metrics = Metrics(lambda: self.core.gauges(clock.now_ns()), self.ledger)
+        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._header = _journal_header(config, clock, seed)
         self._journal = _journal(config, self._header, self._journal_stopped)
         self._folder = config.journal.folder
@@ -246,7 +249,7 @@ class _Desk:
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
-        observers: list[Observer] = [self.ledger, self.metrics, self.decisions]
+        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
@@ -300,7 +303,7 @@ class _Desk:
 
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
-        state = {**self.core.describe(self.clock.now_ns()), **self.decisions.describe()}
+        state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
         return {**state, "lockdown_order": self.lockdown.describe()}
 
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
@@ -337,7 +340,7 @@ class _Desk:
         if self.audit is not None:
             self.audit.close()
 
-    def _on_crash(self, crash: Crash) -> None:
+    def _on_crash(self, crash: GatewayCrash) -> None:
         self.log.critical("the core failed; this gateway stops", exc_info=crash.error)
         last = crash.tail[-1]
         if self._journal is not None and last.effects is None:
@@ -345,7 +348,7 @@ class _Desk:
         if self._folder is not None:
             self._keep_tail(self._folder / f"{self._header.story}.crash", crash)
 
-    def _keep_tail(self, path: Path, crash: Crash) -> None:
+    def _keep_tail(self, path: Path, crash: GatewayCrash) -> None:
         """A disk that cannot take it must not keep the process from ending in order."""
         try:
             write_tail(path, self._header, crash.tail)
@@ -384,6 +387,10 @@ class _Supervisor:
         self._loops.add(task)
         task.add_done_callback(self._loops.discard)
         return task.cancel
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Something that ends by itself."""
+        return self._tasks.create_task(work)
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         pause_s = _RESTART_MIN_S

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, genera
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.core.description import CoreGauges
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -32,7 +33,6 @@ from gateway.core.events import (
     RequestArrived,
     TargetLost,
 )
-from gateway.core.gateway_core import CoreGauges
 from gateway.core.vocabulary import Decision, GatewayId, LegResult, Target, TargetKind
 from gateway.ground.series import Distribution, Tally
 from gateway.records.ledger import Ledger, LegRecord, RequestRecord

@@ -33,7 +33,7 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 from gateway.records.ledger import Ledger
-from gateway.request.driver import Observer
+from gateway.request.driver import GatewayObserver
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import EU, MS, SECOND, TENANT, US, Desk, profile, rule
 
@@ -49,9 +49,9 @@ class Followed:
         self.ledger = Ledger(US)
         self.profiles: dict[str, RequestProfile] = {}
         self.ends: dict[str, EndRequest] = {}
-        self._observers: list[Observer] = [self.ledger]
+        self._observers: list[GatewayObserver] = [self.ledger]
 
-    def watch(self, observers: Iterable[Observer] = ()) -> None:
+    def watch(self, observers: Iterable[GatewayObserver] = ()) -> None:
         """From now on, after the ledger, with what the core was told before."""
         self._observers += observers
         replicas = tuple(state.spec for state in self.desk.core.replicas)

@@ -24,6 +24,7 @@ from gateway.config import (
     PeeringConfig,
     ReplicaConfig,
 )
+from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
 from tests.support.core import AP, EU, MODEL, MS, US
 
@@ -79,7 +80,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def usable_peers(gateway: GatewayHandle) -> int:
-    return gateway.core.gauges(gateway.core._now_ns or 0).peers_usable
+    return gauges_of(gateway.core, gateway.core._now_ns or 0).peers_usable
 
 
 def free_replicas(gateway: GatewayHandle) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.description import gauges_of
 from gateway.core.events import (
     AssignmentApplied,
     LegEnded,
@@ -36,7 +37,7 @@ class Watched(Followed):
 
     def __init__(self, replicas: int = 2) -> None:
         super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
-        self.metrics = Metrics(lambda: self.desk.core.gauges(self.desk.now_ns), self.ledger)
+        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.ledger)
         self.watch([self.metrics])
 
     def hear(self, available: int = 1, model: str = MODEL) -> None:
