@@ -16,6 +16,7 @@ from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import EU, MS, peer_spec
 
 SPEC = peer_spec("eu-1", EU)
+DEFAULTS = PeeringConfig()
 ASK = pb.SubscribeRequest(gateway_id="us-1")
 
 
@@ -83,14 +84,24 @@ async def until_closed(channel: grpc.aio.Channel) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer) -> None:
+Listening = tuple[Peer, Renewable, PeerLink, grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]]
+
+
+@asynccontextmanager
+async def listening(fake: FakePeer, peering: PeeringConfig = DEFAULTS) -> AsyncIterator[Listening]:
+    """A link with a stream that has brought its first heartbeat."""
     peer, transport = Peer(), Renewable()
     fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), PeeringConfig(), transport)
+    link = PeerLink(fake.config(SPEC), peering, transport)
     async with following(link):
         running = link.stub.Subscribe(ASK)
         peer.ticks.put_nowait(True)
         assert await running.read() == pb.SubscribeResponse(sequence=1)
+        yield peer, transport, link, running
+
+
+async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer) -> None:
+    async with listening(fake) as (peer, transport, link, running):
         transport.renew()
         await until_version(link, 2)
         peer.ticks.put_nowait(True)
@@ -108,13 +119,7 @@ async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer
 
 
 async def test_a_stream_that_outlasts_the_grace_is_cut(fake: FakePeer) -> None:
-    peer, transport = Peer(), Renewable()
-    fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), PeeringConfig(connection_grace_ns=20 * MS), transport)
-    async with following(link):
-        running = link.stub.Subscribe(ASK)
-        peer.ticks.put_nowait(True)
-        await running.read()
+    async with listening(fake, PeeringConfig(connection_grace_ns=20 * MS)) as (_, transport, _, running):
         transport.renew()
         with pytest.raises(asyncio.CancelledError):
             await running.read()
@@ -122,13 +127,7 @@ async def test_a_stream_that_outlasts_the_grace_is_cut(fake: FakePeer) -> None:
 
 
 async def test_leaving_closes_old_channels_too(fake: FakePeer) -> None:
-    peer, transport = Peer(), Renewable()
-    fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), PeeringConfig(), transport)
-    async with following(link):
-        running = link.stub.Subscribe(ASK)
-        peer.ticks.put_nowait(True)
-        await running.read()
+    async with listening(fake) as (_, transport, link, running):
         transport.renew()
         await until_version(link, 2)
     assert [is_closed(channel) for channel in transport.opened] == [True, True]
