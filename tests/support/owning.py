@@ -151,6 +151,10 @@ class RecordingSink:
         await asyncio.sleep(self.drain_s)
         self._is_full = False
 
+    @property
+    def has_drained(self) -> bool:
+        return self.drains > 0 and not self._is_full
+
     async def accepted(self) -> None:
         self.is_accepted = True
 

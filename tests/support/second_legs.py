@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from gateway.core.effects import Effect, StartLeg
 from gateway.core.events import Event
@@ -23,6 +23,13 @@ def open_leg(core: GatewayCore, request_id: str, role: LegRole, replica: str, no
     return order
 
 
+def role_of(core: GatewayCore, order: StartLeg, role: LegRole) -> None:
+    """Have the core take the leg for another one."""
+    attempt = core.requests[order.request_id].attempt
+    assert attempt is not None
+    attempt.legs[order.leg].role = role
+
+
 @dataclass
 class OpensLegs:
     """A core that opens a further leg in the step of some event, for a driver."""
@@ -30,14 +37,19 @@ class OpensLegs:
     core: GatewayCore
     after: dict[type[Event], list[tuple[LegRole, str]]]
     """After the first event of a kind: which legs, in which role and where."""
-    effects: list[Effect] = field(default_factory=list)
+    first_role: LegRole = LegRole.WHOLE
+    """Of the leg that the core starts by itself, once."""
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         effects = self.core.handle(event, now_ns)
+        for index, effect in enumerate(effects):
+            if isinstance(effect, StartLeg) and self.first_role is not LegRole.WHOLE:
+                effects[index] = replace(effect, role=self.first_role)
+                role_of(self.core, effect, self.first_role)
+                self.first_role = LegRole.WHOLE
         for role, replica in self.after.pop(type(event), []):
             (request_id,) = self.core.requests
             open_leg(self.core, request_id, role, replica, now_ns)
-        self.effects += effects
         return effects
 
     def next_wakeup_ns(self) -> int | None:
