@@ -245,10 +245,16 @@ class Scene:
         is_control: bool = False,
     ) -> Outcome:
         owner = self.owner(*replies, forwarded=forwarded, stores_response=stores_response, is_control=is_control)
-        end = await owner.run()
+        end = await self.run(owner)
         assert isinstance(end, EndRequest)
         self.check()
         return end.outcome
+
+    async def run(self, owner: RequestOwner) -> EndRequest | RefuseForward:
+        try:
+            return await owner.run()
+        finally:
+            assert all(task.done() for task in self.tasks), "a leg outlived its owner"
 
     def check(self) -> None:
         """What holds however a request ended."""
@@ -257,7 +263,6 @@ class Scene:
         assert self.opener.opened == self.opener.closed == len(self.attempts_ended)
         assert len(self.finished) == 1
         assert not self.driver.failed.is_set(), self.driver.crash
-        assert all(task.done() for task in self.tasks), "a leg outlived its owner"
         self.driver.close()
 
     @property

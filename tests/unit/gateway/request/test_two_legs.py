@@ -64,6 +64,7 @@ async def test_whichever_leg_fails_before_the_first_token_the_request_is_tried_a
     assert told[0] == (1, failing, LegResult.FAILED)
     assert told[1] == (1, 3 - failing, LegResult.CANCELLED)
     assert told[2] == (2, 1, LegResult.COMPLETED)
+    assert len(scene.tasks) == 1, "what is tried again runs in the owner's own task"
 
 
 async def test_a_prefill_that_finds_fault_with_the_request_answers_the_client() -> None:
@@ -103,7 +104,7 @@ async def test_a_client_that_a_leg_beside_finds_gone_is_gone_for_the_owner() -> 
     scene.sink.failure = ConnectionResetError("nobody is there")
     owner = scene.owner(Reply((never,), headers=JSON), Reply())
     with pytest.raises(ConnectionResetError):
-        await owner.run()
+        await scene.run(owner)
     scene.check()
     assert scene.finished[0][1].outcome is Outcome.ABANDONED
 
@@ -123,7 +124,7 @@ async def test_a_client_may_leave_at_any_point(held: tuple[type, type], turns: i
     never = asyncio.Event()
     replies = [Reply((ROLE, *GOOD_STREAM[1:3], never)) if kind is Reply else asyncio.Event() for kind in held]
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(scene.owner(*replies).run())
+        running = tasks.create_task(scene.run(scene.owner(*replies)))
         for _ in range(turns):
             await asyncio.sleep(0)
         running.cancel()
@@ -138,7 +139,7 @@ async def test_a_client_may_leave_at_any_point(held: tuple[type, type], turns: i
 async def test_every_leg_is_ended_before_the_request_is_given_up() -> None:
     scene = hand_off()
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(scene.owner(asyncio.Event(), asyncio.Event()).run())
+        running = tasks.create_task(scene.run(scene.owner(asyncio.Event(), asyncio.Event())))
         await until(lambda: scene.opener.opened == 2)
         running.cancel()
     scene.check()
