@@ -28,20 +28,18 @@ from structlog.typing import FilteringBoundLogger
 from gateway.app.fleet import Fleet, check_engine_certificates
 from gateway.app.lockdown_cli import lockdown
 from gateway.app.reload import PolicyPart, RegionPart
-from gateway.config import (
-    Address,
-    ConfigError,
-    GatewayConfig,
-    RegionFile,
-    read_region_file,
-)
+from gateway.config.reading import read_region_file
+from gateway.config.region_file import RegionFile
+from gateway.config.sections import GatewayConfig
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, DrainRequested, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
 from gateway.ground.reloader import Reloader
+from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api, make_runner
 from gateway.http.settings import HttpSettings

@@ -12,7 +12,8 @@ from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import ProbeConfig, is_model_name
+from gateway.config.names import is_model_name
+from gateway.config.sections import ProbeConfig
 from gateway.core.vocabulary import ModelName, ReplicaId
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import listed_models

@@ -12,7 +12,7 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 
-from gateway.config import ProbeConfig
+from gateway.config.sections import ProbeConfig
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
 from gateway.engines.connection import ConnectionPool

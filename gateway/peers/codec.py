@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
+from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import ForwardArrived
 from gateway.core.stored_responses import stored_response_key
@@ -36,6 +36,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     TenantName,
 )
+from gateway.ground.values import ID_PATTERN
 from gateway.records.decisions import ExplainedCandidate, ExplainedPlacement, ExplainedRefusal, ExplainedRequest
 from gateway.request.engine_api import is_engine_call, stored_response_of
 from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary

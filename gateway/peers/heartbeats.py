@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.ground.clock import Clock

@@ -8,7 +8,8 @@ from typing import Any, Never
 
 import grpc.aio
 
-from gateway.config import PeerConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
+from gateway.config.targets import PeerConfig
 from gateway.peers.transport import Transport
 from protos.mesh.v1 import peer_pb2_grpc
 

@@ -18,9 +18,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import Address, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
+from gateway.ground.values import Address
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.link import shared_options

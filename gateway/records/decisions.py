@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import ID_PATTERN, DecisionsConfig
+from gateway.config.sections import DecisionsConfig
 from gateway.core.effects import Effect, EndRequest, RecordShadow, RefuseForward, StartLeg
 from gateway.core.events import AssignmentApplied, Event, FirstToken, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import (
@@ -26,6 +26,7 @@ from gateway.core.vocabulary import (
     peer_target,
     replica_target,
 )
+from gateway.ground.values import ID_PATTERN
 from gateway.request.legs import RanAt, RequestSummary
 
 REFUSALS_MAX = 8

@@ -15,12 +15,12 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-from gateway.config import LogFormat, LoggingConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.events import Event, FirstToken, PolicyApplied
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import Decision, GatewayId, Outcome, RequestId, RequestProfile
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.records.decisions import decision_id
 from gateway.request.legs import RequestSummary
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from gateway.config import CERTIFICATE_NAME_PATTERN
 from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 
 AuthContext = Mapping[str, Iterable[bytes]]
 """What gRPC learnt of a caller from its certificate."""

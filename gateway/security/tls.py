@@ -17,9 +17,10 @@ import grpc
 import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import GatewayConfig, ListenTlsConfig, MeshTlsConfig
+from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
+from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
 from gateway.ground.reloader import ReloadRefused
 from gateway.security.certificates import CertificateFault, KeyPair, date_fault, read_key_pair, read_roots
 from gateway.security.identity import AuthContext, MeshIdentity, caller_identity, certificate_identity

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import AuditConfig, GatewayConfig
+from gateway.config.sections import AuditConfig, GatewayConfig
 from gateway.core.events import LockdownChanged
 from gateway.core.vocabulary import Place
 from loadgen.engine.faults import Fault, FaultMode

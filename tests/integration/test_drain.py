@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.main import serve_gateway
-from gateway.config import Address
+from gateway.ground.values import Address
 from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US
 from tests.support.gateways import ask, counted, free_replicas, until, usable_peers

@@ -23,7 +23,7 @@ import yaml
 from cryptography import x509
 
 from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import GatewayConfig, LogFormat, LoggingConfig, PeeringConfig, ReloadConfig
+from gateway.config.sections import GatewayConfig, PeeringConfig, ReloadConfig
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
     Decision,
@@ -36,6 +36,7 @@ from gateway.core.vocabulary import (
     peer_target,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.peers import codec
 from gateway.records.logs import make_logger
 from gateway.request.legs import OutboundRequest

@@ -11,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.config import Address, GatewayConfig, PeeringConfig
+from gateway.config.sections import GatewayConfig, PeeringConfig
+from gateway.ground.values import Address
 from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan
 from tests.fakes.engine import (

@@ -21,7 +21,7 @@ from pathlib import Path
 import aiohttp
 
 from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import GatewayConfig, LimitsConfig, ProbeConfig
+from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.admission import RequestState
 from gateway.request.legs import OutboundRequest
 from gateway.request.mailbox import Mailbox

@@ -10,9 +10,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from gateway.config import ListenTlsConfig, MeshTlsConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.clock import Clock
+from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
 from gateway.security.identity import MeshIdentity
 

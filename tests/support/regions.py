@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import GatewayConfig
+from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import Place
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, US

@@ -14,9 +14,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gateway.config import Address, GatewayConfig, PeerConfig, PeeringConfig
+from gateway.config.sections import GatewayConfig, PeeringConfig
+from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, LoadReport, ModelName
+from gateway.ground.values import Address
 from gateway.peers import codec
 from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan

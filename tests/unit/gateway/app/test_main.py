@@ -11,10 +11,11 @@ import aiohttp
 import pytest
 
 from gateway.app.main import GatewayHandle, _Desk, _Supervisor, run_gateway, serve_gateway
-from gateway.config import GatewayConfig, JournalConfig, LogFormat, LoggingConfig
+from gateway.config.sections import GatewayConfig, JournalConfig
 from gateway.core.events import PolicyApplied
 from gateway.core.residency import closed_policy
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.records.journal import read_journal
 from gateway.records.logs import make_logger
 from tests.fakes.engine import GOOD_STREAM, ROLE, FakeEngine, stream_until, token

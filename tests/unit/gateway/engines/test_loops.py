@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.config import Dialect
+from gateway.config.targets import Dialect
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, LoopSettings

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.config import Dialect, ProbeConfig
+from gateway.config.sections import ProbeConfig
+from gateway.config.targets import Dialect
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints

@@ -8,7 +8,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.vocabulary import (
     Decision,

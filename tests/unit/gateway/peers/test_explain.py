@@ -7,7 +7,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
 from gateway.peers import codec
 from gateway.peers.explain import PeerExplainer

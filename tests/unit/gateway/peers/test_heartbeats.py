@@ -11,10 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.config import LoggingConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.ground.clock import Clock
+from gateway.ground.config import LoggingConfig
 from gateway.peers import codec
 from gateway.peers.heartbeats import (
     NO_ANSWER,

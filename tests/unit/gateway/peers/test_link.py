@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.peers.link import PeerLink
 from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb

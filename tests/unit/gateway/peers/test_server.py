@@ -10,7 +10,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.config import LoggingConfig, PeerConfig, PeeringConfig, parse_address
+from gateway.config.sections import PeeringConfig
+from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
@@ -33,6 +34,8 @@ from gateway.core.vocabulary import (
     peer_target,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.config import LoggingConfig
+from gateway.ground.values import parse_address
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.config import AuditConfig, AuditSync, LogFormat, LoggingConfig
+from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import EndRequest
 from gateway.core.events import (
     AssignmentApplied,
@@ -37,6 +37,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_files import gaps_between, verify_file
 from gateway.records.logs import make_logger

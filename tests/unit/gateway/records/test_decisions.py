@@ -4,7 +4,7 @@ import io
 import json
 import tracemalloc
 
-from gateway.config import DecisionsConfig, LogFormat, LoggingConfig
+from gateway.config.sections import DecisionsConfig
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.effects import EndRequest, RecordShadow, RefuseForward
 from gateway.core.events import (
@@ -26,6 +26,7 @@ from gateway.core.vocabulary import (
     RequestId,
     ResidencyStamp,
 )
+from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.records.decisions import (
     SHADOWED_PAIRS_MAX,
     DecisionLog,

@@ -3,12 +3,12 @@ from __future__ import annotations
 import io
 import json
 
-from gateway.config import LogFormat, LoggingConfig, LogLevel
 from gateway.core.effects import EndRequest
 from gateway.core.events import FirstToken, PolicyApplied, RequestArrived
 from gateway.core.residency import LoggingRule, ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Outcome, ReplicaId, RequestId
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
 from gateway.records.logs import RequestLog, make_logger
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import ANYWHERE, EU, MS, SECOND, US, desk, profile

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 from cryptography import x509
 
-from gateway.config import load_config
+from gateway.config.reading import load_config
 from gateway.ground.clock import Clock
 from gateway.security.certificates import date_fault, read_key_pair, read_roots
 from gateway.security.dev_certs_cli import dev_certs

@@ -13,10 +13,12 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-from gateway.config import Address, GatewayConfig, ListenConfig, LogFormat, LoggingConfig
+from gateway.config.sections import GatewayConfig, ListenConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.reloader import ReloadRefused
+from gateway.ground.values import Address
 from gateway.records.logs import make_logger
 from gateway.security.certificates import CertificateFault
 from gateway.security.development_ca import DevelopmentCa, Issued
@@ -387,7 +389,12 @@ async def test_a_renewed_certificate_ends_the_warnings(watch: Watch, files: File
 
 def test_dates_at_the_start_are_told_and_no_fault(files: Files) -> None:
     config = GatewayConfig(
-        GatewayId("us-1"), US, ListenConfig(ANY, ANY, ANY, files.listen()), policy_file=None, replicas=(), peers=()
+        gateway_id=GatewayId("us-1"),
+        place=US,
+        listen=ListenConfig(ANY, ANY, ANY, files.listen()),
+        policy_file=None,
+        replicas=(),
+        peers=(),
     )
     for days, faults in ((1, []), (-1, [f"{files.certificate}: the certificate has expired"])):
         files.put(clients_leaf(new_ca(), days=days))

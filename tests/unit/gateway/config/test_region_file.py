@@ -7,25 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config import (
-    Address,
-    ConfigError,
-    Dialect,
-    ListenTlsConfig,
-    LogFormat,
-    LogLevel,
-    MeshTlsConfig,
-    format_duration,
-    format_size,
-    load_config,
-    parse_address,
-    parse_duration_ns,
-    parse_size_bytes,
-    read_named_files,
-    read_region_file,
-)
+from gateway.config.reading import load_config, read_named_files, read_region_file
+from gateway.config.targets import Dialect
 from gateway.core.config import CoreConfig, PlacementPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
+from gateway.ground.config import ListenTlsConfig, LogFormat, LogLevel, MeshTlsConfig
+from gateway.ground.faults import ConfigError
+from gateway.ground.values import (
+    Address,
+)
 from gateway.policy.file import load_policy_or_closed
 
 SMALLEST = """\
@@ -90,57 +80,63 @@ def test_the_effective_file_reads_back_as_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text,expected",
     [
-        (SMALLEST + "colour: blue\n", ["us.yaml: colour: is not a known key"]),
-        (SMALLEST + "    port: 1\n", ["us.yaml: replicas[0].port: is not a known key"]),
+        (SMALLEST + "colour: blue\n", ["us.yaml: line 8: colour: is not a known key"]),
+        (SMALLEST + "    port: 1\n", ["us.yaml: line 8: replicas[0].port: is not a known key"]),
         (SMALLEST.replace("jurisdiction: US\n", ""), ["us.yaml: jurisdiction: is missing"]),
         (
             SMALLEST.replace("http:", "ftp:"),
             [
-                "us.yaml: replicas[0].url: 'ftp://127.0.0.1:8101' is not an address such as http://10.0.0.7:8000",
+                "us.yaml: line 6: replicas[0].url: 'ftp://127.0.0.1:8101' is not an address such as http://10.0.0.7:8000",
             ],
         ),
         (
             SMALLEST.replace("8101", "8101/v1"),
-            ["us.yaml: replicas[0].url: should end before /v1: the gateway adds the path of each API call"],
+            ["us.yaml: line 6: replicas[0].url: should end before /v1: the gateway adds the path of each API call"],
         ),
-        (SMALLEST.replace("[llama]", "[]"), ["us.yaml: replicas[0].models: should not be empty"]),
-        (SMALLEST.replace("[llama]", "[a, a]"), ["us.yaml: replicas[0]: names a model or adapter twice"]),
+        (SMALLEST.replace("[llama]", "[]"), ["us.yaml: line 7: replicas[0].models: should not be empty"]),
+        (SMALLEST.replace("[llama]", "[a, a]"), ["us.yaml: line 5: replicas[0]: names a model or adapter twice"]),
         (
             SMALLEST + "queue: {wait_max: 5}\n",
-            ["us.yaml: queue.wait_max: 5 is not a duration such as 100ms or 2s"],
+            ["us.yaml: line 8: queue.wait_max: 5 is not a duration such as 100ms or 2s"],
         ),
-        (SMALLEST + "queue: {wait_max: 0s}\n", ["us.yaml: queue.wait_max: should be greater than 0"]),
-        (SMALLEST + "queue: {length_max: '7'}\n", ["us.yaml: queue.length_max: should be a valid integer"]),
+        (SMALLEST + "queue: {wait_max: 0s}\n", ["us.yaml: line 8: queue.wait_max: should be greater than 0"]),
+        (SMALLEST + "queue: {length_max: '7'}\n", ["us.yaml: line 8: queue.length_max: should be a valid integer"]),
         (
             SMALLEST + "attempt: {retry_budget_share: 2.0}\n",
-            ["us.yaml: attempt.retry_budget_share: should be less than or equal to 1"],
+            ["us.yaml: line 8: attempt.retry_budget_share: should be less than or equal to 1"],
         ),
-        (SMALLEST + "region: eu\n", ["us.yaml: line 8: key 'region' is written twice"]),
-        ("gateway: [\n", ["us.yaml: line 2: expected the node content, but found '<stream end>'"]),
+        (SMALLEST + "region: eu\n", ["us.yaml: line 8: region: is written twice"]),
+        (
+            "gateway: [\n",
+            ["us.yaml: line 2: while parsing a flow node: expected the node content, but found '<stream end>'"],
+        ),
         ("- a\n", ["us.yaml: should be a mapping of keys to values"]),
         (
             SMALLEST + "    region: eu-west-1\n",
-            ["us.yaml: replicas[0]: region and jurisdiction are written together or not at all"],
+            ["us.yaml: line 5: replicas[0]: region and jurisdiction are written together or not at all"],
         ),
         (
             SMALLEST + "    region: us-east-1\n    jurisdiction: EU\n",
-            ["us.yaml: replicas[0].jurisdiction: region us-east-1 is in US elsewhere in this file"],
+            ["us.yaml: line 9: replicas[0].jurisdiction: region us-east-1 is in US elsewhere in this file"],
         ),
         (
             SMALLEST + "probes: {interval: 3s}\n",
-            ["us.yaml: observation.replica_stale: should be longer than probes.interval"],
+            ["us.yaml: line 8: observation.replica_stale: should be longer than probes.interval"],
         ),
         (
             SMALLEST + "limits: {body_max: 64MiB}\n",
-            ["us.yaml: peering.message_max: should exceed limits.body_max, or large requests could never be forwarded"],
+            [
+                "us.yaml: line 8: peering.message_max:"
+                " should exceed limits.body_max, or large requests could never be forwarded"
+            ],
         ),
         (
             SMALLEST + "limits: {prompt_blocks_max: 1048577}\n",
-            ["us.yaml: limits.prompt_blocks_max: should be at most 1048576: no forward carries more"],
+            ["us.yaml: line 8: limits.prompt_blocks_max: should be at most 1048576: no forward carries more"],
         ),
     ],
 )
-def test_a_fault_names_file_and_key_in_plain_words(tmp_path: Path, text: str, expected: list[str]) -> None:
+def test_a_fault_names_file_line_and_key_in_plain_words(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert faults(tmp_path, text) == expected
 
 
@@ -187,7 +183,7 @@ def test_a_region_file_knows_where_it_came_from_and_reads_its_keys_anew(tmp_path
     assert again.as_document() == file.as_document()
     assert again.path == file.path
     key.unlink()
-    with pytest.raises(ConfigError, match=r"us\.yaml: replicas\[0\]: api_key_file: .* cannot be read"):
+    with pytest.raises(ConfigError, match=r"us\.yaml: line 8: replicas\[0\]\.api_key_file: .* cannot be read"):
         read_named_files(file, environ={})
 
 
@@ -202,47 +198,50 @@ dns_replicas:
 @pytest.mark.parametrize(
     "text,expected",
     [
-        (SMALLEST.replace("[llama]", "some"), "replicas[0].models: should be a valid tuple"),
+        (SMALLEST.replace("[llama]", "some"), "line 7: replicas[0].models: should be a valid tuple"),
         (
             SMALLEST.replace("[llama]", "auto\n    adapters: [a]"),
-            "replicas[0]: adapters are listed by the engine itself where models is auto",
+            "line 8: replicas[0].adapters: are listed by the engine itself where models is auto",
         ),
         (
             SMALLEST + "    data_parallel_ranks: 2\n    dialect: llamacpp\n",
-            "replicas[0]: data_parallel_ranks: llamacpp has no ranks that can be asked for",
+            "line 8: replicas[0].data_parallel_ranks: llamacpp has no ranks that can be asked for",
         ),
         (
             SMALLEST + "    data_parallel_ranks: 0\n",
-            "replicas[0].data_parallel_ranks: should be greater than or equal to 1",
+            "line 8: replicas[0].data_parallel_ranks: should be greater than or equal to 1",
         ),
-        (SMALLEST + "    tls: {ca_file: ca.pem}\n", "replicas[0]: tls: the engine is not reached by https"),
+        (SMALLEST + "    tls: {ca_file: ca.pem}\n", "line 8: replicas[0].tls: the engine is not reached by https"),
         (
             SMALLEST.replace("http:", "https:") + "    tls: {client_key: k}\n",
-            "replicas[0]: tls: client_certificate and client_key are written together or not at all",
+            "line 8: replicas[0].tls: client_certificate and client_key are written together or not at all",
         ),
-        (SMALLEST + DNS, "dns_replicas[0]: port: belongs to record: address, and SRV records name their own"),
+        (SMALLEST + DNS, "line 9: dns_replicas[0].port: belongs to record: address, and SRV records name their own"),
         (
             SMALLEST + DNS + "    record: srv\n    port: 1\n",
-            "dns_replicas[0]: port: belongs to record: address, and SRV records name their own",
+            "line 13: dns_replicas[0].port: belongs to record: address, and SRV records name their own",
         ),
         (
             SMALLEST + DNS.replace("llama.E", "no good.e") + "    port: 1\n",
-            "dns_replicas[0].name: 'no good.engines.test.' is not a name that DNS can be asked for",
+            "line 10: dns_replicas[0].name: 'no good.engines.test.' is not a name that DNS can be asked for",
         ),
         (
             SMALLEST + DNS + "    port: 1\n    nameservers: [dns.test:53]\n",
-            "dns_replicas[0]: nameservers: dns.test:53 is not an address and a port such as 10.0.0.2:53",
+            "line 13: dns_replicas[0].nameservers: dns.test:53 is not an address and a port such as 10.0.0.2:53",
         ),
-        (SMALLEST + DNS.replace("id: llama", "id: us-a") + "    port: 1\n", "dns_replicas[0].id: 'us-a' is used twice"),
+        (
+            SMALLEST + DNS.replace("id: llama", "id: us-a") + "    port: 1\n",
+            "line 9: dns_replicas[0].id: 'us-a' is used twice",
+        ),
         (
             SMALLEST + DNS + "    port: 1\n    region: us-east-1\n    jurisdiction: EU\n",
-            "dns_replicas[0].jurisdiction: region us-east-1 is in US elsewhere in this file",
+            "line 14: dns_replicas[0].jurisdiction: region us-east-1 is in US elsewhere in this file",
         ),
         (
             SMALLEST + "discovery: {interval_max: 1s}\n",
-            "discovery.interval_max: is below discovery.interval_min",
+            "line 8: discovery.interval_max: is below discovery.interval_min",
         ),
-        (SMALLEST + "probes: {slow_max: 1ms}\n", "probes.slow_max: is below probes.timeout"),
+        (SMALLEST + "probes: {slow_max: 1ms}\n", "line 8: probes.slow_max: is below probes.timeout"),
     ],
 )
 def test_faults_of_engines_and_names_are_told_by_key(tmp_path: Path, text: str, expected: str) -> None:
@@ -251,7 +250,7 @@ def test_faults_of_engines_and_names_are_told_by_key(tmp_path: Path, text: str, 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     text = SMALLEST.replace("us-1", "us 1").replace("region: us-east-1", "region: true")
-    assert [line.split(": ")[1] for line in faults(tmp_path, text)] == ["gateway", "region"]
+    assert [line.split(": ")[1:3] for line in faults(tmp_path, text)] == [["line 1", "gateway"], ["line 2", "region"]]
 
 
 def test_norway_is_a_jurisdiction(tmp_path: Path) -> None:
@@ -284,12 +283,12 @@ def test_beyond_this_machine_without_tls_must_be_asked_for(tmp_path: Path, expos
 
 def test_beyond_this_machine_clients_need_keys_and_operators_a_token(tmp_path: Path) -> None:
     http = SMALLEST + "listen: {http: '0.0.0.0:8080'}\n"
-    no_keys = "us.yaml: listen.http: 0.0.0.0:8080 is beyond this machine, and no `keys` file says who may call"
+    no_keys = "us.yaml: line 8: listen.http: 0.0.0.0:8080 is beyond this machine, and no `keys` file says who may call"
     assert no_keys in faults(tmp_path, http)
     load_config(write(tmp_path, http + "insecure: true\n"), environ={})
     admin = SMALLEST + "insecure: true\nlisten: {admin: '0.0.0.0:9090'}\n"
     assert faults(tmp_path, admin) == [
-        "us.yaml: listen.admin: 0.0.0.0:9090 is beyond this machine, and there is no `admin_token_file`"
+        "us.yaml: line 9: listen.admin: 0.0.0.0:9090 is beyond this machine, and there is no `admin_token_file`"
     ]
 
 
@@ -302,10 +301,10 @@ def test_the_operators_token_comes_from_a_file_and_is_never_shown(tmp_path: Path
     assert "t0ken" not in json.dumps(read_region_file(path, environ={}).as_document())
     (tmp_path / "token").write_text("\n")
     assert faults(tmp_path, SMALLEST + "admin_token_file: token\n") == [
-        f"us.yaml: admin_token_file: {tmp_path / 'token'} holds no usable key"
+        f"us.yaml: line 8: admin_token_file: {tmp_path / 'token'} holds no usable key"
     ]
     assert faults(tmp_path, SMALLEST + "admin_token_file: none\n") == [
-        f"us.yaml: admin_token_file: {tmp_path / 'none'} cannot be read"
+        f"us.yaml: line 8: admin_token_file: {tmp_path / 'none'} cannot be read"
     ]
 
 
@@ -334,7 +333,7 @@ def test_each_kind_of_traffic_needs_tls_of_its_own(tmp_path: Path, missing: str,
     del document[missing]["tls"]
     document |= {"keys": "keys.yaml", "admin_token_file": "token"}
     found = faults(tmp_path, yaml.safe_dump(document))
-    assert [line.split(": ")[1] for line in found] == exposed
+    assert [line.split(": ")[2] for line in found] == exposed
     assert all(f"without TLS ({missing}.tls)" in line for line in found)
 
 
@@ -354,17 +353,17 @@ def test_names_that_certificates_cannot_tell_apart_are_refused(tmp_path: Path) -
         ("region: eu-west-1", "region: eu.west", "peers[0].region"),
     ):
         (fault,) = faults(tmp_path, text.replace(good, bad))
-        assert fault.startswith(f"us.yaml: {path}: with peering.tls, ")
+        assert f": {path}: with peering.tls, " in fault
 
 
 def test_calls_outlive_the_requests_they_carry(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, SMALLEST + "peering: {connection_grace: 9m}\n")
-    assert fault.startswith("us.yaml: peering.connection_grace: is below limits.request_deadline")
+    assert fault.startswith("us.yaml: line 8: peering.connection_grace: is below limits.request_deadline")
 
 
 def test_a_peer_that_behaves_has_time_to_be_heard(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, SMALLEST + "peering: {heartbeats_time_max: 4ms}\n")
-    assert fault.startswith("us.yaml: peering.heartbeats_time_max: is below 5ms")
+    assert fault.startswith("us.yaml: line 8: peering.heartbeats_time_max: is below 5ms")
 
 
 def test_peers_are_other_gateways_each_named_once(tmp_path: Path) -> None:
@@ -374,7 +373,7 @@ def test_peers_are_other_gateways_each_named_once(tmp_path: Path) -> None:
     assert config.address == Address("127.0.0.1", 7071)
     itself = peer.replace("eu-1", "us-1").replace("eu-west-1, jurisdiction: EU", "us-east-1, jurisdiction: US")
     assert faults(tmp_path, SMALLEST + itself) == [
-        "us.yaml: peers[0].gateway: 'us-1' is used twice, or is this gateway"
+        "us.yaml: line 9: peers[0].gateway: 'us-1' is used twice, or is this gateway"
     ]
 
 
@@ -393,7 +392,7 @@ def test_an_engines_key_comes_from_elsewhere_and_is_never_shown(tmp_path: Path) 
     path = write(tmp_path, SMALLEST + "    api_key_env: ENGINE_KEY\n")
     assert load_config(path, environ={"ENGINE_KEY": "other"}).replicas[0].api_key == "other"
     assert faults(tmp_path, SMALLEST + "    api_key_env: ENGINE_KEY\n") == [
-        "us.yaml: replicas[0]: api_key_env: environment variable ENGINE_KEY holds no usable key"
+        "us.yaml: line 8: replicas[0].api_key_env: environment variable ENGINE_KEY holds no usable key"
     ]
 
 
@@ -406,54 +405,7 @@ def test_the_environment_says_how_to_log(tmp_path: Path) -> None:
         load_config(path, environ={"NIGHTSIDE_LOG_FORMAT": "xml"})
 
 
-@pytest.mark.parametrize(
-    "text,duration_ns", [("1ns", 1), ("100ms", 10**8), ("0.5us", 500), ("2m", 120 * 10**9), ("1.25 h", 4500 * 10**9)]
-)
-def test_durations(text: str, duration_ns: int) -> None:
-    assert parse_duration_ns(text) == duration_ns
-    assert parse_duration_ns(format_duration(duration_ns)) == duration_ns
-
-
-@pytest.mark.parametrize("text", ["", "5", "-1s", "1 fortnight", "s", "0.5ns", "1e3s", None, 5, "٣s"])
-def test_what_is_no_duration(text: object) -> None:
-    with pytest.raises(ValueError):
-        parse_duration_ns(text)
-
-
-@pytest.mark.parametrize("text,size_bytes", [("1B", 1), ("64MiB", 64 * 2**20), ("1.5KiB", 1536), ("0B", 0)])
-def test_sizes(text: str, size_bytes: int) -> None:
-    assert parse_size_bytes(text) == size_bytes
-    assert parse_size_bytes(format_size(size_bytes)) == size_bytes
-
-
-@pytest.mark.parametrize(
-    "text,address",
-    [
-        ("127.0.0.1:80", Address("127.0.0.1", 80)),
-        ("[::1]:0", Address("::1", 0)),
-        ("gw.eu.example:7000", Address("gw.eu.example", 7000)),
-    ],
-)
-def test_addresses(text: str, address: Address) -> None:
-    assert parse_address(text) == address
-    assert str(address) == text
-
-
-@pytest.mark.parametrize("text", ["", "8080", ":8080", "::1:80", "a:b", "a:99999", "a:", 8080, "[]:1"])
-def test_what_is_no_address(text: object) -> None:
-    with pytest.raises(ValueError, match="is not an address such as"):
-        parse_address(text)
-
-
-def test_loopback_is_judged_by_address_not_by_spelling() -> None:
-    assert parse_address("127.9.9.9:1").is_loopback
-    assert parse_address("[::1]:1").is_loopback
-    assert parse_address("localhost:1").is_loopback
-    assert not parse_address("127.0.0.1.example:1").is_loopback
-    assert not parse_address("[::]:1").is_loopback
-
-
-EXAMPLES = Path(__file__).parents[3] / "docs/examples"
+EXAMPLES = Path(__file__).parents[4] / "docs/examples"
 ENVIRON = {"ENGINE_API_KEY": "k"}
 
 
