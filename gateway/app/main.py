@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from ssl import SSLContext
-from typing import Any, Self
+from typing import Any
 
 import click
 import uvloop
@@ -39,6 +39,7 @@ from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.reloader import Reloader
+from gateway.ground.supervisor import Supervisor
 from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api, make_runner
@@ -73,10 +74,6 @@ _LAST_BYTES_S = 2.0
 _LOOP_CHECK_NS = 100_000_000
 _GARBAGE_THRESHOLDS = (20_000, 20, 50)
 """Python's own are made for programs that are short or leave many cycles."""
-_RESTART_MIN_S = 0.1
-_RESTART_MAX_S = 30.0
-_HEALTHY_NS = 60 * _SECOND_NS
-"""A loop that ran this long before it failed starts again without a longer pause."""
 _BACKLOG = 1024
 _OPEN_FILES = 2**20
 
@@ -152,7 +149,7 @@ async def serve_gateway(
         stack.callback(desk.close)
         desk.apply(config)
         fleet = _fleet(config, desk)
-        loops = _Supervisor(desk)
+        loops = Supervisor(clock, desk.loop_failed)
         roster = _roster(config, desk, loops, transport)
         stack.push_async_callback(roster.close)
         engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
@@ -327,6 +324,10 @@ class _Desk:
             await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
 
+    def loop_failed(self, name: str, error: Exception) -> None:
+        self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
+        self.metrics.restarted(name)
+
     def close(self) -> None:
         self.driver.close()
         if self._journal is not None:
@@ -356,49 +357,10 @@ class _Desk:
         self.metrics.journal_stopped()
 
 
-class _Supervisor:
-    """Keeps background loops alive: one that fails is logged, counted, and starts again after a growing pause."""
-
-    def __init__(self, desk: _Desk) -> None:
-        self._desk = desk
-        self._tasks = asyncio.TaskGroup()
-        self._loops: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
-        if self._desk.journal is not None:
-            self.run("journal", self._desk.journal.run)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for loop in self._loops:
-            loop.cancel()
-        await self._tasks.__aexit__(None, None, None)
-
-    def run(self, name: str, loop: Callable[[], Awaitable[None]]) -> Callable[[], object]:
-        """Gives what ends a loop that is wanted no longer."""
-        task = self._tasks.create_task(self._keep_running(name, loop), name=name)
-        self._loops.add(task)
-        task.add_done_callback(self._loops.discard)
-        return task.cancel
-
-    async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        pause_s = _RESTART_MIN_S
-        while True:
-            started_ns = self._desk.clock.now_ns()
-            try:
-                return await loop()
-            except Exception:  # a fault of ours in one loop must not end the requests that run
-                self._desk.log.exception("a background loop failed and starts again", loop=name)
-                self._desk.metrics.restarted(name)
-            if self._desk.clock.now_ns() - started_ns > _HEALTHY_NS:
-                pause_s = _RESTART_MIN_S
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RESTART_MAX_S)
-
-
-def _run_loops(loops: _Supervisor, desk: _Desk, certificates: Certificates) -> None:
+def _run_loops(loops: Supervisor, desk: _Desk, certificates: Certificates) -> None:
     """What watches the gateway itself."""
+    if desk.journal is not None:
+        loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
     if desk.audit is not None:
         loops.run("audit", desk.audit.run)
@@ -435,7 +397,7 @@ def _fleet(config: GatewayConfig, desk: _Desk) -> Fleet:
     return Fleet(config, desk.driver.submit, desk.clock, desk.log, on_restart)
 
 
-def _roster(config: GatewayConfig, desk: _Desk, loops: _Supervisor, transport: Transport) -> PeerRoster:
+def _roster(config: GatewayConfig, desk: _Desk, loops: Supervisor, transport: Transport) -> PeerRoster:
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
         heartbeats = _heartbeats(config, desk, link)
         return [
