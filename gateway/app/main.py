@@ -36,10 +36,14 @@ from gateway.core.events import ConfigApplied, DrainRequested, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
+from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
+from gateway.ground.logs import make_logger
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
+from gateway.ground.tls import ExpiryWatch
+from gateway.ground.transport import Plaintext, Transport
 from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api, make_runner
@@ -52,20 +56,18 @@ from gateway.peers.heartbeats import Heartbeats
 from gateway.peers.link import PeerLink
 from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer, PeerService
-from gateway.peers.transport import Plaintext, Transport
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest, Explanation, explain_both
 from gateway.records.journal import Header, Journal, JournalSettings, new_header, write_tail
-from gateway.records.logs import RequestLog, make_logger
+from gateway.records.logs import RequestLog
 from gateway.records.metrics import CONTENT_TYPE, Metrics
 from gateway.request.driver import Crash, Driver, Observer
 from gateway.request.legs import RequestSummary
 from gateway.request.owner import OwnerContext, OwnerSettings
-from gateway.security.certificates import CertificateFault
 from gateway.security.keyring import Keyring
 from gateway.security.keys import read_keys_file
-from gateway.security.tls import Certificates, ExpiryWatch
+from gateway.security.tls import Certificates
 from gateway.state.lockdown import Lockdown, LockdownAnswer
 
 _SECOND_NS = 1_000_000_000

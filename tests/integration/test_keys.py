@@ -19,7 +19,7 @@ import yaml
 from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config.sections import JournalConfig, LimitsConfig
 from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
-from gateway.records.logs import make_logger
+from gateway.ground.logs import make_logger
 from gateway.security.keys import mint
 from tests.fakes.engine import (
     DONE,

@@ -13,8 +13,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
+from gateway.ground.identity import MeshIdentity
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
-from gateway.security.identity import MeshIdentity
 
 TRUST_DOMAIN = "mesh.test"
 

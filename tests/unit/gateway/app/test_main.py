@@ -16,8 +16,8 @@ from gateway.core.events import PolicyApplied
 from gateway.core.residency import closed_policy
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from gateway.records.journal import read_journal
-from gateway.records.logs import make_logger
 from tests.fakes.engine import GOOD_STREAM, ROLE, FakeEngine, stream_until, token
 from tests.support.core import EU, US
 from tests.support.gateways import ask, region_config, until, write_policy

@@ -20,8 +20,8 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.faults import ConfigError
+from gateway.ground.logs import make_logger
 from gateway.ground.reloader import Reloader, ReloadRefused
-from gateway.records.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.support.core import EU, US
 from tests.support.gateways import write_policy

@@ -16,7 +16,7 @@ from gateway.core.vocabulary import GatewayId
 from gateway.discovery.dns import DnsSource, replicas_at
 from gateway.discovery.names import Location
 from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.records.logs import make_logger
+from gateway.ground.logs import make_logger
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import Tally
 from tests.support.core import MODEL, MS, US, replica_spec

@@ -15,7 +15,7 @@ from gateway.engines.exposition import BadProbe
 from gateway.engines.models import ModelWatcher, checked_models
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.records.logs import make_logger
+from gateway.ground.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.fakes.engine_pages import Page, PagesEngine, model_list
 from tests.support.core import MS, US

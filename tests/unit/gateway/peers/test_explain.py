@@ -9,10 +9,10 @@ import pytest
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
+from gateway.ground.transport import Plaintext
 from gateway.peers import codec
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedPlacement,

@@ -16,6 +16,8 @@ from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.ground.transport import Plaintext
 from gateway.peers import codec
 from gateway.peers.heartbeats import (
     NO_ANSWER,
@@ -29,8 +31,6 @@ from gateway.peers.heartbeats import (
     observe,
 )
 from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
-from gateway.records.logs import make_logger
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec

@@ -35,15 +35,15 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.ground.transport import Plaintext
 from gateway.ground.values import parse_address
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
-from gateway.peers.transport import Plaintext
 from gateway.records.decisions import ExplainedRequest
-from gateway.records.logs import make_logger
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from gateway.request.owner import OwnerContext

@@ -38,9 +38,9 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_files import gaps_between, verify_file
-from gateway.records.logs import make_logger
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import AP, EU, MS, SECOND, TENANT, US, Desk, desk, peer_spec, policy, profile, rule
 from tests.support.threads import threads_taken

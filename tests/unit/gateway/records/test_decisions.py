@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
 )
 from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from gateway.records.decisions import (
     SHADOWED_PAIRS_MAX,
     DecisionLog,
@@ -36,7 +37,6 @@ from gateway.records.decisions import (
     decision_id,
     explain_both,
 )
-from gateway.records.logs import make_logger
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import EU, MODEL, MS, SECOND, TENANT, US, Desk, desk, peer_spec, profile, rule
 
