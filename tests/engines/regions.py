@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import Place
 from gateway.security.development_ca import DevelopmentCa

@@ -14,7 +14,7 @@ import dns.rcode
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.reading import read_region_file
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.main import serve_gateway
+from gateway.app.gateway import serve_gateway
 from gateway.ground.values import Address
 from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US

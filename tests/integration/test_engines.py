@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import Standing
 from tests.fakes.engine import GOOD_ANSWER

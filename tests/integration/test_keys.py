@@ -16,7 +16,7 @@ import openai
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import JournalConfig, LimitsConfig
 from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
 from gateway.ground.logs import make_logger

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import LimitsConfig
 from gateway.core.config import CoreConfig, QueueConfig
 from gateway.core.vocabulary import RequestId

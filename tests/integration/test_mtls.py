@@ -22,7 +22,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, PeeringConfig, ReloadConfig
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.admission import RequestState
 from gateway.request.legs import OutboundRequest

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from gateway.app.main import GatewayHandle
+from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
 from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec

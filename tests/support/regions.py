@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.app.main import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import Place
 from tests.fakes.engine import FakeEngine

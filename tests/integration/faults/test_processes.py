@@ -21,7 +21,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.main import GatewayHandle, run_gateway
+from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.config.sections import JournalConfig
 from gateway.core.config import ObservationConfig
 from gateway.core.events import PolicyApplied

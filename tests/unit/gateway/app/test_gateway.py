@@ -10,7 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.main import GatewayHandle, _Desk, run_gateway, serve_gateway
+from gateway.app.desk import Desk
+from gateway.app.gateway import GatewayHandle, run_gateway, serve_gateway
 from gateway.config.sections import GatewayConfig, JournalConfig
 from gateway.core.events import PolicyApplied
 from gateway.core.residency import closed_policy
@@ -36,7 +37,7 @@ def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
 
 async def test_a_background_loop_that_fails_is_told_and_counted(config: GatewayConfig) -> None:
     stream = io.StringIO()
-    desk = _Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
+    desk = Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
     try:
         raise RuntimeError("boom")
     except RuntimeError as error:
