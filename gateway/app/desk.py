@@ -16,10 +16,11 @@ from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile
 from gateway.ground.clock import Clock
+from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
-from gateway.records.journal import Header, Journal, JournalSettings, new_header, write_tail
+from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.request.driver import Crash, Driver, Observer
