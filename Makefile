@@ -24,7 +24,7 @@ demo: setup ## Run three regions on this machine and show what forwarding gains.
 	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
 
 test: setup ## Run every test on emulated engines. ARGS=… goes to pytest.
-	$(BIN)/python -m pytest -n 2 --session-timeout=600 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --session-timeout=3000 $(ARGS)
 
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
 	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done

@@ -215,6 +215,9 @@ class Wan:
     async def __aexit__(self, *_: object) -> None:
         """Take no more connections and drop all there are."""
         self._is_closed = True
+        for listening in (each for server in self._servers for each in server.sockets):
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        await asyncio.sleep(0)  # what a close overtakes while it is being accepted, asyncio of Python 3.11 forgets
         for server in self._servers:
             server.close()
         for task in self._dials:

@@ -11,6 +11,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.app.reload import PolicyPart
 from gateway.config.sections import GatewayConfig
+from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
@@ -23,7 +24,7 @@ from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
-from gateway.request.driver import Crash, Driver, Observer
+from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.state.lockdown import Lockdown
 
@@ -43,7 +44,7 @@ class Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed)
-        self.metrics = Metrics(lambda: self.core.gauges(clock.now_ns()))
+        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()))
         self._header = _journal_header(config, clock, seed)
         self._journal = _journal(config, self._header, self._journal_stopped)
         self._folder = config.journal.folder
@@ -51,7 +52,7 @@ class Desk:
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, log)
         self.audit = _audit(config, clock, log)
         self._idle = asyncio.Event()
-        observers: list[Observer] = [self.metrics, self._requests, self.decisions]
+        observers: list[GatewayObserver] = [self.metrics, self._requests, self.decisions]
         if self.audit is not None:
             observers.append(self.audit)
             self.metrics.registry.register(AuditLevels(self.audit))
@@ -104,7 +105,7 @@ class Desk:
 
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
-        state = {**self.core.describe(self.clock.now_ns()), **self.decisions.describe()}
+        state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
         return {**state, "lockdown_order": self.lockdown.describe()}
 
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
@@ -148,7 +149,7 @@ class Desk:
         if self.audit is not None:
             self.audit.close()
 
-    def _on_crash(self, crash: Crash) -> None:
+    def _on_crash(self, crash: GatewayCrash) -> None:
         self.log.critical("the core failed; this gateway stops", exc_info=crash.error)
         last = crash.tail[-1]
         if self._journal is not None and last.effects is None:
@@ -156,7 +157,7 @@ class Desk:
         if self._folder is not None:
             self._keep_tail(self._folder / f"{self._header.story}.crash", crash)
 
-    def _keep_tail(self, path: Path, crash: Crash) -> None:
+    def _keep_tail(self, path: Path, crash: GatewayCrash) -> None:
         """A disk that cannot take it must not keep the process from ending in order."""
         try:
             write_tail(path, self._header, crash.tail)

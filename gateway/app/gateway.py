@@ -43,7 +43,8 @@ from gateway.peers.server import PeerServer, PeerService
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
 from gateway.request.driver import Driver
-from gateway.request.owner import OwnerContext, OwnerSettings
+from gateway.request.owner import OwnerContext
+from gateway.request.relay import RelaySettings
 from gateway.security.keyring import Keyring
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
@@ -132,7 +133,8 @@ async def serve_gateway(
             desk.driver,
             clock,
             {TargetKind.REPLICA: engines, TargetKind.PEER: peers},
-            OwnerSettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
+            loops.start,
+            RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)

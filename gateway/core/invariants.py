@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gateway.core.admission import Phase, RequestState
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
 from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.replicas import ReplicaState
+from gateway.core.requests import LegState, Phase, RequestState
 from gateway.core.vocabulary import PlaceRule, RequestId, TargetKind
 
 
@@ -26,8 +26,11 @@ class _Story:
 
     rule: PlaceRule
     is_forward: bool
-    last_attempt: int = 0
-    living_attempt: int | None = None
+    attempt: int = 0
+    """The number of the last one."""
+    legs_opened: int = 0
+    living_legs: set[int] = field(default_factory=set)
+    """Of that attempt."""
     ended: bool = False
 
 
@@ -70,8 +73,8 @@ class Checker:
             )
         elif isinstance(event, LegEnded):
             story = self._stories.get(event.request_id)
-            if story is not None and story.living_attempt == event.attempt:
-                story.living_attempt = None
+            if story is not None and story.attempt == event.attempt:
+                story.living_legs.discard(event.leg)
 
     def _rule_of(self, event: RequestArrived) -> PlaceRule:
         request = self._core.requests.get(event.profile.request_id)
@@ -92,16 +95,22 @@ class Checker:
         if story is None or story.ended:
             self._fail("every request ends exactly once", f"{leg.request_id} was started after its end")
             return
-        self._expect("one attempt at a time", story.living_attempt is None, f"{leg.request_id} attempt {leg.attempt}")
-        self._expect("attempt numbers rise", leg.attempt > story.last_attempt, f"{leg.request_id} {leg.attempt}")
-        story.last_attempt = leg.attempt
-        story.living_attempt = leg.attempt
+        where = f"{leg.request_id}/{leg.attempt}.{leg.leg}"
+        if leg.attempt == story.attempt:
+            self._expect("only a living attempt opens further legs", bool(story.living_legs), where)
+            self._expect("legs are numbered in turn", leg.leg == story.legs_opened + 1, where)
+        else:
+            self._expect("one attempt at a time", not story.living_legs, where)
+            self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
+        story.attempt = leg.attempt
+        story.legs_opened = leg.leg
+        story.living_legs.add(leg.leg)
         self._check_target(leg)
 
     def _check_target(self, leg: StartLeg) -> None:
         request = self._core.requests[leg.request_id]
         assert request.attempt is not None
-        spec = request.attempt.state.spec
+        spec = request.attempt.legs[leg.leg].state.spec
         rule = request.stamp.rule
         where = f"{leg.request_id} went to {leg.target} in {spec.place.region}"
         self._expect("a request never leaves the regions its policy allows", rule.allows(spec.place), where)
@@ -120,7 +129,7 @@ class Checker:
         story.ended = True
 
     def _forget_finished(self) -> None:
-        done = [key for key, story in self._stories.items() if story.ended and story.living_attempt is None]
+        done = [key for key, story in self._stories.items() if story.ended and not story.living_legs]
         for request_id in done:
             del self._stories[request_id]
 
@@ -131,11 +140,10 @@ class Checker:
             story = self._stories.get(request.request_id)
             self._expect("nothing is remembered after its end", story is not None, request.request_id)
             waits = request in self._core.waiting
-            runs = request.attempt is not None
-            expected = {Phase.WAITING: (True, False), Phase.RUNNING: (False, True), Phase.ENDED: (False, True)}
+            runs = request.attempt is not None and bool(request.attempt.legs)
             self._expect(
                 "whoever has not ended waits or runs",
-                (waits, runs) == expected[request.phase],
+                (waits, runs) == (request.phase is Phase.WAITING, request.phase is not Phase.WAITING),
                 f"{request.request_id} is {request.phase}, waits: {waits}, runs: {runs}",
             )
             if request.phase is not Phase.ENDED:
@@ -151,13 +159,13 @@ class Checker:
     def _check_counts(self) -> None:
         alive: dict[int, int] = {}
         for request in self._core.requests.values():
-            if request.attempt is not None:
-                key = id(request.attempt.state)
+            for leg in _living_legs(request):
+                key = id(leg.state)
                 alive[key] = alive.get(key, 0) + 1
         for state in [*self._core.replicas, *self._core.peers]:
             counted = alive.get(id(state), 0)
             self._expect(
-                "counts of in-flight work equal the attempts alive",
+                "counts of in-flight work equal the legs alive",
                 state.in_flight == counted,
                 f"{state.target}: {state.in_flight} counted, {counted} alive",
             )
@@ -192,10 +200,8 @@ class Checker:
                 "every map has a bound", index.size_bytes <= limit, f"{name} index holds {index.size_bytes} bytes"
             )
         unreflected = sum(len(state.unreflected) for state in [*core.replicas, *core.peers])
-        attempts = sum(request.attempt is not None for request in core.requests.values())
-        self._expect(
-            "every map has a bound", unreflected <= attempts, f"{unreflected} unreflected of {attempts} attempts"
-        )
+        legs = sum(len(_living_legs(request)) for request in core.requests.values())
+        self._expect("every map has a bound", unreflected <= legs, f"{unreflected} unreflected of {legs} legs")
 
     def _expect(self, invariant: str, holds: bool, detail: str) -> None:
         if not holds:
@@ -203,3 +209,7 @@ class Checker:
 
     def _fail(self, invariant: str, detail: str) -> None:
         self._violations.append(Violation(invariant, detail))
+
+
+def _living_legs(request: RequestState) -> list[LegState]:
+    return [] if request.attempt is None else list(request.attempt.legs.values())

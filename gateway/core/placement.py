@@ -11,7 +11,6 @@ import random
 from dataclasses import dataclass
 from typing import assert_never
 
-from gateway.core.admission import RequestClass, RequestState
 from gateway.core.bits import next_slot_from, select_slot, slots_of
 from gateway.core.config import ExploreRule, OverflowMode, PlacementConfig, PlacementPolicy, RemoteChoice
 from gateway.core.first_token import FirstTokenLine
@@ -19,6 +18,7 @@ from gateway.core.hash_ring import HashRing
 from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.requests import RequestClass, RequestState
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Candidate,

@@ -188,6 +188,10 @@ class LegRole(Word):
 
     WHOLE = "whole"
     """From the prompt to the last token."""
+    PREFILL = "prefill"
+    """Only the prompt: its answer is not the client's."""
+    DECODE = "decode"
+    """From the first token on."""
 
 
 class LegResult(Word):

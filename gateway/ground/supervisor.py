@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Self
 
@@ -85,3 +85,7 @@ class Supervisor:
         self._loops.add(task)
         task.add_done_callback(self._loops.discard)
         return task.cancel
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Something that ends by itself."""
+        return self._tasks.create_task(work)

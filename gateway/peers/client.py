@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import assert_never
 
 import grpc
 import grpc.aio
 
 from gateway.core.effects import StartLeg
-from gateway.core.vocabulary import GatewayId, LegResult, Outcome, RefusalReason
+from gateway.core.forwarding import leg_end_of
+from gateway.core.vocabulary import GatewayId, LegResult
 from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
@@ -89,37 +89,16 @@ class PeerLeg:
     async def _end(self, message: pb.Ended) -> None:
         with _faults_as_leg_failures():
             ended = codec.read_ended(message)
-        if ended.outcome not in (Outcome.COMPLETED, Outcome.CLIENT_ERROR):
-            raise failure_of(ended)
+        failure = failure_of(ended)
+        if failure is not None:
+            raise failure
         await _until_closed(self._call)
 
 
-def failure_of(ended: codec.EndedForward) -> LegFailure:
-    """What the peer's outcome means for this attempt: a change of mind is a refusal, all else a failure."""
-    match ended.outcome:
-        case Outcome.REJECTED_UNKNOWN_MODEL:
-            return _refusal(RefusalReason.UNKNOWN_MODEL, ended.detail)
-        case Outcome.REJECTED_RESIDENCY_INGRESS:
-            return _refusal(RefusalReason.RESIDENCY_NOT_ACCEPTED, ended.detail)
-        case Outcome.REJECTED_QUEUE_FULL:
-            return _refusal(RefusalReason.QUEUE_FULL, ended.detail)
-        case Outcome.REJECTED_DRAINING:
-            return _refusal(RefusalReason.DRAINING, ended.detail)
-        case Outcome.REJECTED_UNKNOWN_RESPONSE:
-            return _refusal(RefusalReason.UNKNOWN_RESPONSE, ended.detail)
-        case Outcome.EXPIRED_IN_QUEUE | Outcome.REJECTED_TENANT_LIMIT:
-            return _refusal(RefusalReason.BUSY, ended.detail)
-        case (
-            Outcome.COMPLETED
-            | Outcome.CLIENT_ERROR
-            | Outcome.ABANDONED
-            | Outcome.EXPIRED_RUNNING
-            | Outcome.FAILED_BEFORE_FIRST_BYTE
-            | Outcome.FAILED_MIDSTREAM
-        ):
-            return LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} there: {ended.detail}")
-        case _:
-            assert_never(ended.outcome)
+def failure_of(ended: codec.EndedForward) -> LegFailure | None:
+    """None where the peer's answer is whole."""
+    result, refusal, detail = leg_end_of(ended.outcome, ended.detail)
+    return None if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR) else LegFailure(result, detail, refusal)
 
 
 async def _until_accepted(call: _Call, wait_max_s: float) -> None:
@@ -131,7 +110,8 @@ async def _until_accepted(call: _Call, wait_max_s: float) -> None:
     kind = message.WhichOneof("kind")
     if kind == "refused":
         with _faults_as_leg_failures():
-            raise _refusal(*codec.read_refused(message.refused))
+            reason, detail = codec.read_refused(message.refused)
+            raise LegFailure(LegResult.REFUSED, detail, reason)
     if kind != "accepted":
         raise LegFailure(LegResult.FAILED, f"the peer's first word was {kind}")
 
@@ -141,18 +121,32 @@ async def _until_head(call: _Call) -> LegHead:
     kind = message.WhichOneof("kind")
     with _faults_as_leg_failures():
         if kind == "ended":
-            raise failure_of(codec.read_ended(message.ended))
+            ended = codec.read_ended(message.ended)
+            raise failure_of(ended) or LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} without a head")
         if kind != "head":
             raise LegFailure(LegResult.FAILED, f"the peer sent {kind} before a head")
         return codec.read_head(message.head)
 
 
 async def _read(call: _Call) -> pb.ForwardResponse:
-    with _faults_as_leg_failures():
-        message = await call.read()
-    if not isinstance(message, pb.ForwardResponse):
-        raise LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
-    return message
+    """The next message, passing over those of a kind that we do not know. One after which nothing more comes was the
+    peer's last word."""
+    passed_over = False
+    while True:
+        with _faults_as_leg_failures():
+            message = await call.read()
+        if not isinstance(message, pb.ForwardResponse):
+            raise _closed(after_unknown=passed_over)
+        if message.WhichOneof("kind") is not None or not message.ByteSize():
+            return message
+        passed_over = True
+
+
+def _closed(*, after_unknown: bool) -> LegFailure:
+    if after_unknown:
+        result, refusal, detail = leg_end_of(None, "its last word was of a kind that we do not know")
+        return LegFailure(result, detail, refusal)
+    return LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
 
 
 async def _until_closed(call: _Call) -> None:
@@ -172,7 +166,3 @@ def _faults_as_leg_failures() -> Iterator[None]:
         raise LegFailure(LegResult.FAILED, f"{error.code().name}: {error.details()}") from error
     except codec.WireError as error:
         raise LegFailure(LegResult.FAILED, f"the peer's message is malformed: {error}") from error
-
-
-def _refusal(reason: RefusalReason, detail: str) -> LegFailure:
-    return LegFailure(LegResult.REFUSED, detail, reason)

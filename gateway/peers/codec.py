@@ -1,7 +1,8 @@
 """Between protobuf messages and the mesh's own values. Nothing from the wire goes further unchecked.
 
 A peer is another party: its lengths, words and numbers are bounded before they reach the core, and a message that
-breaks a bound raises WireError, which ends that call and nothing else.
+breaks a bound raises WireError, which ends that call and nothing else. A peer may also be newer: a word that we do not
+know yet is no fault of its, and is read as `peer.proto` says.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeVar
 from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import ForwardArrived
+from gateway.core.forwarding import UNKNOWN_REFUSAL
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
@@ -97,7 +99,8 @@ class ArrivedForward:
 class EndedForward:
     """A forward's last message: how it ended there, and where it ran."""
 
-    outcome: Outcome
+    outcome: Outcome | None
+    """None for one that we do not know; the detail tells the word."""
     detail: str
     ran_at: RanAt | None
     prompt_tokens: int | None
@@ -302,7 +305,8 @@ def refused_to_pb(reason: RefusalReason, detail: str) -> pb.ForwardResponse:
 
 
 def read_refused(message: pb.Refused) -> tuple[RefusalReason, str]:
-    return _word(RefusalReason, message.reason), _text(message.detail, "detail", TEXT_LENGTH_MAX)
+    reason, detail = _word(RefusalReason, message.reason, message.detail)
+    return reason or UNKNOWN_REFUSAL, detail
 
 
 def head_to_pb(head: LegHead) -> pb.ForwardResponse:
@@ -350,9 +354,10 @@ def read_ended(message: pb.Ended) -> EndedForward:
     ran_at = None
     if message.replica_id:
         ran_at = RanAt(_replica_id(message.replica_id, "replica_id"), _place(message.place, "ended place"))
+    outcome, detail = _word(Outcome, message.outcome, message.detail)
     return EndedForward(
-        outcome=_word(Outcome, message.outcome),
-        detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
+        outcome=outcome,
+        detail=detail,
         ran_at=ran_at,
         prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
         output_tokens=message.output_tokens if message.HasField("output_tokens") else None,
@@ -555,11 +560,13 @@ def _text(text: str, what: str, length_max: int) -> str:
     return text
 
 
-def _word(words: type[_Word], text: str) -> _Word:
+def _word(words: type[_Word], text: str, detail: str) -> tuple[_Word | None, str]:
+    """The word, None for one that a newer peer knows, and the detail, which then tells of it."""
+    _text(detail, "detail", TEXT_LENGTH_MAX)
     try:
-        return words(text)
-    except ValueError as error:
-        raise WireError(f"{text[:64]!r} is no {words.__name__}") from error
+        return words(text), detail
+    except ValueError:
+        return None, f"{_id(text, words.__name__)!r} is a word of another version: {detail}"
 
 
 def _require(holds: bool, fault: str) -> None:

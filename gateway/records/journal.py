@@ -14,7 +14,8 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version, complete_lines
-from gateway.request.driver import Step
+from gateway.ground.pump import Step
+from gateway.request.driver import GatewayStep
 
 FORMAT = 1
 _EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -68,19 +69,19 @@ def encode_header(header: Header) -> bytes:
     return _ENCODER.encode(header) + b"\n"
 
 
-def encode_step(step: Step) -> bytes:
+def encode_step(step: GatewayStep) -> bytes:
     """`[now_ns, [event type, fields], [[effect type, fields], …]]`; null effects where the core failed."""
     effects = None if step.effects is None else [(type(each).__name__, each) for each in step.effects]
     return _ENCODER.encode((step.now_ns, (type(step.event).__name__, step.event), effects)) + b"\n"
 
 
-def write_tail(path: Path, header: Header, steps: Iterable[Step]) -> None:
+def write_tail(path: Path, header: Header, steps: Iterable[GatewayStep]) -> None:
     """Keep the steps before a crash in a file of their own: readable like a journal, though not a whole story."""
     lines = [encode_header(msgspec.structs.replace(header, tail=True)), *(encode_step(step) for step in steps)]
     path.write_bytes(b"".join(lines))
 
 
-def read_journal(path: Path) -> tuple[Header, Iterator[Step]]:
+def read_journal(path: Path) -> tuple[Header, Iterator[GatewayStep]]:
     """Raises JournalUnreadable, the iterator too. A last line that was cut off in writing is left out."""
     lines = complete_lines(path)
     try:
@@ -125,7 +126,7 @@ def replay(paths: Sequence[Path]) -> ReplayReport:
     return ReplayReport(count, header.code_version, None)
 
 
-def _retell(core: GatewayCore, step: Step) -> list[Effect] | str:
+def _retell(core: GatewayCore, step: GatewayStep) -> list[Effect] | str:
     """The effects, or in words how the core failed."""
     try:
         return core.handle(step.event, step.now_ns)
@@ -141,7 +142,7 @@ def _describe(effects: list[Effect] | str | None) -> str:
     return "\n".join(repr(effect) for effect in effects) or "nothing"
 
 
-def _whole_story(paths: Sequence[Path]) -> tuple[Header, Iterator[Step]]:
+def _whole_story(paths: Sequence[Path]) -> tuple[Header, Iterator[GatewayStep]]:
     """Put the files in order, and see that none is missing or of another story."""
     parts = sorted((read_journal(path) for path in paths), key=lambda part: part[0].part)
     if not parts:
@@ -158,7 +159,7 @@ def _whole_story(paths: Sequence[Path]) -> tuple[Header, Iterator[Step]]:
     return first, (step for _, steps in parts for step in steps)
 
 
-def _decode_step(line: bytes, where: str) -> Step:
+def _decode_step(line: bytes, where: str) -> GatewayStep:
     try:
         now_ns, event, effects = msgspec.json.decode(line, type=tuple[int, _Tagged, list[_Tagged] | None])
         return Step(

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, genera
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.core.description import CoreGauges
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -43,7 +44,6 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
 )
-from gateway.core.gateway_core import CoreGauges
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,

@@ -1,21 +1,42 @@
-"""An engine's error in the one shape that callers' SDKs read, whatever shape the engine gave it. Pure.
+"""What an engine's error says: its status, and all of it in the one shape that callers' SDKs read. Pure.
 
 It adds nothing to what the engine said: an error that has the shape already stays as it is, byte for byte.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 _KEYS = ("message", "type", "param", "code")
 _TEXT_LENGTH_MAX = 2000
+_STATUS_BY_WORD = {
+    "context_length_exceeded": 400,
+    "invalid_prompt": 400,
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded": 503,
+    "overloaded_error": 503,
+    "Service Unavailable": 503,
+    "ServiceUnavailableError": 503,
+}
+"""Errors of the messages API name a type in place of a status, those of the responses API a code in words, TGI's an
+`error_type`; any other word is a fault of the engine's."""
+_VLLM_FULL = re.compile(r"'code': (429|503)\}\}, input_type=dict\]")
+"""vLLM's messages API (0.32) reads vLLM's own chat stream, trips over an error event there, and tells only of that, as
+an `internal_error`: with the end of the event's repr."""
 
 
 def in_openai_shape(body: bytes, status: int) -> bytes:
     """`{"error": {"message", "type", "param", "code"}}`. Anthropic's own shape is let through as well."""
-    document = _decode(body)
+    document = decode(body)
     error = document.get("error") if isinstance(document, dict) else None
     if isinstance(error, dict) and (document.get("type") == "error" or all(key in error for key in _KEYS)):
         return body
@@ -33,7 +54,7 @@ def in_openai_shape(body: bytes, status: int) -> bytes:
 
 def message_of(body: bytes) -> str:
     """The engine's own words; empty where there are none. They may quote the prompt: not for a log."""
-    document = _decode(body)
+    document = decode(body)
     error = document.get("error") if isinstance(document, dict) else None
     found = (_fields(document, error) or {}).get("message")
     return found if isinstance(found, str) else _plain_text(body)
@@ -41,9 +62,31 @@ def message_of(body: bytes) -> str:
 
 def error_type_of(body: bytes) -> str:
     """TGI names its kind of error beside the message."""
-    document = _decode(body)
+    document = decode(body)
     kind = document.get("error_type") if isinstance(document, dict) else None
     return kind if isinstance(kind, str) else ""
+
+
+def status_in(document: dict[str, Any]) -> int | None:
+    """The status that an error names inside a stream, or in an answer that began well."""
+    error = _error_in(document)
+    code = error.get("code")
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code[:4])
+    if isinstance(code, int):
+        return code if 400 <= code <= 599 else None
+    for word in (code, error.get("type"), error.get("error_type")):
+        if isinstance(word, str) and word in _STATUS_BY_WORD:
+            return _STATUS_BY_WORD[word]
+    return _quoted_status(error)
+
+
+def decode(payload: bytes) -> Any:
+    """None for anything that is not JSON, and for null."""
+    try:
+        return msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _fields(document: Any, error: Any) -> dict[str, Any] | None:
@@ -74,8 +117,17 @@ def _default_type(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
-def _decode(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+def _error_in(document: dict[str, Any]) -> dict[str, Any]:
+    """Where an error tells its kind: inside, inside the response that failed, or beside the message."""
+    response = document.get("response")
+    holders = (document, response) if isinstance(response, dict) else (document,)
+    errors = [holder.get("error") for holder in holders]
+    return next((error for error in errors if isinstance(error, dict)), document)
+
+
+def _quoted_status(error: dict[str, Any]) -> int | None:
+    message = error.get("message")
+    if error.get("type") != "internal_error" or not isinstance(message, str):
         return None
+    quoted = _VLLM_FULL.search(message)
+    return int(quoted[1]) if quoted is not None else None

@@ -13,25 +13,29 @@ from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, Start
 from gateway.core.events import Event, LegEnded, RequestAbandoned
 from gateway.core.vocabulary import LegResult, RequestId
 
-Order = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest
-"""An effect that belongs to one request."""
+Order = StartLeg | AcceptForward | RefuseForward | EndRequest
+"""What a request's owner is told to do."""
 
 
 class LegScope:
     """What a leg runs inside, so that it can be broken off from outside: it then leaves with TimeoutError."""
 
-    __slots__ = ("_cancelling", "_handle", "_is_ending", "_task", "is_expired", "is_silent")
+    __slots__ = ("_cancelling", "_handle", "_is_ending", "_task", "is_expired", "is_silent", "is_stopped")
 
     def __init__(self) -> None:
         self.is_expired = False
         self.is_silent = False
         """It was broken off because nothing went on in it."""
+        self.is_stopped = False
+        """It was ordered to stop, perhaps before anybody entered it."""
         self._is_ending = False
         self._handle: asyncio.Handle | None = None
+        self._task: asyncio.Task[object] | None = None
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
-        assert task is not None, "an owner runs in a task"
+        assert task is not None, "a leg runs in a task"
+        assert not self.is_stopped, "what was stopped before it began is not begun"
         self._task = task
         self._cancelling = task.cancelling()
         return self
@@ -41,12 +45,17 @@ class LegScope:
     ) -> None:
         """A cancellation that is not ours passes through."""
         self._forget()
-        if self.is_expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+        task, self._task = self._task, None
+        assert task is not None
+        if self.is_expired and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
-    def interrupt(self) -> None:
+    def stop(self) -> None:
         """Break it off, as soon as the loop comes to it."""
-        if not self.is_expired:
+        if self.is_stopped:
+            return
+        self.is_stopped = True
+        if self._task is not None and not self.is_expired:
             self._is_ending = True
             self._forget()
             self._handle = asyncio.get_running_loop().call_soon(self._expire)
@@ -77,6 +86,7 @@ class LegScope:
             self._handle.cancel()
 
     def _expire(self) -> None:
+        assert self._task is not None
         self.is_expired = True
         self._task.cancel()
 
@@ -84,18 +94,18 @@ class LegScope:
 class Mailbox:
     """One request's orders, and the promise that each StartLeg among them is answered by exactly one LegEnded.
 
-    Leaving the context early is the cancellation: attempts still open are ended as cancelled, and the request, if the
-    core has not ended it, is reported as abandoned.
+    Leaving the context early is the cancellation: legs still open are ended as cancelled, and the request, if the core
+    has not ended it, is reported as abandoned.
     """
 
     __slots__ = (
-        "_attempts",
+        "_error",
+        "_legs",
         "_on_closed",
         "_orders",
-        "_running",
-        "_scope",
         "_submit",
         "_waiter",
+        "beside",
         "end",
         "refused",
         "request_id",
@@ -108,13 +118,15 @@ class Mailbox:
         self.end: EndRequest | None = None
         """The core's last word, once spoken; after an early exit it is still there for the log line."""
         self.refused = False
+        self.beside: Callable[[StartLeg], None] | None = None
+        """Set while the owner runs a leg itself and reads no orders: whoever runs further legs beside it."""
         self._submit = submit
         self._on_closed = on_closed
         self._orders: deque[Order] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._scope: LegScope | None = None
-        self._running = 0
-        self._attempts: list[int] = []
+        self._legs: dict[tuple[int, int], LegScope] = {}
+        """Those started and not ended, by attempt and leg."""
+        self._error: Exception | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -122,56 +134,55 @@ class Mailbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._attempts:
-            self.end_attempt(cancelled(self.request_id, self._attempts[0], "the owner left"))
+        while self._legs:
+            attempt, leg = next(iter(self._legs))
+            self.end_leg(cancelled(self.request_id, attempt, leg, "the owner left"))
         if self.end is None and not self.refused:
             self._submit(RequestAbandoned(self.request_id))
         self._on_closed(self)
 
     async def next(self) -> Order:
-        """The oldest order not yet read; waits for one."""
-        while not self._orders:
+        """The oldest order not yet read; waits for one. Raises what a leg beside the owner's own has met."""
+        while self._error is None and not self._orders:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+        if self._error is not None:
+            raise self._error
         return self._orders.popleft()
 
-    def leg_scope(self, attempt: int) -> LegScope:
-        """Run a leg inside this: its StopLeg, or the request's end, breaks it off with TimeoutError. One at a time."""
-        assert self._scope is None, f"attempt {self._running} still runs"
-        self._running = attempt
-        self._scope = LegScope()
-        return self._scope
+    def scope_of(self, order: StartLeg) -> LegScope:
+        """Run the leg inside this: its StopLeg, or the request's end, breaks it off with TimeoutError."""
+        return self._legs[order.attempt, order.leg]
 
-    def hurry(self, seconds: float) -> None:
-        """Give the running leg this long to finish by itself. Only from inside its scope."""
-        if self._scope is not None:
-            self._scope.hurry(seconds)
+    def end_leg(self, ended: LegEnded) -> None:
+        """Answer a StartLeg. One that was answered already, since the owner left first, is not answered again."""
+        if self._legs.pop((ended.attempt, ended.leg), None) is not None:
+            self._submit(ended)
 
-    def watch(self, progress: Callable[[], int], silence_s: float) -> None:
-        """Break the running leg off when it makes no progress. Only from inside its scope."""
-        if self._scope is not None:
-            self._scope.watch(progress, silence_s)
+    def fail(self, error: Exception) -> None:
+        """A leg beside the owner's own met what ends the request, such as a client that has gone: the owner is told."""
+        self._error = error
+        self._stop_legs()
+        self._wake()
 
-    def end_attempt(self, ended: LegEnded) -> None:
-        """Answer a StartLeg. The leg's scope is over."""
-        self._scope = None
-        self._attempts.remove(ended.attempt)
-        self._submit(ended)
-
-    def deliver(self, order: Order) -> None:
-        """The driver's side: put an order in, and wake or interrupt the owner."""
+    def deliver(self, order: Order | StopLeg) -> None:
+        """The driver's side: put an order in, and wake or interrupt whom it is about."""
         match order:
             case StartLeg():
-                self._attempts.append(order.attempt)
+                self._legs[order.attempt, order.leg] = LegScope()
+                if self.beside is not None:
+                    self.beside(order)
+                    return
             case StopLeg():
-                if order.attempt == self._running:
-                    self._interrupt()
+                if (scope := self._legs.get((order.attempt, order.leg))) is not None:
+                    scope.stop()
+                return
             case EndRequest():
                 self.end = order
-                self._interrupt()
+                self._stop_legs()
             case RefuseForward():
                 self.refused = True
             case AcceptForward():
@@ -179,13 +190,16 @@ class Mailbox:
             case _:
                 assert_never(order)
         self._orders.append(order)
+        self._wake()
+
+    def _stop_legs(self) -> None:
+        for scope in self._legs.values():
+            scope.stop()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _interrupt(self) -> None:
-        if self._scope is not None:
-            self._scope.interrupt()
 
-
-def cancelled(request_id: RequestId, attempt: int, detail: str) -> LegEnded:
-    return LegEnded(request_id, attempt, 1, LegResult.CANCELLED, detail=detail)
+def cancelled(request_id: RequestId, attempt: int, leg: int, detail: str) -> LegEnded:
+    return LegEnded(request_id, attempt, leg, LegResult.CANCELLED, detail=detail)

@@ -13,7 +13,7 @@ import msgspec
 
 from loadgen.engine.api_requests import Endpoint, GenerationRequest
 from loadgen.engine.fields import ApiError
-from loadgen.engine.model import FinishReason
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, token_ids
 from loadgen.engine.tools import call_id
 

@@ -44,15 +44,16 @@ class GenerationRequest:
     prompt: bytes
     output_tokens_max: int | None
     """As asked for; None: whatever the context leaves."""
-    output_tokens_min: int
     ignore_eos: bool
     stream: bool
-    include_usage: bool
-    continuous_usage: bool
     cache_salt: str
-    return_token_ids: bool
     tool: Tool | None = None
     """To be called in place of saying anything."""
+    output_tokens_min: int = 0
+    include_usage: bool = True
+    """At the end of a stream; of the APIs that leave it to the client, it says so."""
+    continuous_usage: bool = False
+    return_token_ids: bool = False
 
 
 def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served: tuple[str, ...]) -> GenerationRequest:

@@ -16,14 +16,13 @@ from loadgen.engine.model import (
     EngineLoad,
     EngineModel,
     EngineOutput,
-    EngineRequest,
     Finished,
-    FinishReason,
     FirstToken,
     Preempted,
     Rejection,
     TokensGenerated,
 )
+from loadgen.engine.sequences import EngineRequest, FinishReason
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client.utils import floatToGoString
 
-from loadgen.engine.model import EngineConfig, EngineLoad, FinishReason
+from loadgen.engine.model import EngineConfig, EngineLoad
+from loadgen.engine.sequences import FinishReason
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 

@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.engine.api_answers import encode
 from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_sampling, messages_of, schema_of
 from loadgen.engine.fields import Fields, cache_salt_of, invalid, json_body, served_model, text_of_content
-from loadgen.engine.model import FinishReason
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, Message, chat_prompt, token_count
 from loadgen.engine.tools import Tool, call_id, chosen_tool
 
@@ -28,13 +28,9 @@ def parse_messages(content_type: str, body: bytes, served: tuple[str, ...]) -> G
         model=served_model(fields, served),
         prompt=_prompt(fields),
         output_tokens_max=output_tokens_max,
-        output_tokens_min=0,
         ignore_eos=fields.flag("ignore_eos"),
         stream=fields.flag("stream"),
-        include_usage=True,
-        continuous_usage=False,
         cache_salt=cache_salt_of(fields),
-        return_token_ids=False,
         tool=_tool_to_call(fields),
     )
 

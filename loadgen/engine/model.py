@@ -1,8 +1,8 @@
 """A model of one inference engine by iterations: batching, chunked prefill, paged KV, prefix cache, preemption.
 
 It is pure: time comes in, outputs come out, the same calls give the same story; it never sleeps, logs or draws chance.
-The scheduling rules are those of vLLM's V1 scheduler, first come, first served; the timing is linear (token-budget
-paper, Eq. 9).
+The scheduling rules are those of vLLM's V1 scheduler, first come, first served. What an iteration costs is not decided
+here but by the strategy that comes with the configuration (`iteration_cost.py`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from loadgen.engine.blocks import BlockPool, Holding
+from loadgen.engine.iteration_cost import EvenPace, IterationCost, Pace
+from loadgen.engine.sequences import EngineRequest, FinishReason, Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine's size and speed.
+    """One engine's size and speed."""
 
-    An iteration over n sequences that prefills p tokens takes
-    `iteration_base_ns + n * iteration_sequence_ns + p * prefill_token_ns`.
-    """
-
-    iteration_base_ns: int
-    iteration_sequence_ns: int
-    prefill_token_ns: int
+    cost: IterationCost
+    """What its iterations take."""
     kv_blocks: int
     context_tokens_max: int
     sequences_max: int
@@ -42,9 +39,6 @@ class EngineConfig:
     """Report tokens after the first at all. False: for whoever only wants to know when a sequence begins and ends."""
 
     def __post_init__(self) -> None:
-        assert self.iteration_base_ns > 0
-        assert self.iteration_sequence_ns >= 0
-        assert self.prefill_token_ns >= 0
         assert 0 < self.sequences_max < self.batch_tokens_max, "a full batch must leave room for prefill"
         assert self.prefill_chunk_tokens > 0
         assert 0 < self.context_tokens_max <= self.kv_tokens, "the longest request must fit into the cache"
@@ -54,33 +48,11 @@ class EngineConfig:
         return self.kv_blocks * self.block_tokens
 
 
-class FinishReason(StrEnum):
-    """Why a sequence ended, in the words of the OpenAI API."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
-
-
 class Rejection(StrEnum):
     """Why a request was not taken; nothing else will be heard of it."""
 
     QUEUE_FULL = "queue_full"
     TOO_LONG = "too_long"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """One sequence to run. The model is told how long the answer will be; it still pays for it token by token."""
-
-    request_id: str
-    prompt_tokens: int
-    output_tokens: int
-    block_names: bytes = b""
-    """Chained names of the full blocks of prompt and output together, in order and packed (`blocks.NAME_BYTES` each).
-    Blocks past the end have no name and cannot be reused."""
-    finish_reason: FinishReason = FinishReason.LENGTH
-    """What to report at the last token: the caller knows whether it would be the end of the text or a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,52 +124,28 @@ class EngineLoad:
     iterations: int
 
 
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    request: EngineRequest
-    held: Holding
-    computed: int = 0
-    """Tokens whose keys and values exist."""
-    generated: int = 0
-    scheduled: int = 0
-    """Tokens that the iteration in flight computes."""
-    preemptions: int = 0
-
-    @property
-    def target(self) -> int:
-        """Tokens to have computed before the next one can be sampled."""
-        return self.request.prompt_tokens + self.generated
-
-    @property
-    def missing(self) -> int:
-        return self.request.prompt_tokens + self.generated - self.computed
-
-    @property
-    def is_decoding(self) -> bool:
-        return self.generated > 0 and self.request.prompt_tokens + self.generated - self.computed == 1
-
-    @property
-    def remaining(self) -> int:
-        return self.request.output_tokens - self.generated
-
-
 @dataclass(slots=True)
 class _Stretch:
-    """One iteration in flight, or several equal ones in a row."""
+    """One iteration in flight, or several in a row over the same batch. Its pace is asked anew each time: it may come
+    to say something else of iterations that have not begun."""
 
     start_ns: int
-    iteration_ns: int
+    pace: Pace
     iterations: int
-    batch: list[_Sequence]
+    batch: list[Sequence]
     allocations: list[int]
     """How many blocks the batch takes in iteration i of the stretch, by i modulo the block size, for i ≥ 1."""
 
     @property
     def end_ns(self) -> int:
-        return self.start_ns + self.iterations * self.iteration_ns
+        return self.start_ns + self.pace.duration_ns(self.iterations)
+
+    def boundary_ns(self, iterations: int) -> int:
+        """When the first `iterations` of them are over."""
+        return self.start_ns + self.pace.duration_ns(iterations)
 
     def ended_by(self, now_ns: int) -> int:
-        return min(max(0, now_ns - self.start_ns) // self.iteration_ns, self.iterations)
+        return min(self.pace.ended_by(max(0, now_ns - self.start_ns)), self.iterations)
 
     def blocks_taken(self, iterations: int) -> int:
         """Blocks that iterations 1 … `iterations` take; those of iteration 0 were taken when it was scheduled."""
@@ -214,20 +162,20 @@ class _Step:
     now_ns: int
     tokens_left: int
     prefill_left: int
-    batch: list[_Sequence] = field(default_factory=list)
+    batch: list[Sequence] = field(default_factory=list)
     prefill_tokens: int = 0
 
     @property
     def has_room(self) -> bool:
         return self.tokens_left > 0 and self.prefill_left > 0
 
-    def share(self, sequence: _Sequence) -> int:
+    def share(self, sequence: Sequence) -> int:
         missing = sequence.request.prompt_tokens + sequence.generated - sequence.computed
         if missing == 1 and sequence.generated:
             return 1 if self.tokens_left else 0
         return min(missing, self.tokens_left, self.prefill_left)
 
-    def take(self, sequence: _Sequence, tokens: int) -> None:
+    def take(self, sequence: Sequence, tokens: int) -> None:
         sequence.scheduled = tokens
         if not tokens:
             return
@@ -248,10 +196,10 @@ class EngineModel:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._pool = BlockPool(config.kv_blocks)
-        self._sequences: dict[str, _Sequence] = {}
-        self._arriving: OrderedDict[str, _Sequence] = OrderedDict()
-        self._waiting: OrderedDict[str, _Sequence] = OrderedDict()
-        self._running: list[_Sequence] = []
+        self._sequences: dict[str, Sequence] = {}
+        self._arriving: OrderedDict[str, Sequence] = OrderedDict()
+        self._waiting: OrderedDict[str, Sequence] = OrderedDict()
+        self._running: list[Sequence] = []
         """In order of admission: the last is the youngest."""
         self._blocked = False
         """The head of the queue found too few blocks, and none were released since."""
@@ -284,7 +232,7 @@ class EngineModel:
         if rejection is not None:
             self._rejections += 1
             return rejection
-        sequence = _Sequence(request, Holding(request.block_names))
+        sequence = Sequence(request, Holding(request.block_names))
         self._sequences[request.request_id] = sequence
         self._arriving[request.request_id] = sequence
         self._decide_at_next_boundary(now_ns)
@@ -376,9 +324,9 @@ class EngineModel:
         """End the stretch at the first boundary that is not before now: the queue changed, so someone may enter."""
         stretch = self._stretch
         if stretch is not None:
-            stretch.iterations = max(1, -(-(now_ns - stretch.start_ns) // stretch.iteration_ns))
+            stretch.iterations = stretch.ended_by(now_ns - 1) + 1
         elif self._wake_ns is None:
-            self._wake_ns = now_ns
+            self._wake_ns = self._config.cost.next_start_ns(now_ns)
 
     def _cut_stretch(self) -> None:
         """Book the iterations that have ended and leave only the one in flight, whose blocks are taken already."""
@@ -386,14 +334,15 @@ class EngineModel:
         assert stretch is not None
         ended = stretch.ended_by(self._settled_ns)
         assert ended < stretch.iterations
+        begin_ns, end_ns = stretch.boundary_ns(ended), stretch.boundary_ns(ended + 1)
         if ended:
             self._store_ahead(stretch, ended)
             self._complete(stretch, ended)
-            stretch.start_ns += ended * stretch.iteration_ns
+        stretch.start_ns, stretch.pace = begin_ns, EvenPace(end_ns - begin_ns)
         stretch.iterations = 1
         stretch.allocations = []
 
-    def _leave_batch(self, sequence: _Sequence) -> None:
+    def _leave_batch(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         if self._stretch is not None and sequence.scheduled:
             self._stretch.batch.remove(sequence)
@@ -406,6 +355,7 @@ class EngineModel:
         self._admit_waiting(step)
         if not step.batch:
             assert not self._sequences, "an engine with work must run"
+            self._config.cost.rest(now_ns)
             return None
         return self._start(step)
 
@@ -423,7 +373,7 @@ class EngineModel:
             step.take(sequence, tokens)
             position += 1
 
-    def _make_room(self, sequence: _Sequence, tokens: int, now_ns: int) -> bool:
+    def _make_room(self, sequence: Sequence, tokens: int, now_ns: int) -> bool:
         """Secure blocks for the first `tokens` tokens. False when the sequence itself had to go."""
         while self._blocks_for(tokens) - sequence.held.blocks > self._pool.available:
             victim = self._running.pop()
@@ -433,7 +383,7 @@ class EngineModel:
         self._store(sequence, tokens)
         return True
 
-    def _preempt(self, victim: _Sequence, now_ns: int) -> None:
+    def _preempt(self, victim: Sequence, now_ns: int) -> None:
         self._release(victim)
         victim.computed = victim.scheduled = 0
         victim.preemptions += 1
@@ -455,7 +405,7 @@ class EngineModel:
             self._store(sequence, sequence.computed + tokens)
             step.take(sequence, tokens)
 
-    def _reuse_prefix(self, sequence: _Sequence) -> bool:
+    def _reuse_prefix(self, sequence: Sequence) -> bool:
         """Start from the longest cached prefix, if all the rest of the prompt fits, as vLLM checks by default."""
         size = self._config.block_tokens
         matched, idle = self._pool.matched(sequence.held.chain, (sequence.target - 1) // size)
@@ -465,7 +415,7 @@ class EngineModel:
         sequence.computed = matched * size
         return True
 
-    def _count_admission(self, sequence: _Sequence, now_ns: int) -> None:
+    def _count_admission(self, sequence: Sequence, now_ns: int) -> None:
         self._outputs.append(Admitted(sequence.request.request_id, now_ns, sequence.computed))
         if sequence.preemptions == 0:
             self._prefix_query_tokens += sequence.request.prompt_tokens
@@ -473,12 +423,8 @@ class EngineModel:
 
     def _start(self, step: _Step) -> _Stretch:
         config = self._config
-        iteration_ns = (
-            config.iteration_base_ns
-            + len(step.batch) * config.iteration_sequence_ns
-            + step.prefill_tokens * config.prefill_token_ns
-        )
-        stretch = _Stretch(step.now_ns, iteration_ns, 1, step.batch, [])
+        pace = config.cost.pace(step.now_ns, step.batch, step.prefill_tokens)
+        stretch = _Stretch(step.now_ns, pace, 1, step.batch, [])
         if not config.stream_every_iteration and not step.prefill_tokens and self._admission_is_shut():
             self._lengthen(stretch)
         return stretch
@@ -527,19 +473,19 @@ class EngineModel:
             sequence = stretch.batch[position]
             self._store(sequence, sequence.computed + iteration + 1)
 
-    def _store(self, sequence: _Sequence, tokens: int) -> None:
+    def _store(self, sequence: Sequence, tokens: int) -> None:
         """Hold blocks for the first `tokens` tokens and name those that are full."""
         self._hold(sequence, tokens)
         self._pool.publish(sequence.held, tokens // self._config.block_tokens)
 
-    def _hold(self, sequence: _Sequence, tokens: int) -> None:
+    def _hold(self, sequence: Sequence, tokens: int) -> None:
         needed = self._blocks_for(tokens) - sequence.held.blocks
         if needed:
             self._pool.allocate(sequence.held, needed)
 
     def _complete(self, stretch: _Stretch, iterations: int) -> None:
         """Book `iterations` ended iterations: tokens exist, and who has all of them leaves."""
-        at_ns = stretch.start_ns + iterations * stretch.iteration_ns
+        at_ns = stretch.boundary_ns(iterations)
         self._iterations += iterations
         is_quiet = not self._config.report_tokens
         for sequence in stretch.batch:
@@ -552,7 +498,7 @@ class EngineModel:
             elif count > 0:
                 self._generate(sequence, count, at_ns)
 
-    def _generate(self, sequence: _Sequence, count: int, at_ns: int) -> None:
+    def _generate(self, sequence: Sequence, count: int, at_ns: int) -> None:
         request = sequence.request
         if sequence.generated == 0:
             self._prompt_tokens += request.prompt_tokens
@@ -564,7 +510,7 @@ class EngineModel:
         if sequence.remaining == 0:
             self._finish(sequence, at_ns)
 
-    def _finish(self, sequence: _Sequence, at_ns: int) -> None:
+    def _finish(self, sequence: Sequence, at_ns: int) -> None:
         request = sequence.request
         del self._sequences[request.request_id]
         self._running.remove(sequence)
@@ -572,7 +518,7 @@ class EngineModel:
         self._finished += 1
         self._outputs.append(Finished(request.request_id, at_ns, request.finish_reason))
 
-    def _release(self, sequence: _Sequence) -> None:
+    def _release(self, sequence: Sequence) -> None:
         self._pool.release(sequence.held)
         self._blocked = False
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.model import EngineConfig
 
 _US = 1_000
 _MS = 1_000_000
 
 LLAMA_31_8B_L4 = EngineConfig(
-    iteration_base_ns=54 * _MS,
-    iteration_sequence_ns=450 * _US,
-    prefill_token_ns=480 * _US,
+    cost=LinearCost(base_ns=54 * _MS, sequence_ns=450 * _US, prefill_token_ns=480 * _US),
     kv_blocks=2_200,
     context_tokens_max=16_384,
     sequences_max=256,
@@ -28,9 +27,7 @@ model's 128 K.
 """
 
 LLAMA_31_8B_H100 = EngineConfig(
-    iteration_base_ns=4_800 * _US,
-    iteration_sequence_ns=300 * _US,
-    prefill_token_ns=32 * _US,
+    cost=LinearCost(base_ns=4_800 * _US, sequence_ns=300 * _US, prefill_token_ns=32 * _US),
     kv_blocks=26_000,
     context_tokens_max=131_072,
     sequences_max=256,
@@ -45,9 +42,7 @@ read. Prefill: 16 GFLOP a token at half of 990 TFLOP/s = 0.032 ms. Cache: 0.92 Ã
 """
 
 TOKEN_BUDGET_A100 = EngineConfig(
-    iteration_base_ns=8 * _MS,
-    iteration_sequence_ns=650 * _US,
-    prefill_token_ns=0,
+    cost=LinearCost(base_ns=8 * _MS, sequence_ns=650 * _US, prefill_token_ns=0),
     kv_blocks=65_536,
     context_tokens_max=65_536,
     sequences_max=128,
@@ -62,9 +57,7 @@ B_short â‰¤ 8192. Other pools are `dataclasses.replace` of this one: N_seq = min
 """
 
 TINY = EngineConfig(
-    iteration_base_ns=4 * _MS,
-    iteration_sequence_ns=500 * _US,
-    prefill_token_ns=20 * _US,
+    cost=LinearCost(base_ns=4 * _MS, sequence_ns=500 * _US, prefill_token_ns=20 * _US),
     kv_blocks=512,
     context_tokens_max=4_096,
     sequences_max=8,

@@ -23,7 +23,7 @@ from loadgen.engine.fields import (
     text_of_content,
     text_of_part,
 )
-from loadgen.engine.model import FinishReason
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, Message, chat_prompt
 from loadgen.engine.tools import Tool, call_id, chosen_tool
 
@@ -98,13 +98,9 @@ def parse_responses(content_type: str, body: bytes, served: tuple[str, ...], sto
         model=served_model(fields, served),
         prompt=chat_prompt(messages),
         output_tokens_max=fields.integer("max_output_tokens", at_least=1),
-        output_tokens_min=0,
         ignore_eos=fields.flag("ignore_eos"),
         stream=fields.flag("stream"),
-        include_usage=True,
-        continuous_usage=False,
         cache_salt=cache_salt_of(fields),
-        return_token_ids=False,
         tool=_tool_to_call(fields),
         messages=messages,
         echo={name: default if (said := fields.value(name)) is None else said for name, default in _ECHOED.items()},

@@ -19,7 +19,8 @@ from rich.console import Console
 from gateway.core.vocabulary import ModelName, RegionName
 from gateway.ground.clock import Clock
 from loadgen.demo.mesh import Mesh
-from loadgen.engine.model import EngineConfig, EngineModel, EngineRequest, FirstToken
+from loadgen.engine.model import EngineConfig, EngineModel, FirstToken
+from loadgen.engine.sequences import EngineRequest
 from loadgen.figures import Figures
 from loadgen.live_client import Answer, Api, Dialect, exchange
 from loadgen.live_runner import LiveRunner

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from gateway.core.attempts import BreakerState
 from gateway.core.config import OverflowMode, PushingMode
@@ -46,11 +45,9 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
-
-if TYPE_CHECKING:
-    from loadgen.simulator.asks import Ask
-    from loadgen.simulator.engines import SimEngine
-    from loadgen.simulator.gateways import GatewaySpec
+from loadgen.simulator.asks import Ask
+from loadgen.simulator.engines import SimEngine
+from loadgen.simulator.observers import GatewaySpec
 
 _DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
 """Reasons for which no gateway of ours ever has to be refused."""
@@ -159,20 +156,19 @@ class Watch:
         self._checkers: dict[GatewayId, Checker] = {}
         self._stamped: dict[RequestId, set[PlaceRule]] = {}
         """By what rules a request was sent on its way where it came in: each attempt keeps its own."""
-        """Where the ingress policy let a request go when it was last sent somewhere."""
         self._now_ns = 0
 
     @property
     def is_thorough(self) -> bool:
         return self._every_invariant
 
-    def gateway_started(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
+    def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
         places = {str(replica.replica_id): replica.place for replica in spec.replicas}
         places |= {str(peer.gateway_id): peer.place for peer in spec.peers}
         self._views[spec.gateway_id] = _View(spec, policy, core, places)
         self._checkers[spec.gateway_id] = Checker(core)
 
-    def after(self, gateway_id: GatewayId, event: Event, effects: list[Effect], now_ns: int) -> None:
+    def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
         self._now_ns = now_ns
         view = self._views[gateway_id]
         self._count(view, effects)

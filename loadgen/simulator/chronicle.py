@@ -38,7 +38,10 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
 )
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RequestProfile
+from loadgen.simulator.observers import GatewaySpec
 
 _LINES_HASHED_AT_ONCE = 512
 
@@ -61,7 +64,10 @@ class Chronicle:
         if self._on_line is not None:
             self._on_line(line)
 
-    def core_event(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
+    def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
+        """The events that it starts with tell it."""
+
+    def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
         self.events += 1
         told = " ".join(map(_effect_in_words, effects))
         self.note(now_ns, f"{gateway_id} {_event_in_words(event)} -> {told}")

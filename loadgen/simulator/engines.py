@@ -15,13 +15,13 @@ from loadgen.engine.model import (
     EngineConfig,
     EngineModel,
     EngineOutput,
-    EngineRequest,
     Finished,
     FirstToken,
     Preempted,
     Rejection,
     TokensGenerated,
 )
+from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gateway.core.config import CoreConfig
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -41,8 +40,9 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
 )
+from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
@@ -50,53 +50,28 @@ from gateway.core.vocabulary import (
     LoadReport,
     Outcome,
     PeerObservation,
-    PeerSpec,
-    Place,
     RefusalReason,
     RegionName,
     ReplicaId,
     ReplicaObservation,
-    ReplicaSpec,
     RequestId,
     ResidencyStamp,
     TargetKind,
     peer_target,
 )
-from loadgen.engine.model import EngineRequest, Rejection
+from loadgen.engine.model import Rejection
+from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask, RanAt, Upstream
-from loadgen.simulator.checkers import Watch
-from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.engines import EngineRun, SimEngine
 from loadgen.simulator.heartbeats import Arrival, Heartbeats
 from loadgen.simulator.network import Line, Network
+from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.probes import Probes
 
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
 """A forward that is neither accepted nor refused within this has failed (`peering.accept_timeout`)."""
-_REFUSALS = {
-    Outcome.REJECTED_UNKNOWN_MODEL: RefusalReason.UNKNOWN_MODEL,
-    Outcome.REJECTED_RESIDENCY_INGRESS: RefusalReason.RESIDENCY_NOT_ACCEPTED,
-    Outcome.REJECTED_QUEUE_FULL: RefusalReason.QUEUE_FULL,
-    Outcome.REJECTED_DRAINING: RefusalReason.DRAINING,
-    Outcome.REJECTED_UNKNOWN_RESPONSE: RefusalReason.UNKNOWN_RESPONSE,
-    Outcome.EXPIRED_IN_QUEUE: RefusalReason.BUSY,
-    Outcome.REJECTED_TENANT_LIMIT: RefusalReason.BUSY,
-}
-"""How a forward may end at a peer that means: it changed its mind. All else there is a failure."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewaySpec:
-    """What one gateway is told when it starts."""
-
-    gateway_id: GatewayId
-    place: Place
-    replicas: tuple[ReplicaSpec, ...]
-    peers: tuple[PeerSpec, ...]
-    policy: ResidencyPolicy
-    config: CoreConfig
 
 
 @dataclass(slots=True, eq=False)
@@ -106,8 +81,7 @@ class Surroundings:
     agenda: Agenda
     network: Network
     engines: dict[ReplicaId, SimEngine]
-    watch: Watch
-    chronicle: Chronicle
+    observers: Sequence[GatewayObserver]
     rng: random.Random
     probe_interval_ns: int
     heartbeat_batch_ns: int
@@ -163,14 +137,8 @@ class _Leg:
 
     def ended(self, outcome: Outcome, detail: str) -> None:
         """A peer's last word."""
-        if outcome is Outcome.COMPLETED:
-            self.end(LegResult.COMPLETED, "")
-        elif outcome is Outcome.CLIENT_ERROR:
-            self.end(LegResult.CLIENT_ERROR, detail)
-        elif outcome in _REFUSALS:
-            self.end(LegResult.REFUSED, detail, _REFUSALS[outcome])
-        else:
-            self.end(LegResult.FAILED, f"it ended as {outcome} there: {detail}")
+        result, refusal, detail = leg_end_of(outcome, detail)
+        self.end(result, detail, refusal)
 
     def finished(self) -> None:
         self.end(LegResult.COMPLETED, "")
@@ -256,7 +224,8 @@ class SimGateway:
         self._life += 1
         self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life)
         self.heartbeats.forget()
-        self._around.watch.gateway_started(self.spec, self._policy, self.core)
+        for observer in self._around.observers:
+            observer.on_start(self.spec, self._policy, self.core)
         self.tell(ConfigApplied(self.spec.config))
         self.tell(PolicyApplied(self._policy))
         self.tell(AssignmentApplied(self._life, self.spec.replicas, self.spec.peers))
@@ -317,12 +286,12 @@ class SimGateway:
         self._arm()
 
     def _pump(self, core: GatewayCore) -> None:
-        now_ns = self._agenda.now_ns
+        now_ns, gateway_id, observers = self._agenda.now_ns, self.spec.gateway_id, self._around.observers
         while self._inbox:
             event = self._inbox.popleft()
             effects = core.handle(event, now_ns)
-            self._around.chronicle.core_event(now_ns, self.gateway_id, event, effects)
-            self._around.watch.after(self.gateway_id, event, effects, now_ns)
+            for observer in observers:
+                observer.on_step(now_ns, gateway_id, event, effects)
             for effect in effects:
                 self._perform(effect)
 

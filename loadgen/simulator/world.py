@@ -32,8 +32,9 @@ from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import ClientGroup, GroupConfig, Town, record_of
 from loadgen.simulator.engines import SimEngine
 from loadgen.simulator.faults import Fault, FaultKey, FaultKind
-from loadgen.simulator.gateways import GatewaySpec, SimGateway, Surroundings
+from loadgen.simulator.gateways import SimGateway, Surroundings
 from loadgen.simulator.network import Network
+from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.scenario import ClientsSection, RunSection, Scenario
 
 _SECOND_NS = 1_000_000_000
@@ -110,8 +111,7 @@ class World:
             self._agenda,
             self._network,
             self._engines,
-            self.watch,
-            self.chronicle,
+            (self.chronicle, self.watch),
             self._rng("faults"),
             scenario.probe_interval,
             scenario.heartbeat_batch,

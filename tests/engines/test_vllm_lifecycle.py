@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway.core.description import gauges_of
 from tests.engines.conftest import Engines
 from tests.engines.real import Engine, reports_error
 from tests.engines.regions import RealMesh, RealRegion, replicas
@@ -133,7 +134,7 @@ async def test_a_killed_engine_ends_its_stream_with_an_error_and_the_other_regio
                 assert not reports_error(await after.read())
         for region in (us, eu):
             await region.until_idle()
-            assert region.gateway.core.gauges(0).attempts == 0
+            assert gauges_of(region.gateway.core, 0).attempts == 0
         engines.one.start(*GRACEFUL)
         await engines.one.until_ready()
         await us.until_free(1)

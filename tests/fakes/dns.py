@@ -15,6 +15,7 @@ import dns.rrset
 
 from gateway.ground.values import Address
 from tests.fakes.engine import Tally
+from tests.support.listening import listening
 
 
 class FakeDns:
@@ -40,14 +41,12 @@ class FakeDns:
         loop = asyncio.get_running_loop()
         tcp_socket, udp_socket = _bound_pair()
         transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), sock=udp_socket)
-        server = await asyncio.start_server(self._serve_stream, sock=tcp_socket)
         self.address = Address("127.0.0.1", udp_socket.getsockname()[1])
         try:
-            yield self
+            async with listening(self._serve_stream, own=tcp_socket):
+                yield self
         finally:
             transport.close()
-            server.close()
-            await server.wait_closed()
 
     def answer(self, wire: bytes, *, over_udp: bool) -> bytes | None:
         query = dns.message.from_wire(wire)
@@ -78,8 +77,6 @@ class FakeDns:
         answer = self.answer(await reader.readexactly(length), over_udp=False)
         if answer is not None:
             writer.write(len(answer).to_bytes(2, "big") + answer)
-            await writer.drain()
-        writer.close()
 
 
 class _Datagrams(asyncio.DatagramProtocol):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from tests.support.listening import cleaned_up
+
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
 JSON_HEADERS = {"content-type": "application/json"}
 _KNOCKS = 4
@@ -225,7 +227,7 @@ class FakeEngine:
             self.url = f"http://127.0.0.1:{self.port}"
             yield self
         finally:
-            await runner.cleanup()
+            await cleaned_up(runner)
 
     @asynccontextmanager
     async def accepting_nobody(self) -> AsyncIterator[None]:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from tests.fakes.engine import GOOD_ANSWER, Tally
 from tests.support.certificates import Files
+from tests.support.listening import serving_http
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,9 @@ class PagesEngine:
         app.router.add_get("/{path:.*}", self._answer)
         app.router.add_post("/{path:.*}", self._generate)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-            self.url = f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
+        async with serving_http(runner, tls=tls) as port:
+            self.url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked[request.path] += 1

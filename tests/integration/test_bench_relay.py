@@ -19,6 +19,7 @@ from loadgen.bench.relay.main import Plan, Run, missing_relays, story_of
 from loadgen.bench.relay.measures import Effort, MeasureName
 from loadgen.bench.relay.processes import running_engines
 from loadgen.bench.relay.relays import ENVOY, FORWARD, NIGHTSIDE, SIBLINGS, Relay
+from tests.support.listening import Talk, listening
 
 TINY = Effort(
     rounds=1,
@@ -91,14 +92,12 @@ def test_why_a_relay_could_not_be_installed_is_passed_on(tmp_path: Path) -> None
     assert missing_relays(asked) == {ENVOY.name: "not available: no wheel for this machine"}
 
 
-async def answering(answer: bytes) -> asyncio.Server:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def answering(answer: bytes) -> Talk:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
         writer.write(answer)
-        writer.close()
-        await writer.wait_closed()
 
-    return await asyncio.start_server(serve, "127.0.0.1", 0)
+    return talk
 
 
 def streamed(*events: bytes) -> bytes:
@@ -116,19 +115,17 @@ def streamed(*events: bytes) -> bytes:
     ],
 )
 async def test_a_wrong_answer_is_noticed(answer: bytes, fault: str) -> None:
-    server = await answering(answer)
-    async with server:
-        (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
+    (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
+    async with listening(answering(answer)) as port:
         with pytest.raises(WrongAnswer, match=fault):
-            await ask_once(server.sockets[0].getsockname()[1], wanted)
+            await ask_once(port, wanted)
 
 
 async def test_events_that_come_in_pieces_are_counted_once(tmp_path: Path) -> None:
     whole = wire.ROLE_EVENT + wire.TOKEN_EVENT + wire.LAST_EVENT + wire.DONE_EVENT
-    server = await answering(streamed(*(whole[at : at + 3] for at in range(0, len(whole), 3))))
-    async with server:
-        (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
-        await ask_once(server.sockets[0].getsockname()[1], wanted)
+    (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
+    async with listening(answering(streamed(*(whole[at : at + 3] for at in range(0, len(whole), 3))))) as port:
+        await ask_once(port, wanted)
 
 
 async def test_held_streams_that_end_are_a_wrong_answer(tmp_path: Path) -> None:

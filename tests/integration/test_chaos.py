@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
@@ -131,7 +130,6 @@ class Chaos:
         return [line for line in lines if line["kind"] == "request"]
 
 
-@pytest.mark.timeout(90)
 async def test_the_audit_record_accounts_for_every_request(tmp_path: Path, unused_tcp_port_factory: Any) -> None:
     chaos = Chaos(tmp_path, unused_tcp_port_factory)
     engine = replace(PRESETS["tiny"], sequences_max=2)

@@ -17,6 +17,7 @@ from yarl import URL
 
 from gateway.config.targets import Dialect
 from gateway.core.config import AttemptConfig, CoreConfig, QueueConfig
+from gateway.core.description import describe, gauges_of
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import (
     AssignmentApplied,
@@ -47,7 +48,8 @@ from gateway.http.settings import HttpSettings
 from gateway.http.sink import HttpSink
 from gateway.request.driver import Driver
 from gateway.request.legs import RequestSummary
-from gateway.request.owner import OwnerContext, OwnerSettings
+from gateway.request.owner import OwnerContext
+from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
@@ -67,7 +69,8 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import EU, MODEL, US, policy, replica_spec, rule
+from tests.support.core import EU, MODEL, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.listening import serving_http
 
 GOOD = b"".join(GOOD_STREAM)
 CHAT = "/v1/chat/completions"
@@ -81,7 +84,7 @@ CONNECTION_BUFFERS_BYTES = 16 << 20
 class Edge:
     """A gateway's HTTP edge with the real core and two engines, `a` and `b`, and what happened in it."""
 
-    def __init__(self, settings: HttpSettings, owner_settings: OwnerSettings) -> None:
+    def __init__(self, settings: HttpSettings, owner_settings: RelaySettings) -> None:
         self.settings = settings
         self.owner_settings = owner_settings
         self.engines = {ReplicaId("a"): FakeEngine(), ReplicaId("b"): FakeEngine()}
@@ -144,16 +147,16 @@ class Edge:
             await asyncio.sleep(0.001)
 
     def check(self) -> None:
-        gauges = self.core.gauges(self.clock.now_ns())
+        gauges = gauges_of(self.core, self.clock.now_ns())
         assert (gauges.requests, gauges.attempts, self.driver.open_requests) == (0, 0, 0)
         assert not self.driver.failed.is_set(), self.driver.crash
 
 
 @asynccontextmanager
 async def serving(
-    settings: HttpSettings = SETTINGS, owner_settings: OwnerSettings | None = None
+    settings: HttpSettings = SETTINGS, owner_settings: RelaySettings | None = None
 ) -> AsyncIterator[Edge]:
-    edge = Edge(settings, owner_settings or OwnerSettings())
+    edge = Edge(settings, owner_settings or RelaySettings())
     async with AsyncExitStack() as stack:
         for engine in edge.engines.values():
             await stack.enter_async_context(engine.serving())
@@ -162,7 +165,12 @@ async def serving(
         )
         client = await stack.enter_async_context(EngineClient(endpoints, edge.clock, ClientSettings()))
         context = OwnerContext(
-            edge.driver, edge.clock, {TargetKind.REPLICA: client}, edge.owner_settings, edge.on_finished
+            edge.driver,
+            edge.clock,
+            {TargetKind.REPLICA: client},
+            no_leg_beside,
+            edge.owner_settings,
+            edge.on_finished,
         )
         edge.configure()
         stack.callback(edge.driver.close)
@@ -173,11 +181,8 @@ async def serving(
 
 
 async def listen(stack: AsyncExitStack, app: web.Application, settings: HttpSettings) -> str:
-    runner = make_runner(app, settings)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return f"http://127.0.0.1:{runner.addresses[0][1]}"
+    port = await stack.enter_async_context(serving_http(make_runner(app, settings)))
+    return f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture
@@ -353,7 +358,7 @@ class TestTryingAgain:
             await asyncio.sleep(0.01)
             exchange.cut()
 
-        async with serving(owner_settings=OwnerSettings(held_bytes_max=10)) as edge:
+        async with serving(owner_settings=RelaySettings(held_bytes_max=10)) as edge:
             edge.plays(half)
             with pytest.raises(aiohttp.ClientPayloadError):
                 await ask(client, edge)
@@ -597,7 +602,7 @@ class TestOtherPages:
         sources = AdminSources(
             metrics=lambda: b"up 1\n",
             metrics_content_type="text/plain; version=0.0.4",
-            state=lambda: edge.core.describe(edge.clock.now_ns()),
+            state=lambda: describe(edge.core, edge.clock.now_ns()),
             readiness=str,
             explain=nothing,
             lockdown=nothing,

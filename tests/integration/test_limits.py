@@ -176,13 +176,13 @@ class TestHeaders:
     async def test_headers_in_time_are_not_held_against_a_slow_answer(self, tmp_path: Path, engine: FakeEngine) -> None:
         go_on = asyncio.Event()
         engine.plays(stream_until(go_on, (ROLE, token("x")), (STOP, DONE)))
-        async with serving(tmp_path, engine, headers_wait_ns=300 * MS) as gateway, wire(gateway) as client:
+        async with serving(tmp_path, engine, headers_wait_ns=SECOND) as gateway, wire(gateway) as client:
             for line in (f"POST {CHAT_PATH} HTTP/1.1", "host: x", "x-more: y", f"content-length: {len(CHAT_BODY)}"):
                 client.send(f"{line}\r\n")
                 await asyncio.sleep(0.001)
             client.send(b"\r\n" + CHAT_BODY)
             assert (await client.reader.readline()).split()[1] == b"200"
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.1)
             go_on.set()
             assert await client.reader.readuntil(DONE)
 

@@ -87,7 +87,6 @@ def try_out(method: str, path: str, url: str, asked: Asked) -> None:
     attempt()
 
 
-@pytest.mark.timeout(120)
 async def test_every_operation_answers_as_described(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
     asked: dict[tuple[str, str], Asked] = {}
     async with served(tmp_path, unused_tcp_port_factory) as up:

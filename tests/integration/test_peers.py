@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from gateway.config.sections import GatewayConfig, PeeringConfig
+from gateway.core.description import gauges_of
 from gateway.ground.values import Address
 from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan
@@ -210,10 +211,10 @@ async def test_a_peer_in_another_place_than_configured_is_no_target(mesh: Mesh) 
                 return response
 
         asking = tasks.create_task(client())
-        await until(lambda: us.gateway.core.gauges(0).queue_length == 1)
+        await until(lambda: gauges_of(us.gateway.core, 0).queue_length == 1)
         lost = counted(us.gateway, "targets_lost_total", target="peer")
         await until(lambda: counted(us.gateway, "targets_lost_total", target="peer") > lost)
-        assert us.gateway.core.gauges(0).queue_length == 1
+        assert gauges_of(us.gateway.core, 0).queue_length == 1
         await us.become_free()
     assert asking.result().headers["x-nightside-region"] == US.region
     assert eu.engine.received == []

@@ -1,4 +1,4 @@
-"""A sweep on a real Ray cluster of one machine: the same results as without. Skipped where Ray is not installed."""
+"""A sweep on a real Ray cluster of one machine: the same results as without."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from loadgen.demo.region_files import free_ports
 
 ROOT = Path(__file__).parents[2]
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'nightside[ray]'")
-
 SCENARIO = {
     "name": "small",
     "duration": "5s",
@@ -36,7 +34,7 @@ SCENARIO = {
 def until_healthy(address: str) -> None:
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     for _ in range(60):
-        if subprocess.run(command, capture_output=True, timeout=60).returncode == 0:
+        if subprocess.run(command, capture_output=True).returncode == 0:
             return
     raise AssertionError(f"no cluster came up at {address}")
 
@@ -69,7 +67,7 @@ def kill_what_names(folder: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_sweep_on_a_cluster_gives_what_it_gives_here(cluster: str, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(SCENARIO))

@@ -165,7 +165,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancelled attempt is counted for ever",
-        "replicas.py",
+        "targets.py",
         (
             (
                 "        state.in_flight -= 1\n",
@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         "peers that have not been heard for long are used",
         "peers.py",
-        (("        if now_ns >= self._stale_at_ns(state.observation):\n            return Standing.STALE\n", ""),),
+        (("max(3 * keep_alive_ns, ", "max(300 * keep_alive_ns, "),),
     ),
 )
 

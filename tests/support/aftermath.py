@@ -22,11 +22,11 @@ import aiohttp
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
-from gateway.core.admission import RequestState
+from gateway.core.requests import RequestState
+from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import OutboundRequest
 from gateway.request.mailbox import Mailbox
 from gateway.request.owner import RequestOwner
-from gateway.request.sse import EventScanner
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, Tally, stream
 from tests.support.core import EU, MS, US
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy

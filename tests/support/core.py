@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 
 from gateway.core.config import CoreConfig
@@ -199,3 +200,9 @@ def started(effects: Iterable[Effect]) -> list[str]:
 def ended(effects: Iterable[Effect]) -> list[tuple[str, str]]:
     """(request, outcome) of the requests that ended, in order."""
     return [(effect.request_id, effect.outcome.value) for effect in effects if isinstance(effect, EndRequest)]
+
+
+def no_leg_beside(leg: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """For an owner whose core orders one leg at a time."""
+    leg.close()
+    raise AssertionError("a leg was ordered beside another one")

@@ -17,6 +17,7 @@ import yaml
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
 from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
+from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
 from gateway.ground.values import Address
 from tests.support.core import AP, EU, MODEL, MS, US
@@ -73,7 +74,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def usable_peers(gateway: GatewayHandle) -> int:
-    return gateway.core.gauges(gateway.core._now_ns or 0).peers_usable
+    return gauges_of(gateway.core, gateway.core._now_ns or 0).peers_usable
 
 
 def free_replicas(gateway: GatewayHandle) -> int:

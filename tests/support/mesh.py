@@ -38,6 +38,7 @@ from gateway.core.events import (
     ResponseStored,
     TimePassed,
 )
+from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import ResidencyPolicy
@@ -59,8 +60,8 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
+from gateway.ground.pump import Step
 from gateway.records.journal import encode_step
-from gateway.request.driver import Step
 from tests.support.core import MS, profile
 
 RTT_NS = 80 * MS
@@ -239,7 +240,7 @@ class Mesh:
     def store(self, leg: OpenLeg) -> None:
         """The engine keeps its answer; every gateway that the answer passes learns of it."""
         request_id = leg.order.request_id
-        key = f"response-of-{request_id}"
+        key = f"response-{leg.order.attempt}-of-{request_id}-at-{leg.gateway}"  # each answer is another response
         self.made_at[key] = (leg.gateway, leg.order.target.id)
         self.stored.append((self.asks[request_id].tenant, key))
         self.tell(leg.gateway, ResponseStored(request_id, leg.order.attempt, 1, key))
@@ -312,11 +313,8 @@ class Mesh:
         origin = self._leg_towards(name, end.request_id)
         if origin is None:
             return
-        result = {
-            Outcome.COMPLETED: LegResult.COMPLETED,
-            Outcome.CLIENT_ERROR: LegResult.CLIENT_ERROR,
-        }.get(end.outcome, LegResult.FAILED)
-        self.end_leg(origin.gateway, end.request_id, result)
+        result, refusal, detail = leg_end_of(end.outcome, end.detail)
+        self.end_leg(origin.gateway, end.request_id, result, refusal=refusal, detail=detail)
 
     def _leg_towards(self, name: str, request_id: RequestId) -> OpenLeg | None:
         """The forward through which another gateway reached `name` with this request."""

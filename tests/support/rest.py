@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.app.gateway import GatewayHandle
+from gateway.core.description import gauges_of
 from tests.support.gateways import counted, until
 
 
@@ -14,7 +15,7 @@ def unrest(gateway: GatewayHandle) -> list[str]:
         if state.in_flight:
             found.append(f"{state.in_flight} in flight at {state.target}")
     found += [f"a forward to {state.target} without an end" for state in gateway.core.peers if state.unreflected]
-    gauges = gateway.core.gauges(gateway.core._now_ns or 0)
+    gauges = gauges_of(gateway.core, gateway.core._now_ns or 0)
     return found + ([f"{gauges.queue_length} queued"] if gauges.queue_length else [])
 
 

@@ -385,6 +385,20 @@ Global___ForwardRequest: _TypeAlias = ForwardRequest  # noqa: Y015
 
 @_typing.final
 class ForwardResponse(_message.Message):
+    """A newer gateway may say what an older one does not know. The older one reads
+
+      a reason in `refused`                              as `busy`: not now, try elsewhere, nobody has failed
+      an outcome in `ended`, before anything of the      the same
+        answer went on to the client
+      an outcome in `ended`, after that                  as an answer that broke off, and does not hold it against the peer
+      a message of another kind                          not at all; one that was the last, as an outcome that it does not know
+      another field of any message                       not at all
+
+    so that a new word, kind or field has to be one that may be read like this; what must not be passed over, as a
+    narrower rule of residency, needs another call. A word is up to 64 letters, digits, `.`, `_` and `-`; all else, and an empty
+    one, is a fault.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ACCEPTED_FIELD_NUMBER: _builtins.int

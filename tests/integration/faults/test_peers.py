@@ -17,6 +17,7 @@ import pytest
 from gateway.config.sections import GatewayConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
+from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, LoadReport, ModelName
 from gateway.ground.values import Address
 from gateway.peers import codec
@@ -38,6 +39,7 @@ from tests.fakes.liar import (
 from tests.fakes.peer import ForwardContext, Forwarded
 from tests.support.core import EU, MS, SECOND, US, peer_spec
 from tests.support.gateways import QUICK_PEERING, ask, counted, knowing, until, usable_peers
+from tests.support.listening import Talk, listening
 from tests.support.regions import Mesh, Region
 from tests.support.rest import until_at_rest
 
@@ -167,7 +169,7 @@ async def test_a_peer_that_claims_to_be_idle_and_refuses_costs_a_bounded_number_
     clients_max = 5
     async with asking(mesh, us, clients_max) as clients:
         most = clients_max * us.config.core.attempt.refusals_max
-        await until(lambda: us.gateway.core.gauges(0).queue_length == clients_max and liar.arrived.count == most)
+        await until(lambda: gauges_of(us.gateway.core, 0).queue_length == clients_max and liar.arrived.count == most)
         beats = liar.beats
         await until(lambda: liar.beats > beats + 5)
         assert liar.arrived.count == most, "nobody asks it again who was refused that often"
@@ -188,7 +190,7 @@ async def test_a_peer_that_claims_to_be_idle_and_hangs_costs_a_request_one_wait(
     await until(lambda: usable_peers(us.gateway) == 1)
     async with asking(mesh, us) as (client,):
         await liar.arrived.reaches(1)
-        await until(lambda: us.gateway.core.gauges(0).queue_length == 1)
+        await until(lambda: gauges_of(us.gateway.core, 0).queue_length == 1)
         beats = liar.beats
         await until(lambda: liar.beats > beats + 5)
         assert liar.arrived.count == 1, "it is not asked again for a request that it let hang"
@@ -401,47 +403,37 @@ async def test_a_liar_that_tells_the_truth_at_last_is_used_again(mesh: Mesh, lia
 
 
 async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-    while await reader.read(4096):
-        pass
+    await reader.read()
 
 
 async def web_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read(1)
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
-    writer.close()
 
 
 async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.close()
+    """At once, without a word."""
 
 
-@pytest.mark.parametrize("handler", [mute, web_page, hang_up])
-async def test_whatever_else_listens_at_a_peers_address_is_no_target(
-    mesh: Mesh, handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], asyncio.Future[None]]
-) -> None:
-    connections: list[asyncio.StreamWriter] = []
+@pytest.mark.parametrize("talk", [mute, web_page, hang_up])
+async def test_whatever_else_listens_at_a_peers_address_is_no_target(mesh: Mesh, talk: Talk) -> None:
     dialled = asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
         dialled.set()
-        await handler(reader, writer)
+        await talk(reader, writer)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
     us = await mesh.region("us-1", US)
     peering = replace(IMPATIENT, ping_timeout_ns=100 * MS, connect_timeout_ns=100 * MS)
-    us.config = replace(us.config, peers=(PeerConfig(SPEC, address),), peering=peering)
-    await us.start()
-    mesh.on_close(us.stop)
-    await us.become_busy()
-    await dialled.wait()
-    assert usable_peers(us.gateway) == 0
-    await served_at_home(mesh, us)
-    await until_at_rest(us.gateway)
-    server.close()
-    for writer in connections:
-        writer.close()
+    async with listening(handle) as port:
+        us.config = replace(us.config, peers=(PeerConfig(SPEC, Address("127.0.0.1", port)),), peering=peering)
+        await us.start()
+        mesh.on_close(us.stop)
+        await us.become_busy()
+        await dialled.wait()
+        assert usable_peers(us.gateway) == 0
+        await served_at_home(mesh, us)
+        await until_at_rest(us.gateway)
 
 
 # Heard, and not reached: a line that carries one way only

@@ -23,7 +23,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from gateway.request.driver import TAIL_STEPS_DEFAULT
+from gateway.ground.pump import TAIL_STEPS_DEFAULT
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_STREAM,
@@ -57,12 +57,13 @@ GONE_AT_REST = (
     "gateway.request.owner.RequestOwner",
     "gateway.request.owner._Relay",
     "gateway.request.driver.Mailbox",
-    "gateway.core.admission.RequestState",
-    "gateway.core.admission.AttemptState",
+    "gateway.core.requests.RequestState",
+    "gateway.core.requests.AttemptState",
+    "gateway.core.requests.LegState",
     "gateway.http.sink.HttpSink",
     "gateway.peers.client.PeerLeg",
     "gateway.peers.server.ForwardSink",
-    "gateway.request.sse.EventScanner",
+    "gateway.request.event_scanner.EventScanner",
 )
 """One request's own; with no request there is none of them."""
 OBJECTS_OF_A_CONNECTION = 60

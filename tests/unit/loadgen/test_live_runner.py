@@ -18,6 +18,7 @@ from loadgen.live_client import Api, Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan, OpenLoop
 from loadgen.report import RequestEnd, RequestRecord
 from loadgen.workload import MultiTurnWorkload, Program, Spread, Step, WorkloadConfig
+from tests.support.listening import serving_http
 
 US = RegionName("us-east-1")
 EU = RegionName("eu-west-1")
@@ -68,13 +69,8 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
     app.router.add_post("/v1/chat/completions", handler)
     app.router.add_post("/v1/completions", handler)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving_http(runner) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def plan_for(

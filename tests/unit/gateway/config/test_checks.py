@@ -11,7 +11,7 @@ from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
 from gateway.ground.values import (
     Address,
 )
-from tests.support.region_files X
+from tests.support.region_files import CERTIFIED, PEER, PROTECTED, SMALLEST, region_at, region_faults
 
 
 @pytest.mark.parametrize(

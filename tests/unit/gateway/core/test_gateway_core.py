@@ -15,6 +15,7 @@ from gateway.core.config import (
     PushingConfig,
     QueueConfig,
 )
+from gateway.core.description import describe
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -287,10 +288,10 @@ class TestRetries:
         one = desk(replicas=2)
         one.ask("q")
         one.finish("q", LegResult.FAILED)
-        before = one.core.describe(one.now_ns)
+        before = describe(one.core, one.now_ns)
         assert one.finish("q", LegResult.COMPLETED, attempt=1) == []
         assert one.first_token("q", attempt=1) == []
-        assert one.core.describe(one.now_ns) == before
+        assert describe(one.core, one.now_ns) == before
 
     def test_client_errors_never_open_a_breaker(self) -> None:
         one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
@@ -391,7 +392,7 @@ class TestOverflow:
         one.probe(waiting=1)
         one.hear("gw-eu", AP)
         assert started(one.ask("q")) == []
-        assert "claims" in one.core.describe(one.now_ns)["peers"][0]["detail"]  # type: ignore[index]
+        assert "claims" in describe(one.core, one.now_ns)["peers"][0]["detail"]  # type: ignore[index]
 
     def test_the_only_peer_is_tried_again_when_there_is_nobody_else(self) -> None:
         one = desk(replicas=0, peers=[EU_PEER])

@@ -50,7 +50,7 @@ class Fleet:
         self.peers = Peers(CONFIG, self.timers)
         self.now_ns = 0
         self.sequence = 0
-        self.running: list[tuple[PeerState, tuple[RequestId, int]]] = []
+        self.running: list[tuple[PeerState, tuple[RequestId, int, int]]] = []
         self.peers.assign(SPECS)
 
     def step(self) -> None:
@@ -98,7 +98,7 @@ class Fleet:
     def start(self) -> None:
         state = self.rng.choice(list(self.peers))
         self.sequence += 1
-        key = RequestId(f"request-{self.sequence}"), 1
+        key = RequestId(f"request-{self.sequence}"), 1, 1
         self.running.append((state, key))
         self.peers.started(state, key, self.now_ns)
 
@@ -150,7 +150,7 @@ def test_a_peer_is_looked_at_again_only_when_it_has_changed() -> None:
     answer = fleet.peers._answers[question]
     assert answer.unsure == 0
     changed = next(state for state in fleet.peers if state.standing is Standing.AVAILABLE)
-    fleet.peers.started(changed, (RequestId("one"), 1), fleet.now_ns)
+    fleet.peers.started(changed, (RequestId("one"), 1, 1), fleet.now_ns)
     assert answer.unsure == 1 << changed.slot
     assert fleet.peers.available(*question) | 1 << changed.slot == before | 1 << changed.slot
     assert answer.unsure == 0

@@ -64,9 +64,9 @@ def turned_away(some: Replicas, now_ns: int) -> Standing:
     """Two attempts at once, and then a probe that tells of an idle engine."""
     state = some.at(0)
     for number in range(2):
-        some.started(state, (RequestId("q"), number), now_ns)
+        some.started(state, (RequestId("q"), number, 1), now_ns)
     for number in range(2):
-        some.ended(state, (RequestId("q"), number), LegResult.BUSY, now_ns)
+        some.ended(state, (RequestId("q"), number, 1), LegResult.BUSY, now_ns)
     some.observe(ReplicaObservation(ReplicaId("r0"), now_ns + 1, healthy=True), now_ns + 1)
     return state.standing
 
@@ -76,9 +76,9 @@ def test_outstanding_mode_counts_our_own_attempts() -> None:
     state = some.at(0)
     for number in range(2):
         assert some.available
-        some.started(state, (RequestId("q"), number), 0)
+        some.started(state, (RequestId("q"), number, 1), 0)
     assert not some.available
-    some.ended(state, (RequestId("q"), 0), LegResult.COMPLETED, 0)
+    some.ended(state, (RequestId("q"), 0, 1), LegResult.COMPLETED, 0)
     assert some.available
 
 
@@ -119,7 +119,7 @@ def test_a_slot_is_used_again_after_its_replica_left() -> None:
 def test_a_replica_whose_models_alone_changed_stays_what_it_is() -> None:
     some = replicas(count=2)
     state = some.at(0)
-    some.started(state, (RequestId("q"), 1), 0)
+    some.started(state, (RequestId("q"), 1, 1), 0)
     joined, left = some.assign([replica_spec("r0", models=(MODEL, OTHER)), replica_spec("r1", EU)], 5)
     assert [each.spec.replica_id for each in (*joined, *left)] == ["r1", "r1"]
     assert (some.at(0) is state, state.in_flight, state.ramp.limit) == (True, 1, None)
@@ -135,7 +135,7 @@ def test_an_engine_that_tells_no_load_takes_as_many_as_may_be_outstanding() -> N
     some.observe(ReplicaObservation(ReplicaId("r0"), 0, healthy=True), 0)
     for number in range(3):
         assert some.available
-        some.started(some.at(0), (RequestId("q"), number), 0)
+        some.started(some.at(0), (RequestId("q"), number, 1), 0)
     assert some.at(0).standing is Standing.OUTSTANDING
 
 
@@ -143,7 +143,7 @@ def test_blind_mode_stays_blind_to_it() -> None:
     some = Replicas(CoreConfig(pushing=PushingConfig(PushingMode.BLIND, outstanding_max=1)), Timers())
     some.assign([replace(replica_spec("r0"), sign_of_life_ns=2 * SECOND)], 0)
     some.observe(ReplicaObservation(ReplicaId("r0"), 0, healthy=True), 0)
-    some.started(some.at(0), (RequestId("q"), 1), 0)
+    some.started(some.at(0), (RequestId("q"), 1, 1), 0)
     assert some.available
 
 
@@ -186,7 +186,7 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
     some = Replicas(CoreConfig(pushing=PushingConfig(mode=mode)), timers)
     some.assign([replica_spec("r0")], 0)
     state = some.at(0)
-    ours: list[tuple[RequestId, int]] = []
+    ours: list[tuple[RequestId, int, int]] = []
     for number, (what, waiting, running, healthy, later_ms, lag_ms, is_woken) in enumerate(steps):
         now_ns += later_ms * 1_000_000
         sampled_ns = max(0, now_ns - lag_ms * 1_000_000)
@@ -197,7 +197,7 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
             probe = ReplicaObservation(ReplicaId("r0"), sampled_ns, healthy, running, max(0, waiting - 1))
             some.observe(probe, now_ns)
         elif what == "start":
-            ours.append((RequestId(f"{number}"), 1))
+            ours.append((RequestId(f"{number}"), 1, 1))
             some.started(state, ours[-1], now_ns)
         elif ours and what == "first_token":
             some.first_token(state, ours[-1], now_ns)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
 
 from gateway.engines.connection import ConnectionPool, EngineGone, Origin, Response, origin_of
+from tests.support.listening import Talk, listening
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nhi"
 
 
@@ -20,20 +20,14 @@ class RawEngine:
 
     def __init__(self, talk: Talk) -> None:
         self.connections = 0
-        self._open = 0
         self.requests: list[bytes] = []
         self.gone = asyncio.Event()
         self._talk = talk
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[Origin]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        try:
-            yield Origin("127.0.0.1", server.sockets[0].getsockname()[1], None)
-        finally:
-            server.close()
-            while self._open:  # noqa: ASYNC110 - talks end by themselves, within a few turns
-                await asyncio.sleep(0)
+        async with listening(self._serve) as port:
+            yield Origin("127.0.0.1", port, None)
 
     async def read_request(self, reader: asyncio.StreamReader) -> bytes:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -44,17 +38,10 @@ class RawEngine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self._open += 1
         try:
             await self._talk(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
         finally:
             self.gone.set()
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-            self._open -= 1
 
 
 def answering(*answers: bytes) -> RawEngine:

@@ -23,6 +23,7 @@ from gateway.ground.tls import ExpiryWatch, HttpTls, MeshTls
 from gateway.security.development_ca import DevelopmentCa, Issued
 from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import EU, US
+from tests.support.listening import listening
 
 DAY_NS = 86_400 * 10**9
 
@@ -54,16 +55,9 @@ class Client:
         await self._writer.wait_closed()
 
 
-@asynccontextmanager
-async def listening(tls: HttpTls) -> AsyncIterator[int]:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1):
-            writer.write(data)
-        writer.close()
-
-    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls.context)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1):
+        writer.write(data)
 
 
 def client_context(ca: DevelopmentCa, own: Files | None = None) -> ssl.SSLContext:
@@ -92,7 +86,7 @@ async def test_new_connections_get_the_new_certificate_and_running_ones_go_on(fi
     first, second = clients_leaf(ca), clients_leaf(ca)
     files.put(first)
     tls = HttpTls(files.listen(), Clock())
-    async with listening(tls) as port, connected(port, client_context(ca)) as running:
+    async with listening(echo, tls=tls.context) as port, connected(port, client_context(ca)) as running:
         assert (running.serial, running.version) == (serial_of(first), "TLSv1.3")
         files.put(second)
         await tls.reload()
@@ -115,7 +109,7 @@ async def test_what_cannot_be_used_is_refused_and_the_old_one_stays(files: Files
     with pytest.raises(ReloadRefused):
         await tls.reload()
     assert x509.load_pem_x509_certificate(first.certificate_pem) == tls.pair.leaf
-    async with listening(tls) as port, connected(port, client_context(ca)) as client:
+    async with listening(echo, tls=tls.context) as port, connected(port, client_context(ca)) as client:
         assert client.serial == serial_of(first)
 
 
@@ -128,7 +122,7 @@ async def test_clients_are_asked_who_they_are_and_a_dropped_authority_is_believe
     own.put(mesh_leaf(old, "client-1", US))
     tls = HttpTls(files.listen(asks_clients=True), Clock())
     known = client_context(ca, own)
-    async with listening(tls) as port:
+    async with listening(echo, tls=tls.context) as port:
         async with connected(port, known) as client:
             assert await client.echo() == b"x"
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):

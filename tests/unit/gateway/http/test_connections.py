@@ -18,6 +18,7 @@ from gateway.http.app import make_runner
 from gateway.http.connections import Handler, raw_answer
 from gateway.http.settings import HttpSettings
 from tests.support.core import US
+from tests.support.listening import serving_http
 
 
 def test_an_answer_without_a_request_is_whole_and_closes() -> None:
@@ -36,12 +37,8 @@ async def serving(handler: Handler, **settings: Any) -> AsyncIterator[int]:
     app = web.Application()
     app.router.add_get("/", handler)
     runner = make_runner(app, HttpSettings(GatewayId("us-1"), US, **settings))
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with serving_http(runner) as port:
+        yield port
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux gives up what nobody takes")

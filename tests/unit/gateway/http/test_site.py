@@ -14,6 +14,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.tls import HttpTls
 from gateway.http.site import Site
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
+from tests.support.listening import knock, until_dropped
 
 
 @asynccontextmanager
@@ -54,6 +55,14 @@ async def test_only_those_who_ask_for_it_share_a_port(tmp_path: Path, with_tls: 
     with pytest.raises(OSError, match="in use"):
         await Site(runner, "127.0.0.1", port, backlog=8, tls=tls, handshake_s=1.0).start()
     await runner.cleanup()
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_comes_while_it_closes_is_dropped(turns: int) -> None:
+    async with asyncio.timeout(10):
+        async with serving(None) as port:
+            caller = await knock(port, turns)
+        await until_dropped(caller)
 
 
 async def test_a_handshake_that_is_never_made_is_given_up(tmp_path: Path) -> None:

@@ -207,12 +207,12 @@ HEAD_SENT = (codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"
         ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=7))), "7 is not a final HTTP status"),
         ((codec.accepted_to_pb(), ended(Outcome.FAILED_BEFORE_FIRST_BYTE, "engine died")), "engine died"),
         ((codec.accepted_to_pb(), ended(Outcome.COMPLETED)), "ended as completed"),
-        ((pb.ForwardResponse(refused=pb.Refused(reason="sulking")),), "no RefusalReason"),
+        ((pb.ForwardResponse(refused=pb.Refused(reason="")),), "RefusalReason is not an id"),
         (HEAD_SENT, "closed the forward without a last word"),
         ((*HEAD_SENT, ended(Outcome.FAILED_MIDSTREAM, "engine died")), "engine died"),
         ((*HEAD_SENT, ended(Outcome.EXPIRED_RUNNING)), "expired_running"),
         ((*HEAD_SENT, codec.head_to_pb(HEAD)), "sent head in the middle"),
-        ((*HEAD_SENT, pb.ForwardResponse(ended=pb.Ended(outcome="vanished"))), "no Outcome"),
+        ((*HEAD_SENT, pb.ForwardResponse(ended=pb.Ended(outcome="no word"))), "Outcome is not an id"),
     ],
 )
 async def test_whatever_is_no_answer_is_a_failure(

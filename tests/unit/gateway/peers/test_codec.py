@@ -265,11 +265,19 @@ def test_a_head_from_nowhere_is_turned_away(ran_at: str) -> None:
         codec.read_head(head)
 
 
-def test_only_words_of_the_mesh_are_understood() -> None:
-    with pytest.raises(codec.WireError, match="'sulking' is no RefusalReason"):
-        codec.read_refused(pb.Refused(reason="sulking"))
-    with pytest.raises(codec.WireError, match="'vanished' is no Outcome"):
-        codec.read_ended(pb.Ended(outcome="vanished"))
+def test_a_word_of_a_newer_version_is_no_fault_and_stands_in_the_detail() -> None:
+    reason, detail = codec.read_refused(pb.Refused(reason="sulking", detail="leave me alone"))
+    assert (reason, detail) == (RefusalReason.BUSY, "'sulking' is a word of another version: leave me alone")
+    ended = codec.read_ended(pb.Ended(outcome="vanished"))
+    assert (ended.outcome, ended.detail) == (None, "'vanished' is a word of another version: ")
+
+
+@pytest.mark.parametrize("word", ["", "two words", "line\nbreak", "x" * 65])
+def test_what_is_no_word_at_all_is_a_fault(word: str) -> None:
+    with pytest.raises(codec.WireError, match="RefusalReason"):
+        codec.read_refused(pb.Refused(reason=word))
+    with pytest.raises(codec.WireError, match="Outcome"):
+        codec.read_ended(pb.Ended(outcome=word))
 
 
 def test_a_model_keeps_its_slashes() -> None:

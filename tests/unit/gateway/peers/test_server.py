@@ -48,7 +48,7 @@ from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.support.core import AP, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
 
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
@@ -166,7 +166,7 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
     start_core(driver)
     closed_because: list[str] = []
     service = PeerService(
-        OwnerContext(driver, clock, {TargetKind.REPLICA: engine}),
+        OwnerContext(driver, clock, {TargetKind.REPLICA: engine}, no_leg_beside),
         board,
         {CALLER: peer_spec("us-1", US), SIBLING: peer_spec("us-2", US)},
         peering=peering,

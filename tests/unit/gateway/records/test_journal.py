@@ -39,6 +39,7 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 from gateway.ground.journal import JournalSettings, JournalUnreadable
+from gateway.ground.pump import Step
 from gateway.records.journal import (
     Journal,
     encode_header,
@@ -48,7 +49,7 @@ from gateway.records.journal import (
     replay,
     write_tail,
 )
-from gateway.request.driver import Step
+from gateway.request.driver import GatewayStep
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
 
 GATEWAY = GatewayId("us-1")
@@ -56,10 +57,10 @@ HEADER = new_header(GATEWAY, US, seed=7, story="story")
 NO_PLACE = CoreConfig(PlacementConfig(policy=PlacementPolicy.RANDOM))
 
 
-def tell_story(requests: int = 20) -> list[Step]:
+def tell_story(requests: int = 20) -> list[GatewayStep]:
     """A gateway's life in which chance plays a part."""
     core = GatewayCore(GATEWAY, US, seed=7)
-    steps: list[Step] = []
+    steps: list[GatewayStep] = []
 
     def tell(event: Event) -> list[Effect]:
         now_ns = len(steps) * 1_000_000
@@ -90,7 +91,7 @@ def tell_story(requests: int = 20) -> list[Step]:
     return steps
 
 
-def write_story(path: Path, steps: list[Step]) -> Path:
+def write_story(path: Path, steps: list[GatewayStep]) -> Path:
     path.write_bytes(encode_header(HEADER) + b"".join(encode_step(step) for step in steps))
     return path
 
@@ -107,7 +108,7 @@ class Stops:
         self.reasons.append(reason)
 
 
-def keep(journal: Journal, steps: list[Step]) -> None:
+def keep(journal: Journal, steps: list[GatewayStep]) -> None:
     for step in steps:
         assert step.effects is not None
         journal.on_step(step.now_ns, step.event, step.effects)
@@ -179,12 +180,12 @@ class TestReplaying:
 
     def test_a_failure_of_the_core_is_found_again(self, tmp_path: Path) -> None:
         steps = tell_story()
-        fatal = Step(0, TimePassed(), None)  # time goes backwards
+        fatal: GatewayStep = Step(0, TimePassed(), None)  # time goes backwards
         report = replay([write_story(tmp_path / "a.journal", [*steps, fatal])])
         assert report.divergence is None
 
     def test_a_core_that_fails_only_now_has_diverged(self, tmp_path: Path) -> None:
-        steps = [*tell_story(), Step(0, TimePassed(), [])]
+        steps: list[GatewayStep] = [*tell_story(), Step(0, TimePassed(), [])]
         report = replay([write_story(tmp_path / "a.journal", steps)])
         assert report.divergence is not None
         assert "time went backwards" in report.divergence.got

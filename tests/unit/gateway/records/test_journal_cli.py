@@ -9,9 +9,10 @@ from click.testing import CliRunner
 from gateway.core.events import DrainRequested, Event, TimePassed
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId
+from gateway.ground.pump import Step
 from gateway.records.journal import encode_header, encode_step, new_header
 from gateway.records.journal_cli import replay
-from gateway.request.driver import Step
+from gateway.request.driver import GatewayStep
 from tests.support.core import US
 
 
@@ -23,7 +24,7 @@ def story(tmp_path: Path) -> Path:
     return write(tmp_path, steps)
 
 
-def write(folder: Path, steps: list[Step]) -> Path:
+def write(folder: Path, steps: list[GatewayStep]) -> Path:
     path = folder / "a.journal"
     header = new_header(GatewayId("us-1"), US, seed=1, story="s")
     path.write_bytes(encode_header(header) + b"".join(map(encode_step, steps)))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.description import gauges_of
 from gateway.core.events import (
     AssignmentApplied,
     Event,
@@ -56,7 +57,7 @@ class Watched:
         peers = (peer_spec("eu-1", EU),)
         specs = tuple(replica_spec(f"r{index}") for index in range(replicas))
         self.desk: Desk = desk(replicas=specs, peers=peers)
-        self.metrics = Metrics(lambda: self.desk.core.gauges(self.desk.now_ns))
+        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns))
         self.metrics.on_step(0, AssignmentApplied(1, specs, peers), [])
 
     def tell(self, event: Event) -> None:

@@ -30,8 +30,8 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 from gateway.ground.clock import Clock
-from gateway.request.driver import Crash, Driver
-from gateway.request.mailbox import Mailbox, Order
+from gateway.request.driver import Driver, GatewayCrash
+from gateway.request.mailbox import Mailbox
 from tests.support.core import US, profile
 
 R1 = RequestId("r1")
@@ -77,8 +77,8 @@ class ScriptedCore:
         return [event for event in self.told if isinstance(event, kind)]
 
 
-def start(attempt: int = 1, request_id: RequestId = R1) -> StartLeg:
-    return StartLeg(request_id, attempt, 1, LegRole.WHOLE, replica_target(ReplicaId("a")), DECISION, deadline_ns=10**18)
+def start(attempt: int = 1, leg: int = 1) -> StartLeg:
+    return StartLeg(R1, attempt, leg, LegRole.WHOLE, replica_target(ReplicaId("a")), DECISION, deadline_ns=10**18)
 
 
 def arrive(driver: Driver) -> None:
@@ -89,9 +89,9 @@ def end(outcome: Outcome = Outcome.COMPLETED) -> EndRequest:
     return EndRequest(R1, outcome, "", 1)
 
 
-async def run_until_interrupted(mailbox: Mailbox, attempt: int, during: Callable[[], None]) -> bool:
+async def run_until_interrupted(mailbox: Mailbox, order: StartLeg, during: Callable[[], None]) -> bool:
     """A leg that would run for ever, and what happens while it does."""
-    scope = mailbox.leg_scope(attempt)
+    scope = mailbox.scope_of(order)
     try:
         with scope:
             during()
@@ -175,7 +175,7 @@ class TestObserving:
             assert watcher.events == [], "the owner waits for nothing"
             await asyncio.sleep(0)
             assert [type(event) for event in watcher.events] == [RequestArrived]
-            mailbox.end_attempt(LegEnded(R1, 1, 1, LegResult.COMPLETED))
+            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.COMPLETED))
 
     async def test_they_are_told_before_whatever_comes_in_after_the_step(self) -> None:
         """A page of metrics that is asked for after a step counts that step."""
@@ -248,7 +248,7 @@ class TestObserving:
         def fail(_: Event) -> list[Effect]:
             raise AssertionError("counted wrong")
 
-        crashes: list[Crash] = []
+        crashes: list[GatewayCrash] = []
         watcher = Watcher(fails_over=TimePassed)
         core = ScriptedCore(DrainRequested=fail)
         driver = Driver(core, StillClock(), observers=[watcher], on_crash=crashes.append)
@@ -268,7 +268,7 @@ class TestMailbox:
                 arrive(driver)
             assert first.result() == AcceptForward(R1)
             assert await mailbox.next() == start()
-            mailbox.end_attempt(LegEnded(R1, 1, 1, LegResult.COMPLETED))
+            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.COMPLETED))
             assert await mailbox.next() == end()
         assert driver.open_requests == 0
 
@@ -313,14 +313,15 @@ class TestMailbox:
 
 class TestInterrupting:
     @pytest.mark.parametrize("order", [StopLeg(R1, 1, 1, ""), EndRequest(R1, Outcome.EXPIRED_RUNNING, "", 1)])
-    async def test_a_stop_or_the_end_breaks_a_leg_off(self, order: Order) -> None:
+    async def test_a_stop_or_the_end_breaks_a_leg_off(self, order: StopLeg | EndRequest) -> None:
         _, driver = make(RequestArrived=lambda _: [start()])
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             assert await mailbox.next() == start()
-            assert await run_until_interrupted(mailbox, 1, lambda: mailbox.deliver(order))
-            mailbox.end_attempt(LegEnded(R1, 1, 1, LegResult.CANCELLED))
-            assert await mailbox.next() == order
+            assert await run_until_interrupted(mailbox, start(), lambda: mailbox.deliver(order))
+            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.CANCELLED))
+            if isinstance(order, EndRequest):
+                assert await mailbox.next() == order
 
     async def test_a_stop_and_the_end_together_are_one_interruption(self) -> None:
         _, driver = make(RequestArrived=lambda _: [start()])
@@ -332,11 +333,11 @@ class TestInterrupting:
             loop.set_exception_handler(lambda _, fault: faults.append(fault))
 
             def stop_twice() -> None:
-                mailbox.hurry(0.0)
+                mailbox.scope_of(start()).hurry(0.0)
                 mailbox.deliver(StopLeg(R1, 1, 1, ""))
                 loop.call_soon(lambda: mailbox.deliver(end()))
 
-            assert await run_until_interrupted(mailbox, 1, stop_twice)
+            assert await run_until_interrupted(mailbox, start(), stop_twice)
             assert faults == []
 
     async def test_a_stop_for_an_earlier_attempt_changes_nothing(self) -> None:
@@ -344,10 +345,55 @@ class TestInterrupting:
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             await mailbox.next()
-            with mailbox.leg_scope(2):
+            with mailbox.scope_of(start(2)):
                 mailbox.deliver(StopLeg(R1, 1, 1, ""))
                 for _ in range(5):
                     await asyncio.sleep(0)
+
+    @pytest.mark.parametrize("order", [StopLeg(R1, 1, 1, ""), EndRequest(R1, Outcome.EXPIRED_RUNNING, "", 1)])
+    async def test_a_leg_stopped_before_it_began_is_not_to_begin(self, order: StopLeg | EndRequest) -> None:
+        _, driver = make(RequestArrived=lambda _: [start(), order])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            assert await mailbox.next() == start()
+            assert mailbox.scope_of(start()).is_stopped
+
+    async def test_a_stop_is_for_one_leg_and_the_end_for_all(self) -> None:
+        _, driver = make(RequestArrived=lambda _: [start(), start(leg=2)])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            mailbox.deliver(StopLeg(R1, 1, 2, ""))
+            scopes = [mailbox.scope_of(start(leg=leg)) for leg in (1, 2)]
+            assert [scope.is_stopped for scope in scopes] == [False, True]
+            mailbox.deliver(end())
+            assert [scope.is_stopped for scope in scopes] == [True, True]
+
+    async def test_legs_that_come_while_the_owner_runs_one_are_run_beside_it(self) -> None:
+        _, driver = make(RequestArrived=lambda _: [start()], DrainRequested=lambda _: [start(leg=2)])
+        beside: list[StartLeg] = []
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            assert await mailbox.next() == start()
+            mailbox.beside = beside.append
+            driver.submit(DrainRequested())
+        assert beside == [start(leg=2)]
+
+    async def test_what_a_leg_beside_meets_is_raised_where_the_owner_waits(self) -> None:
+        _, driver = make()
+        with driver.open_mailbox(R1) as mailbox:
+            asyncio.get_running_loop().call_soon(mailbox.fail, ConnectionResetError())
+            with pytest.raises(ConnectionResetError):
+                await mailbox.next()
+
+    async def test_a_leg_is_answered_once_though_its_owner_left_first(self) -> None:
+        core, driver = make(RequestArrived=lambda _: [start(), start(leg=2)])
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+        mailbox.end_leg(LegEnded(R1, 1, 2, LegResult.COMPLETED))
+        assert [(each.leg, each.result) for each in core.told_of(LegEnded)] == [
+            (1, LegResult.CANCELLED),
+            (2, LegResult.CANCELLED),
+        ]
 
     async def test_the_owner_s_own_cancellation_wins(self) -> None:
         core, driver = make(RequestArrived=lambda _: [start()], LegEnded=lambda _: [])
@@ -357,7 +403,7 @@ class TestInterrupting:
             with driver.open_mailbox(R1) as mailbox:
                 arrive(driver)
                 await mailbox.next()
-                with mailbox.leg_scope(1):
+                with mailbox.scope_of(start()):
                     entered.set()
                     await asyncio.Event().wait()
 
@@ -417,11 +463,11 @@ class TestTimer:
 
 
 class TestFailing:
-    def failing(self) -> tuple[ScriptedCore, Driver, list[Crash]]:
+    def failing(self) -> tuple[ScriptedCore, Driver, list[GatewayCrash]]:
         def fail(_: Event) -> list[Effect]:
             raise AssertionError("counted wrong")
 
-        crashes: list[Crash] = []
+        crashes: list[GatewayCrash] = []
         core = ScriptedCore(RequestArrived=lambda _: [start()], DrainRequested=fail)
         return core, Driver(core, StillClock(), on_crash=crashes.append), crashes
 
@@ -439,8 +485,8 @@ class TestFailing:
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             assert await mailbox.next() == start()
-            assert await run_until_interrupted(mailbox, 1, lambda: driver.submit(DrainRequested()))
-            mailbox.end_attempt(LegEnded(R1, 1, 1, LegResult.CANCELLED))
+            assert await run_until_interrupted(mailbox, start(), lambda: driver.submit(DrainRequested()))
+            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.CANCELLED))
             last = await mailbox.next()
         assert isinstance(last, EndRequest)
         assert last.outcome is Outcome.FAILED_BEFORE_FIRST_BYTE

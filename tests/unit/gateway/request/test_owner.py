@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from gateway.core.config import AttemptConfig, CoreConfig
+from gateway.core.description import gauges_of
 from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
@@ -43,7 +44,8 @@ from gateway.core.vocabulary import (
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
-from gateway.request.owner import OwnerContext, OwnerSettings, RequestOwner
+from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
@@ -179,7 +181,7 @@ class RecordingSink:
 class Scene:
     """A live driver with the real core and two idle replicas, `a` and `b`."""
 
-    settings: OwnerSettings = field(default_factory=OwnerSettings)
+    settings: RelaySettings = field(default_factory=RelaySettings)
     attempts: AttemptConfig = field(default_factory=lambda: AttemptConfig(attempts_max=2))
 
     def __post_init__(self) -> None:
@@ -190,6 +192,8 @@ class Scene:
         """What the driver's observers had been told when the request was finished."""
         self.opened_at_arrival: int | None = None
         """Connections that had been opened when they were told of the request."""
+        self.tasks: list[asyncio.Task[None]] = []
+        """Of legs that ran beside another one."""
         self.opener = ScriptedOpener()
         self.sink = RecordingSink()
         self.clock = Clock()
@@ -212,6 +216,11 @@ class Scene:
             self.opened_at_arrival = self.opener.opened
             self.has_arrived.set()
 
+    def start_task(self, leg: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(leg)
+        self.tasks.append(task)
+        return task
+
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
         self.finished.append((profile, end, summary))
         self.seen_at_end = list(self.events)
@@ -228,6 +237,7 @@ class Scene:
             self.driver,
             self.clock,
             {TargetKind.REPLICA: self.opener},
+            self.start_task,
             self.settings,
             self.on_finished,
         )
@@ -257,11 +267,12 @@ class Scene:
 
     def check(self) -> None:
         """What holds however a request ended."""
-        started = self.core.gauges(self.clock.now_ns())
+        started = gauges_of(self.core, self.clock.now_ns())
         assert (started.requests, started.attempts, self.driver.open_requests) == (0, 0, 0)
         assert self.opener.opened == self.opener.closed == len(self.attempts_ended)
         assert len(self.finished) == 1
         assert not self.driver.failed.is_set(), self.driver.crash
+        assert all(task.done() for task in self.tasks), "a leg outlived its owner"
         self.driver.close()
 
     @property
@@ -316,7 +327,7 @@ class TestEventStreams:
         assert scene.count(FirstToken) == 1
 
     async def test_a_stream_that_falls_silent_has_failed(self) -> None:
-        scene = Scene(OwnerSettings(engine_stall_s=0.02))
+        scene = Scene(RelaySettings(engine_stall_s=0.02))
         never = asyncio.Event()
         assert await scene.play(Reply((ROLE, *GOOD_STREAM[1:3], never))) is Outcome.FAILED_MIDSTREAM
         (ended,) = scene.attempts_ended
@@ -324,13 +335,13 @@ class TestEventStreams:
         assert scene.opener.closed == 1
 
     async def test_an_engine_is_not_to_blame_for_a_client_that_reads_slowly(self) -> None:
-        scene = Scene(OwnerSettings(engine_stall_s=0.02))
+        scene = Scene(RelaySettings(engine_stall_s=0.02))
         scene.sink.drain_s = 0.1
         assert await scene.play(Reply(tuple(GOOD_STREAM))) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(GOOD_STREAM)
 
     async def test_the_end_is_hurried_only_once_the_reader_has_it(self) -> None:
-        scene = Scene(OwnerSettings(trailer_grace_s=0.02))
+        scene = Scene(RelaySettings(trailer_grace_s=0.02))
         scene.sink.drain_s = 0.1
         assert await scene.play(Reply(tuple(GOOD_STREAM))) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(GOOD_STREAM)
@@ -428,7 +439,7 @@ class TestEventStreams:
         assert await scene.play(Reply((ROLE, token("x"), STOP))) is Outcome.COMPLETED
 
     async def test_a_connection_that_stays_open_after_done_is_not_waited_for(self) -> None:
-        scene = Scene(OwnerSettings(trailer_grace_s=0.0))
+        scene = Scene(RelaySettings(trailer_grace_s=0.0))
         assert await scene.play(Reply((*GOOD_STREAM, asyncio.Event()))) is Outcome.COMPLETED
         assert scene.results == [LegResult.COMPLETED]
         assert scene.attempts_ended[0].output_tokens == 6
@@ -438,7 +449,7 @@ class TestEventStreams:
         assert await scene.play(Reply((*GOOD_STREAM, FAILED))) is Outcome.COMPLETED
 
     async def test_a_beginning_too_large_to_hold_goes_out_without_a_token(self) -> None:
-        scene = Scene(OwnerSettings(held_bytes_max=100))
+        scene = Scene(RelaySettings(held_bytes_max=100))
         comments = (b": keep-alive\n\n",) * 10
         assert await scene.play(Reply((*comments, *GOOD_STREAM))) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(comments) + GOOD
@@ -457,7 +468,7 @@ class TestWholeAnswers:
         assert not summary.is_event_stream
 
     async def test_one_too_large_to_hold_is_relayed_as_it_comes(self) -> None:
-        scene = Scene(OwnerSettings(held_bytes_max=10))
+        scene = Scene(RelaySettings(held_bytes_max=10))
         assert await scene.play(Reply((GOOD_ANSWER[:30], GOOD_ANSWER[30:]), 200, JSON)) is Outcome.COMPLETED
         assert scene.sink.body == GOOD_ANSWER
         assert scene.sink.head is not None
@@ -484,7 +495,7 @@ class TestWholeAnswers:
         assert not scene.finished[0][2].is_event_stream
 
     async def test_an_error_with_an_endless_body_is_a_failure(self) -> None:
-        scene = Scene(OwnerSettings(held_bytes_max=10))
+        scene = Scene(RelaySettings(held_bytes_max=10))
         assert await scene.play(Reply((b"x" * 20,), 400, JSON), Reply()) is Outcome.COMPLETED
         assert scene.results == [LegResult.FAILED, LegResult.COMPLETED]
 
@@ -514,7 +525,7 @@ class TestStoredResponses:
         assert stored == ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
 
     async def test_an_answer_too_large_to_hold_is_stored_all_the_same(self) -> None:
-        scene = Scene(OwnerSettings(held_bytes_max=20))
+        scene = Scene(RelaySettings(held_bytes_max=20))
         assert await scene.play(Reply((GOOD_RESPONSE,), headers=JSON), stores_response=True) is Outcome.COMPLETED
         assert scene.count(ResponseStored) == 1
 

@@ -1,410 +1,47 @@
 from __future__ import annotations
 
-import json
-import random
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.request.sse import Answer, EventScanner, TokenUsage, first_id_of, inspect_answer
+from gateway.request.sse import EventFramer, events, fields
+
+STREAM = b"data: one\n\n: a comment\n\nevent: two\r\ndata: 2\r\n\r\ndata: three\ndata: lines\n\n"
+EACH = [b"data: one\n\n", b": a comment\n\n", b"event: two\r\ndata: 2\r\n\r\n", b"data: three\ndata: lines\n\n"]
 
 
-def event(document: object) -> bytes:
-    return b"data: " + json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+@given(st.integers(1, len(STREAM)))
+def test_pieces_of_any_size_become_whole_events(size: int) -> None:
+    framer = EventFramer(1000)
+    blocks = [framer.take(STREAM[at : at + size]) for at in range(0, len(STREAM), size)]
+    assert [event for block in blocks for event in events(block)] == EACH
+    assert framer.rest() == b""
 
 
-def chat(delta: dict[str, object], finish_reason: str | None = None, **more: object) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    return event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [choice], **more})
+def test_what_lacks_its_end_is_held_and_comes_last() -> None:
+    framer = EventFramer(1000)
+    assert framer.take(STREAM + b"data: hal") == STREAM
+    assert framer.take(b"f\n") == b""
+    assert framer.rest() == b"data: half\n"
 
 
-def completion(text: str, finish_reason: str | None = None) -> bytes:
-    return event({"id": "cmpl-1", "choices": [{"index": 0, "text": text, "finish_reason": finish_reason}]})
+def test_an_event_over_the_limit_goes_through_in_parts_until_its_end() -> None:
+    framer = EventFramer(10)
+    assert framer.take(b"data: 1234") == b""
+    assert (framer.take(b"5\n"), framer.is_crossing) == (b"data: 12345", True)
+    assert (framer.take(b"6"), framer.is_crossing) == (b"\n6", True)
+    assert (framer.take(b"7\n\n" + EACH[0]), framer.is_crossing) == (b"7\n\n" + EACH[0], False)
 
 
-ROLE = chat({"role": "assistant", "content": ""})
-HELLO = chat({"content": "Hello"})
-WORLD = chat({"content": " wörld\n\n"})
-STOP = chat({"content": ""}, "stop")
-USAGE = event(
-    {
-        "choices": [],
-        "usage": {"prompt_tokens": 22, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 16}},
-    }
+@pytest.mark.parametrize(
+    ("event", "found"),
+    [
+        (EACH[0], (b"", b"one")),
+        (EACH[1], (b"", None)),
+        (EACH[2], (b"two", b"2")),
+        (EACH[3], (b"", b"three\nlines")),
+        (b"data: last\nevent: named\n\n", (b"named", b"last")),
+    ],
 )
-DONE = b"data: [DONE]\n\n"
-WHOLE = ROLE + HELLO + WORLD + STOP + USAGE + DONE
-BUSY = event({"error": {"message": "busy", "type": "Service Unavailable", "param": None, "code": 503}})
-ABORT = chat({"content": "x"}, "abort", stop_reason=None)
-
-
-def named(kind: str, **fields: object) -> bytes:
-    return f"event: {kind}\n".encode() + event({"type": kind, **fields})
-
-
-RESPONSE = {"id": "resp_1", "object": "response", "status": "in_progress", "error": None, "usage": None}
-COUNTED = {"input_tokens": 14, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 16}
-CREATED = named("response.created", response=RESPONSE, sequence_number=0)
-ADDED = named("response.output_item.added", item={"type": "message", "content": []}, sequence_number=1)
-DELTA = named("response.output_text.delta", delta="Hello", sequence_number=2)
-COMPLETED = named("response.completed", response={**RESPONSE, "status": "completed", "usage": COUNTED})
-INCOMPLETE = named("response.incomplete", response={**RESPONSE, "status": "incomplete", "usage": COUNTED})
-RESPONSE_FAILED = named("response.failed", response={**RESPONSE, "status": "failed"})
-RESPONSE_CANCELLED = named("response.completed", response={**RESPONSE, "status": "cancelled"})
-WHOLE_RESPONSE = CREATED + named("response.in_progress", response=RESPONSE) + ADDED + DELTA + DELTA + COMPLETED
-
-MESSAGE_START = named("message_start", message={"id": "m", "usage": {"input_tokens": 22, "output_tokens": 0}})
-BLOCK_START = named("content_block_start", index=0, content_block={"type": "text", "text": ""})
-PING = named("ping")
-BLOCK_DELTA = named("content_block_delta", index=0, delta={"type": "text_delta", "text": "Hello"})
-BLOCK_STOP = named("content_block_stop", index=0)
-MESSAGE_DELTA = named("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 6})
-MESSAGE_ABORT = named("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 6})
-MESSAGE_STOP = named("message_stop")
-WHOLE_MESSAGE = MESSAGE_START + BLOCK_START + PING + BLOCK_DELTA * 2 + BLOCK_STOP + MESSAGE_DELTA + MESSAGE_STOP
-RESPONSE_LIMITED = named(
-    "response.failed",
-    response={**RESPONSE, "status": "failed", "error": {"code": "rate_limit_exceeded", "message": "no"}},
-)
-VLLM_TRIPS = """2 validation errors for ChatCompletionStreamResponse
-model
-  Field required [type=missing, input_value={'error': {'message': 'Th...am': None, 'code': 503}}, input_type=dict]
-    For further information visit https://errors.pydantic.dev/2.14/v/missing"""
-OVERLOADED = named("error", error={"type": "overloaded_error", "message": "busy"})
-
-
-def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
-    edges = [0, *sorted({cut % (len(stream) + 1) for cut in cuts}), len(stream)]
-    return [stream[start:end] for start, end in pairwise(edges) if start < end]
-
-
-def scan(*parts: bytes) -> tuple[EventScanner, bytes]:
-    scanner = EventScanner()
-    released = b"".join([scanner.feed(part) for part in parts])
-    if scanner.fault is None:
-        released += scanner.close()
-    return scanner, released
-
-
-class TestByteForByte:
-    @given(st.lists(st.integers(0, len(WHOLE)), max_size=40))
-    def test_any_split_gives_the_same_bytes_and_the_same_story(self, cuts: list[int]) -> None:
-        scanner, released = scan(*pieces(WHOLE, cuts))
-        assert released == WHOLE
-        assert (scanner.data_events, scanner.done, scanner.saw_token, scanner.fault) == (5, True, True, None)
-        assert scanner.is_finished
-        assert scanner.usage == TokenUsage(22, 6, 16)
-
-    @given(st.lists(st.integers(0, len(WHOLE)), max_size=40))
-    def test_carriage_returns_are_boundaries_too(self, cuts: list[int]) -> None:
-        stream = WHOLE.replace(b"\n\n", b"\r\n\r\n")
-        scanner, released = scan(*pieces(stream, cuts))
-        assert released == stream
-        assert (scanner.data_events, scanner.done, scanner.usage) == (5, True, TokenUsage(22, 6, 16))
-
-    @given(st.lists(st.integers(0, 2000), max_size=40), st.randoms(use_true_random=False))
-    def test_what_is_released_always_ends_with_an_event(self, cuts: list[int], rng: random.Random) -> None:
-        parts = [ROLE, *rng.choices([HELLO, WORLD, b": keep-alive\n\n", USAGE], k=12)]
-        scanner = EventScanner()
-        for piece in pieces(b"".join(parts), cuts):
-            released = scanner.feed(piece)
-            assert released.endswith(b"\n\n") or not released
-
-    def test_nothing_of_half_an_event_gets_out(self) -> None:
-        scanner = EventScanner()
-        assert scanner.feed(ROLE + HELLO + WORLD[:20]) == ROLE + HELLO
-        assert scanner.feed(WORLD[20:-1]) == b""
-        assert scanner.feed(WORLD[-1:]) == WORLD
-
-    def test_a_last_event_without_its_blank_line_still_counts(self) -> None:
-        scanner, released = scan(ROLE + HELLO + b"data: [DONE]\n")
-        assert scanner.done
-        assert released == ROLE + HELLO + b"data: [DONE]\n"
-
-
-class TestFirstToken:
-    @pytest.mark.parametrize(
-        "first",
-        [
-            HELLO,
-            chat({"role": "assistant", "content": "Hi"}),
-            chat({"role": "assistant", "content": None, "reasoning": "hm"}),
-            chat({"role": "assistant", "tool_calls": [{"index": 0}]}),
-            chat({"content": ""}),
-            chat({"role": "assistant", "content": ""}, "stop"),
-            completion("x"),
-            completion(""),
-            event({"type": "something.new"}),
-            DELTA,
-            named("response.reasoning_text.delta", delta="hm"),
-            named("response.function_call_arguments.delta", delta="{"),
-            COMPLETED,
-            INCOMPLETE,
-            BLOCK_DELTA,
-            named("content_block_delta", delta={"type": "input_json_delta", "partial_json": ""}),
-            named("content_block_delta", delta={"type": "thinking_delta", "thinking": "hm"}),
-            MESSAGE_DELTA,
-        ],
-    )
-    def test_these_are_tokens(self, first: bytes) -> None:
-        scanner = EventScanner()
-        scanner.feed(first)
-        assert scanner.saw_token
-
-    @pytest.mark.parametrize(
-        "first",
-        [
-            ROLE,
-            chat({"role": "assistant", "content": None}),
-            USAGE,
-            b": keep-alive\n\n",
-            b"retry: 1000\n\n",
-            DONE,
-            BUSY,
-            ABORT,
-            CREATED,
-            named("response.in_progress", response=RESPONSE),
-            ADDED,
-            RESPONSE_FAILED,
-            RESPONSE_CANCELLED,
-            MESSAGE_START,
-            BLOCK_START,
-            PING,
-            OVERLOADED,
-        ],
-    )
-    def test_these_are_not(self, first: bytes) -> None:
-        scanner = EventScanner()
-        scanner.feed(first)
-        assert not scanner.saw_token
-
-    def test_comments_are_no_data(self) -> None:
-        scanner, _ = scan(ROLE + b": keep-alive\n\n" + HELLO, b": keep-alive\n\n", HELLO + b": keep-alive\n\n" + DONE)
-        assert scanner.data_events == 3
-
-
-class TestFaults:
-    @given(st.lists(st.integers(0, 2000), max_size=20))
-    def test_an_error_event_is_held_back_and_so_is_what_follows(self, cuts: list[int]) -> None:
-        scanner, released = scan(*pieces(ROLE + HELLO + BUSY + DONE, cuts))
-        assert released == ROLE + HELLO
-        assert scanner.fault is not None
-        assert scanner.fault.code == 503
-        assert scanner.fault.body == BUSY[6:-2]
-
-    @pytest.mark.parametrize(
-        ("fault", "code"),
-        [
-            (BUSY, 503),
-            (event({"error": {"message": "no", "code": "400"}}), 400),
-            (event({"error": {"message": "no", "code": "context_length_exceeded"}}), 400),
-            (event({"error": {"message": "no", "type": "server_error", "code": "rate_limit_exceeded"}}), 429),
-            (event({"error": {"message": "no", "type": "rate_limit_error", "code": "who_knows"}}), 429),
-            (event({"error": {"message": "no", "type": "overloaded_error", "code": 200}}), None),
-            (event({"error": {"message": "no", "type": ["overloaded"], "code": {}}}), None),
-            (event({"error": "The model is scaling"}), None),
-            (event({"error": "Model is overloaded", "error_type": "overloaded"}), 503),
-            (event({"object": "error", "message": "no", "code": 400}), 400),
-            (b'event: error\ndata: {"message":"no"}\n\n', None),
-            (b"event: error\ndata: it broke\n\n", None),
-            (OVERLOADED, 503),
-            (event({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}), 400),
-            (event({"type": "error", "error": {"type": "api_error", "message": "no"}}), None),
-            (named("error", error={"type": "ServiceUnavailableError", "message": "no"}), 503),
-            (named("error", error={"type": "internal_error", "message": VLLM_TRIPS}), 503),
-            (named("error", error={"type": "internal_error", "message": "it broke"}), None),
-            (named("error", code="server_error", message="no", sequence_number=4), None),
-            (named("error", code="rate_limit_exceeded", message="no", sequence_number=4), 429),
-            (RESPONSE_FAILED, None),
-            (RESPONSE_LIMITED, 429),
-            (named("response.failed", response={"error": {"code": "server_error", "message": "no"}}), None),
-            (RESPONSE_CANCELLED, None),
-            (b'data: {"message":"no"}\nevent: error\n\n', None),
-        ],
-    )
-    @pytest.mark.parametrize("before", [b"", ROLE, ROLE + HELLO])
-    def test_every_kind_of_error_event_is_seen(self, before: bytes, fault: bytes, code: int | None) -> None:
-        scanner = EventScanner()
-        assert scanner.feed(before) + scanner.feed(fault) == before
-        assert scanner.fault is not None
-        assert scanner.fault.code == code
-
-    @pytest.mark.parametrize("reason", ["abort", "error"])
-    def test_an_abort_that_looks_like_an_end_is_a_fault(self, reason: str) -> None:
-        scanner, released = scan(ROLE + HELLO, chat({"content": "x"}, reason) + DONE)
-        assert scanner.fault is not None
-        assert released == ROLE + HELLO
-
-    def test_the_words_alone_are_no_fault(self) -> None:
-        talk = chat({"content": "error"}) + chat({"content": '"error": {"abort"'}) + completion("abort")
-        scanner, released = scan(ROLE + talk, talk, STOP + DONE)
-        assert scanner.fault is None
-        assert released == ROLE + talk + talk + STOP + DONE
-
-    def test_a_null_error_is_none(self) -> None:
-        scanner, _ = scan(chat({"content": "x"}, error=None))
-        assert scanner.fault is None
-
-    @pytest.mark.parametrize("garbage", [b"data: <html>\n\n", b"data: {\n\n", b"data: null\n\n", b"data: \xff\n\n"])
-    def test_garbage_before_the_first_token_is_a_fault(self, garbage: bytes) -> None:
-        scanner, released = scan(ROLE, garbage)
-        assert scanner.fault is not None
-        assert released == ROLE
-
-    def test_half_an_event_at_the_end_is_a_fault(self) -> None:
-        scanner = EventScanner()
-        scanner.feed(ROLE + HELLO + WORLD[:-5])
-        assert scanner.close() == b""
-        assert scanner.fault is not None
-
-
-class TestEnd:
-    @pytest.mark.parametrize("stream", [ROLE + HELLO + STOP, ROLE + HELLO + STOP + USAGE, ROLE + HELLO + DONE])
-    def test_a_finish_reason_or_done_is_an_end(self, stream: bytes) -> None:
-        scanner, _ = scan(stream[:-20], stream[-20:])
-        assert scanner.is_finished
-
-    def test_without_either_it_broke_off(self) -> None:
-        assert not scan(ROLE + HELLO)[0].is_finished
-        assert not scan(ROLE, HELLO, HELLO, HELLO, HELLO, HELLO)[0].is_finished
-
-    def test_streams_of_other_shapes_may_simply_end(self) -> None:
-        assert scan(b'event: other\ndata: {"type":"other"}\n\n')[0].is_finished
-
-    def test_usage_in_every_event_counts_once(self) -> None:
-        counted = [chat({"content": "x"}, usage={"prompt_tokens": 5, "completion_tokens": n}) for n in range(9)]
-        assert scan(ROLE, *counted, STOP, DONE)[0].usage == TokenUsage(5, 8, None)
-
-    def test_no_usage_is_none(self) -> None:
-        assert scan(ROLE + chat({"content": "usage"}, usage=None) + STOP + DONE)[0].usage is None
-
-
-class TestResponses:
-    @given(st.lists(st.integers(0, len(WHOLE_RESPONSE)), max_size=40))
-    def test_any_split_gives_the_same_bytes_and_the_same_story(self, cuts: list[int]) -> None:
-        scanner, released = scan(*pieces(WHOLE_RESPONSE, cuts))
-        assert released == WHOLE_RESPONSE
-        assert (scanner.data_events, scanner.done, scanner.fault) == (6, True, None)
-        assert scanner.is_finished
-        assert (scanner.usage, scanner.response_id) == (TokenUsage(14, 16, 8), "resp_1")
-
-    def test_the_id_is_known_before_the_first_token(self) -> None:
-        scanner = EventScanner()
-        scanner.feed(CREATED)
-        assert (scanner.response_id, scanner.saw_token) == ("resp_1", False)
-
-    @pytest.mark.parametrize("end", [COMPLETED, INCOMPLETE])
-    def test_it_ends_with_its_own_event_and_not_before(self, end: bytes) -> None:
-        assert not scan(CREATED + ADDED + DELTA, DELTA)[0].is_finished
-        assert scan(CREATED + ADDED + DELTA, DELTA, end)[0].is_finished
-
-    def test_a_delta_that_talks_of_the_end_is_not_the_end(self) -> None:
-        talk = named("response.output_text.delta", delta='say "response.completed" or "message_stop"')
-        scanner, released = scan(CREATED + DELTA, talk)
-        assert (scanner.done, scanner.fault, released) == (False, None, CREATED + DELTA + talk)
-
-
-class TestMessages:
-    @given(st.lists(st.integers(0, len(WHOLE_MESSAGE)), max_size=40))
-    def test_any_split_gives_the_same_bytes_and_the_same_story(self, cuts: list[int]) -> None:
-        scanner, released = scan(*pieces(WHOLE_MESSAGE, cuts))
-        assert released == WHOLE_MESSAGE
-        assert (scanner.data_events, scanner.done, scanner.fault) == (8, True, None)
-        assert scanner.is_finished
-        assert (scanner.usage, scanner.response_id) == (TokenUsage(22, 6, None), None)
-
-    def test_it_ends_with_its_own_event_and_not_before(self) -> None:
-        assert not scan(MESSAGE_START + BLOCK_DELTA, BLOCK_STOP, MESSAGE_DELTA)[0].is_finished
-
-    def test_an_end_without_a_reason_is_an_abort(self) -> None:
-        scanner, released = scan(MESSAGE_START + BLOCK_DELTA, MESSAGE_ABORT, MESSAGE_STOP)
-        assert scanner.fault is not None
-        assert released == MESSAGE_START + BLOCK_DELTA + MESSAGE_ABORT
-
-    def test_a_count_in_between_is_no_abort(self) -> None:
-        scanner, _ = scan(MESSAGE_START + BLOCK_DELTA, MESSAGE_ABORT, BLOCK_DELTA, MESSAGE_DELTA, MESSAGE_STOP)
-        assert (scanner.fault, scanner.done) == (None, True)
-
-    def test_tokens_from_the_cache_are_counted_beside_the_others_and_added(self) -> None:
-        counted = {
-            "input_tokens": 5,
-            "cache_read_input_tokens": 16,
-            "cache_creation_input_tokens": 1,
-            "output_tokens": 2,
-        }
-        body = json.dumps({"type": "message", "stop_reason": "end_turn", "usage": counted})
-        assert inspect_answer(body.encode()) == Answer(None, TokenUsage(22, 2, 16))
-
-
-class TestOversizedEvents:
-    def test_they_go_through_unseen_and_what_follows_is_seen_again(self) -> None:
-        huge = chat({"content": "error " * 200})
-        scanner = EventScanner(event_bytes_max=500)
-        stream = ROLE + huge + HELLO + BUSY
-        released = b"".join([scanner.feed(stream[at : at + 90]) for at in range(0, len(stream), 90)])
-        assert released == ROLE + huge + HELLO
-        assert scanner.fault is not None
-        assert scanner.data_events == 4
-
-    @given(st.integers(1, 700))
-    def test_any_size_of_pieces_keeps_the_bytes(self, size: int) -> None:
-        stream = ROLE + chat({"content": "y" * 900}) + HELLO + chat({"content": "z" * 900}) + STOP + DONE
-        scanner = EventScanner(event_bytes_max=300)
-        released = b"".join([scanner.feed(stream[at : at + size]) for at in range(0, len(stream), size)])
-        assert released + scanner.close() == stream
-        assert scanner.done
-
-    def test_the_buffer_is_bounded(self) -> None:
-        scanner = EventScanner(event_bytes_max=1000)
-        for _ in range(100):
-            scanner.feed(b"x" * 100)
-        assert len(scanner._pending) <= 1000
-
-
-class TestWholeAnswers:
-    def test_usage_is_read(self) -> None:
-        body = json.dumps(
-            {"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
-        )
-        assert inspect_answer(body.encode()) == Answer(None, TokenUsage(3, 4, None))
-
-    def test_a_response_says_its_id(self) -> None:
-        body = json.dumps({**RESPONSE, "status": "incomplete", "usage": COUNTED}).encode()
-        assert inspect_answer(body) == Answer(None, TokenUsage(14, 16, 8), "resp_1")
-        assert inspect_answer(b'{"id":"chatcmpl-1","object":"chat.completion"}').response_id is None
-
-    @pytest.mark.parametrize(
-        ("beginning", "found"),
-        [
-            (b'{"id":"resp_1","created_at":1,"output":[', "resp_1"),
-            (b' {\n "id": "resp_1"', "resp_1"),
-            (b'{"output":[{"id":"msg_1"', None),
-            (b'{"id":"%b"' % (b"x" * 300), None),
-        ],
-    )
-    def test_an_answer_too_large_to_read_says_its_id_first(self, beginning: bytes, found: str | None) -> None:
-        assert first_id_of(beginning) == found
-
-    @pytest.mark.parametrize(
-        "body",
-        [
-            b"",
-            b"[]",
-            b"<html>",
-            b'{"choices":[{"finish_reason":"abort"}]}',
-            b'{"object":"response","status":"cancelled"}',
-            b'{"object":"response","status":"failed","error":{"code":"server_error"}}',
-            b'{"type":"message","stop_reason":null}',
-            b'{"error":{"code":500}}',
-            b'{"choices":[{"finish_reason":"stop"}',
-        ],
-    )
-    def test_what_is_no_answer_is_a_fault(self, body: bytes) -> None:
-        assert inspect_answer(body).fault is not None
-
-    def test_faults_quote_nothing(self) -> None:
-        fault = inspect_answer(b'{"error":{"message":"your prompt was: secret","code":500}}').fault
-        assert fault is not None
-        assert "secret" not in fault.detail
+def test_an_event_has_a_name_and_data(event: bytes, found: tuple[bytes, bytes | None]) -> None:
+    assert fields(event) == found

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.engine.api_answers import FINGERPRINT, Answer, busy, error_event
 from loadgen.engine.api_requests import Endpoint, GenerationRequest
-from loadgen.engine.model import FinishReason
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import continuation, token_ids
 
 PROMPT = b"abcdefgh"

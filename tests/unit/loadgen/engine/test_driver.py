@@ -9,8 +9,10 @@ import pytest
 
 from gateway.ground.clock import Clock
 from loadgen.engine.driver import EngineDriver, TokenFeed
-from loadgen.engine.model import EngineModel, EngineRequest, FinishReason, Rejection
+from loadgen.engine.iteration_cost import LinearCost
+from loadgen.engine.model import EngineModel, Rejection
 from loadgen.engine.presets import TINY
+from loadgen.engine.sequences import EngineRequest, FinishReason
 
 MS = 1_000_000
 
@@ -86,8 +88,8 @@ async def test_the_scale_stretches_wall_time(time_scale: float, tokens: int) -> 
     clock.ns = 5 * MS + 10 * MS // 4
     driver.load()
 
-    first_token_ns = TINY.iteration_base_ns + TINY.iteration_sequence_ns + 10 * TINY.prefill_token_ns
-    assert first_token_ns == 4.7 * MS
+    assert isinstance(TINY.cost, LinearCost)
+    assert TINY.cost.iteration_ns(sequences=1, prefill_tokens=10) == 4.7 * MS
     assert feed.tokens == tokens
 
 

@@ -9,9 +9,10 @@ import pytest
 from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.fields import ApiError
 from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
-from loadgen.engine.model import FinishReason
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
 from loadgen.engine.tools import Tool, call_arguments
+from tests.support.named_events import events_of
 
 TOOL = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {}}}}
 HELLO = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6}
@@ -27,15 +28,6 @@ def answer(**fields: Any) -> MessagesAnswer:
     if request.tool is not None:
         output = call_arguments(request.tool, model="m", prompt=request.prompt)
     return MessagesAnswer(request, "chatcmpl-1", 1, 5, output, cached_tokens=2)
-
-
-def events(stream: bytes) -> list[dict[str, Any]]:
-    read = []
-    for event in stream.decode().split("\n\n")[:-1]:
-        name, data = event.split("\n")
-        read.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {read[-1]['type']}"
-    return read
 
 
 class TestRequests:
@@ -78,7 +70,7 @@ class TestAnswers:
     def test_a_stream_has_one_block(self, pieces: list[tuple[int, int]]) -> None:
         made = answer()
         parts = [made.piece(start, end, FinishReason.STOP if end == 3 else None) for start, end in pieces]
-        read = events(b"".join(parts))
+        read = events_of(b"".join(parts))
         assert [event["type"] for event in read] == [
             "message_start",
             "content_block_start",
@@ -97,7 +89,7 @@ class TestAnswers:
         (block,) = whole["content"]
         assert (whole["stop_reason"], block["type"], block["name"]) == ("tool_use", "tool_use", "weather")
         assert set(block["input"]) == {"city"}
-        deltas = [event["delta"] for event in events(made.piece(0, tokens, None)) if "delta" in event]
+        deltas = [event["delta"] for event in events_of(made.piece(0, tokens, None)) if "delta" in event]
         assert json.loads("".join(delta["partial_json"] for delta in deltas)) == block["input"]
 
     def test_arguments_that_were_cut_off_are_none(self) -> None:

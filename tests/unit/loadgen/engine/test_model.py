@@ -8,25 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.engine.blocks import packed
+from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.model import (
     Admitted,
     EngineConfig,
     EngineModel,
     EngineOutput,
-    EngineRequest,
     Finished,
-    FinishReason,
     FirstToken,
     Preempted,
     Rejection,
     TokensGenerated,
 )
+from loadgen.engine.sequences import EngineRequest, FinishReason
+from tests.support.iteration_costs import ExpertCost, KvCost
 from tests.support.names import names_in
 
 CONFIG = EngineConfig(
-    iteration_base_ns=1_000,
-    iteration_sequence_ns=100,
-    prefill_token_ns=10,
+    cost=LinearCost(base_ns=1_000, sequence_ns=100, prefill_token_ns=10),
     kv_blocks=24,
     context_tokens_max=160,
     sequences_max=4,
@@ -140,6 +139,16 @@ def test_a_newcomer_counts_as_waiting_only_once_the_scheduler_left_it_over() -> 
     assert (model.load().waiting, model.load().arriving) == (1, 0)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_comes_at_a_boundary_takes_part_in_it(stream: bool) -> None:
+    model = EngineModel(replace(CONFIG, stream_every_iteration=stream))
+    model.submit(request("a", prompt=8, output=50), 0)
+    model.advance(0)
+    model.submit(request("b", prompt=4, output=1), 1_180 + 2 * 1_100)
+
+    assert Admitted("b", 1_180 + 2 * 1_100, 0) in drain(model)
+
+
 def test_a_full_queue_rejects() -> None:
     model = EngineModel(replace(CONFIG, queued_requests_max=2, sequences_max=2))
     for name in "ab":
@@ -169,22 +178,19 @@ def test_a_finished_prompt_and_its_answer_are_a_prefix_for_the_next_turn() -> No
     assert (model.load().prefix_query_tokens, model.load().prefix_hit_tokens) == (110, 64)
 
 
-def test_the_last_prompt_token_is_always_computed() -> None:
+@pytest.mark.parametrize(
+    ("prompt", "output", "next_prompt"),
+    [
+        pytest.param(32, 1, 32, id="the last prompt token is always computed"),
+        pytest.param(16, 16, 33, id="the last token of an answer is not in the cache"),
+    ],
+)
+def test_of_two_full_blocks_only_the_first_is_reused(prompt: int, output: int, next_prompt: int) -> None:
     model = EngineModel(CONFIG)
     names = chain(1, 2)
-    model.submit(request("a", prompt=32, output=1, block_names=names), 0)
+    model.submit(request("a", prompt=prompt, output=output, block_names=names), 0)
     drain(model)
-    model.submit(request("b", prompt=32, output=1, block_names=names), 1_000_000)
-
-    assert model.advance(1_000_000) == [Admitted("b", 1_000_000, cached_tokens=16)]
-
-
-def test_the_last_token_of_an_answer_is_not_in_the_cache() -> None:
-    model = EngineModel(CONFIG)
-    names = chain(1, 2)
-    model.submit(request("a", prompt=16, output=16, block_names=names), 0)
-    drain(model)
-    model.submit(request("b", prompt=33, output=1, block_names=names), 1_000_000)
+    model.submit(request("b", prompt=next_prompt, output=1, block_names=names), 1_000_000)
 
     assert model.advance(1_000_000) == [Admitted("b", 1_000_000, cached_tokens=16)]
 
@@ -327,9 +333,11 @@ actions = st.lists(
     st.one_of(submits, submits, submits, st.builds(Abort, pauses, st.integers(0, 30)), st.builds(Look, pauses)),
     max_size=30,
 )
+costs = st.sampled_from([CONFIG.cost, KvCost(LinearCost(1_000, 100, 10), kv_token_ns=3), ExpertCost(1_000, 70)])
 configs = st.builds(
     replace,
     st.just(CONFIG),
+    cost=costs,
     kv_blocks=st.integers(10, 40),
     sequences_max=st.integers(1, 6),
     prefill_chunk_tokens=st.integers(1, 40),

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.engine.model import EngineModel, EngineRequest, Finished, FirstToken
+from loadgen.engine.model import EngineModel, Finished, FirstToken
 from loadgen.engine.presets import LLAMA_31_8B_L4, PRESETS, TOKEN_BUDGET_A100
+from loadgen.engine.sequences import EngineRequest
 
 MS = 1_000_000
 

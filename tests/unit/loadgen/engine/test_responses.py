@@ -7,10 +7,11 @@ import pytest
 from openai.types.responses import Response
 
 from loadgen.engine.fields import ApiError
-from loadgen.engine.model import FinishReason
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
+from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import Message, chat_prompt, continuation
 from loadgen.engine.tools import Tool, call_arguments
+from tests.support.named_events import events_of
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}}
 
@@ -26,15 +27,6 @@ def answer(tokens: int = 3, **fields: Any) -> ResponsesAnswer:
     if request.tool is not None:
         output = call_arguments(request.tool, model="m", prompt=request.prompt)
     return ResponsesAnswer(request, "resp_1", 1, 5, output)
-
-
-def events(stream: bytes) -> list[dict[str, Any]]:
-    read = []
-    for event in stream.decode().split("\n\n")[:-1]:
-        name, data = event.split("\n")
-        read.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {read[-1]['type']}"
-    return read
 
 
 class TestRequests:
@@ -101,7 +93,7 @@ class TestAnswers:
     ) -> None:
         made = answer(**fields)
         parts = [made.piece(start, end, FinishReason.STOP if end == 3 else None) for start, end in pieces]
-        read = events(made.preamble + b"".join(parts))
+        read = events_of(made.preamble + b"".join(parts))
         assert [event["sequence_number"] for event in read] == list(range(len(read)))
         assert [event["type"] for event in read[:2]] == ["response.created", "response.in_progress"]
         assert read[-1]["type"] == "response.completed"

@@ -11,6 +11,7 @@ import yaml
 
 from gateway.core.config import CoreConfig
 from gateway.ground.faults import ConfigError
+from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.presets import PRESETS
 from loadgen.figures import Figures
 from loadgen.load.agreement import Overhead, agreement_document, first_token_ns, gap_between, simulated
@@ -94,8 +95,8 @@ def test_without_a_live_run_nothing_agrees() -> None:
 
 def test_an_idle_engines_first_token_is_its_arithmetic() -> None:
     engine = PRESETS["llama-3.1-8b-l4"]
-    expected = engine.iteration_base_ns + engine.iteration_sequence_ns + 100 * engine.prefill_token_ns
-    assert first_token_ns(engine, 100) == expected
+    assert isinstance(engine.cost, LinearCost)
+    assert first_token_ns(engine, 100) == engine.cost.iteration_ns(sequences=1, prefill_tokens=100)
 
 
 def test_the_simulator_is_given_what_a_hop_was_measured_to_cost() -> None:

@@ -34,7 +34,7 @@ from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.chaos import chaos_scenario
 from loadgen.simulator.checkers import Broken, Watch
-from loadgen.simulator.gateways import GatewaySpec
+from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.prompts import empty_prompt
 from loadgen.simulator.world import World
 from tests.support.core import EU, SECOND, TENANT, US, policy, profile, replica_spec, rule
@@ -66,13 +66,13 @@ class Witness:
             CoreConfig(),
         )
         core = GatewayCore(GATEWAY, US, seed=1)
-        self.watch.gateway_started(spec, own, core)
+        self.watch.on_start(spec, own, core)
         self.watch._checkers[GATEWAY] = _Blind(core)
         self.now_ns = SECOND
         self.probe()
 
     def tell(self, event: Event, *effects: Effect) -> None:
-        self.watch.after(GATEWAY, event, list(effects), self.now_ns)
+        self.watch.on_step(self.now_ns, GATEWAY, event, list(effects))
 
     def probe(self, *, waiting: int = 0, healthy: bool = True) -> None:
         seen = [ReplicaObservation(ReplicaId(name), self.now_ns, healthy, 0, waiting) for name in ("r-us", "r-eu")]

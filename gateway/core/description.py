@@ -1,0 +1,134 @@
+"""A gateway's state in plain words and numbers, for operators and the metrics page. It decides nothing, and there is no
+request content in here to be shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.peers import Peers, PeerState
+from gateway.core.prefix_index import PrefixIndex
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.state import GatewayState
+from gateway.core.vocabulary import GatewayId, ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class CoreGauges:
+    """Levels for the metrics page."""
+
+    queue_length: int
+    requests: int
+    attempts: int
+    prefix_index_bytes: int
+    prefix_index_blocks: int
+    replicas: int
+    replicas_available: int
+    peers: int
+    peers_usable: int
+    probe_age_ns: dict[ReplicaId, int]
+    heartbeat_age_ns: dict[GatewayId, int]
+
+
+def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
+    return CoreGauges(
+        queue_length=len(core.waiting),
+        requests=len(core.requests),
+        attempts=sum(request.attempt is not None for request in core.requests.values()),
+        prefix_index_bytes=core.placer.replica_index.size_bytes + core.placer.peer_index.size_bytes,
+        prefix_index_blocks=core.placer.replica_index.blocks + core.placer.peer_index.blocks,
+        replicas=len(core.replicas),
+        replicas_available=core.replicas.available.bit_count(),
+        peers=len(core.peers),
+        peers_usable=core.peers.usable.bit_count(),
+        probe_age_ns={
+            state.spec.replica_id: now_ns - state.sampled_ns for state in core.replicas if state.sampled_ns is not None
+        },
+        heartbeat_age_ns={
+            state.spec.gateway_id: now_ns - state.observation.generated_ns
+            for state in core.peers
+            if state.observation is not None
+        },
+    )
+
+
+def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
+    """The whole state."""
+    return {
+        "gateway": core.gateway_id,
+        "region": core.place.region,
+        "jurisdiction": core.place.jurisdiction,
+        "draining": core.draining,
+        "lockdown": core.locked_down,
+        "policy": {"digest": core.policy.digest, "closed_reason": core.policy.closed_reason},
+        "assignment_version": core.assignment_version,
+        "placement_policy": core.config.placement.policy,
+        "pushing": core.config.pushing.mode,
+        "overflow": core.config.placement.overflow,
+        "overflow_by_model": dict(core.config.placement.overflow_by_model),
+        "requests": len(core.requests),
+        "stored_responses": len(core.stored_responses),
+        "queue": {"length": len(core.waiting), "by_model": core.waiting.lengths()},
+        "replicas": [_describe_replica(state, core.replicas, now_ns) for state in core.replicas],
+        "peers": [_describe_peer(state, core.peers, now_ns) for state in core.peers],
+        "prefix_index": {
+            "replicas": _describe_index(core.placer.replica_index),
+            "peers": _describe_index(core.placer.peer_index),
+        },
+    }
+
+
+def _describe_replica(state: ReplicaState, replicas: Replicas, now_ns: int) -> dict[str, object]:
+    return {
+        "id": state.spec.replica_id,
+        "region": state.spec.place.region,
+        "pool": state.spec.pool,
+        "models": list(state.spec.models),
+        "available": bool(replicas.available >> state.slot & 1),
+        "standing": state.standing,
+        "healthy": state.healthy,
+        "detail": state.detail,
+        "running": state.running,
+        "pending": state.waiting,
+        "kv_usage": state.kv_usage,
+        "in_flight": state.in_flight,
+        "unreflected": len(state.unreflected),
+        "breaker": state.breaker.state,
+        "ramp_limit": state.ramp.limit,
+        "probe_age_ms": None if state.sampled_ns is None else (now_ns - state.sampled_ns) / 1e6,
+    }
+
+
+def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, object]:
+    observation = state.observation
+    return {
+        "id": state.spec.gateway_id,
+        "region": state.spec.place.region,
+        "jurisdiction": state.spec.place.jurisdiction,
+        "usable": bool(peers.usable >> state.slot & 1),
+        "standing": state.standing,
+        "lost": not state.healthy,
+        "detail": state.detail,
+        "accepting": observation is not None and observation.report.accepting,
+        "in_flight": state.in_flight,
+        "unreflected": len(state.unreflected),
+        "breaker": state.breaker.state,
+        "rtt_ms": None if observation is None else observation.rtt_ns / 1e6,
+        "heartbeat_age_ms": None if observation is None else (now_ns - observation.generated_ns) / 1e6,
+        "models": []
+        if observation is None
+        else [
+            {
+                "model": capacity.model,
+                "pool": capacity.pool,
+                "region": capacity.place.region,
+                "replicas": capacity.replicas,
+                "available": capacity.available,
+                "queue_length": state.queue_lengths.get(capacity.model, 0),
+            }
+            for capacity in observation.report.capacities
+        ],
+    }
+
+
+def _describe_index(index: PrefixIndex) -> dict[str, int]:
+    return {"bytes": index.size_bytes, "blocks": index.blocks, "records": index.records, "nodes": index.nodes}

@@ -1,0 +1,120 @@
+"""Who is let in: why a request is rejected, why a forward is refused, and the class of whoever stays."""
+
+from __future__ import annotations
+
+from gateway.core.events import ForwardArrived
+from gateway.core.requests import RequestClass
+from gateway.core.residency import both, may_enter, processing_rule, refusal_of
+from gateway.core.state import GatewayState
+from gateway.core.vocabulary import Hops, ModelName, Outcome, PlaceRule, RefusalReason, RequestProfile
+
+_CLASSES_MAX = 1024
+
+
+class Intake:
+    """Judges newcomers by what the gateway knows; it changes nothing but its own cache."""
+
+    def __init__(self, core: GatewayState) -> None:
+        self._core = core
+        self._classes: dict[RequestClass, RequestClass] = {}
+        """Equal ones are mostly the same one, which makes looking it up elsewhere cheap; equality still decides."""
+
+    def rejection_of(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
+        ingress = may_enter(self._core.policy, profile.tenant, profile.process)
+        if not ingress.allowed:
+            return Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why
+        if self._core.draining:
+            return Outcome.REJECTED_DRAINING, "this gateway is going out of service"
+        if not self._knows_model(profile.model) and not profile.follows:
+            return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{profile.model}` does not exist"
+        if profile.follows and not self._can_follow(request_class):
+            return Outcome.REJECTED_UNKNOWN_RESPONSE, "no such response is known here"
+        return self._fullness_for(profile, request_class)
+
+    def _fullness_for(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
+        """A full queue turns away only those who would have to wait in it."""
+        has_to_wait = self._core.waiting.has_class(request_class) or not self._core.placer.has_target(request_class)
+        if not has_to_wait:
+            return None
+        if len(self._core.waiting) >= self._core.config.queue.length_max:
+            return Outcome.REJECTED_QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
+        own = self._core.waiting.tenant_length(profile.tenant)
+        if own >= self._core.config.queue.tenant_length_max:
+            return Outcome.REJECTED_TENANT_LIMIT, f"{own} requests of this tenant are waiting"
+        return None
+
+    def _can_follow(self, request_class: RequestClass) -> bool:
+        return request_class.pinned is not None and self._core.placer.can_ever_reach(request_class)
+
+    def refusal_of(
+        self, event: ForwardArrived, request_class: RequestClass, now_ns: int
+    ) -> tuple[RefusalReason, str] | None:
+        """Every reason not to take a forward, the lawful ones first."""
+        return self._residency_refusal_of(event) or self._capacity_refusal_of(event, request_class, now_ns)
+
+    def _residency_refusal_of(self, event: ForwardArrived) -> tuple[RefusalReason, str] | None:
+        """The origin is whom our operator says it is, wherever the stamp claims to come from."""
+        origin = self._core.peers.get(event.origin_gateway_id)
+        if origin is None:
+            return RefusalReason.RESIDENCY_NOT_ACCEPTED, f"gateway {event.origin_gateway_id} is no peer of ours"
+        told = origin.spec.place
+        if event.stamp.origin != told:
+            return (
+                RefusalReason.RESIDENCY_STAMP,
+                f"gateway {event.origin_gateway_id} is in {told.region}, not where its stamp says",
+            )
+        if not event.hops.is_within_limit(crosses_regions=told.region != self._core.place.region):
+            return RefusalReason.HOP_LIMIT, "a forwarded request is not forwarded again"
+        return refusal_of(self._core.policy, event.stamp)
+
+    def _capacity_refusal_of(
+        self, event: ForwardArrived, request_class: RequestClass, now_ns: int
+    ) -> tuple[RefusalReason, str] | None:
+        profile = event.profile
+        if self._core.locked_down:
+            return RefusalReason.LOCKDOWN, "an operator has stopped all forwarding"
+        if self._core.draining:
+            return RefusalReason.DRAINING, "this gateway is going out of service"
+        if profile.request_id in self._core.requests:
+            return RefusalReason.DUPLICATE, "a request of this id is here already"
+        if event.deadline_ns <= now_ns:
+            return RefusalReason.DEADLINE, "its deadline has passed"
+        if profile.follows:
+            can_follow = self._can_follow(request_class)
+            return None if can_follow else (RefusalReason.UNKNOWN_RESPONSE, "no such response is known here")
+        if not self._core.replicas.eligible(profile.model, event.stamp.rule):
+            return RefusalReason.UNKNOWN_MODEL, f"no replica here may serve `{profile.model}` for it"
+        if self._fullness_for(profile, request_class) is not None:
+            return RefusalReason.QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
+        if self._core.placer.has_replica(request_class) and not self._core.waiting.has_class(request_class):
+            return None
+        queue_length = self._core.waiting.length(profile.model)
+        if queue_length >= self._core.config.placement.peer_queue_length_max:
+            return RefusalReason.BUSY, f"{queue_length} requests wait for `{profile.model}`"
+        return None
+
+    def class_of(self, profile: RequestProfile, rule: PlaceRule, hops: Hops) -> RequestClass:
+        """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
+        is_open = not self._core.policy.closed_reason and not self._core.locked_down
+        fresh = RequestClass(
+            profile.model,
+            rule,
+            may_stay_in_region=is_open and hops.may_stay_in_region,
+            may_cross_regions=is_open and hops.may_cross_regions,
+            pinned=self._core.stored_responses.get(profile.follows) if profile.follows else None,
+            is_control=profile.is_control,
+        )
+        if len(self._classes) >= _CLASSES_MAX:
+            self._classes.clear()
+        return self._classes.setdefault(fresh, fresh)
+
+    def rule_of(self, profile: RequestProfile) -> PlaceRule:
+        """Where a client's own request may be processed: the policy's rule, narrowed by the key's if it has one."""
+        rule = processing_rule(self._core.policy, profile.tenant)
+        if profile.process is None:
+            return rule
+        places = (self._core.place, *(state.spec.place for state in (*self._core.replicas, *self._core.peers)))
+        return both(rule, profile.process, {place.region: place.jurisdiction for place in places})
+
+    def _knows_model(self, model: ModelName) -> bool:
+        return self._core.replicas.serves(model) or self._core.peers.serves(model)

@@ -1,0 +1,72 @@
+"""When a gateway tells its peers how it stands, and what it says. It sends nothing."""
+
+from __future__ import annotations
+
+from gateway.core.state import GatewayState
+from gateway.core.timers import Timer, TimerKind
+from gateway.core.vocabulary import LoadReport, ModelQueue
+
+
+class Publisher:
+    """Heartbeats are due on change, at most once per interval, and as a keep-alive."""
+
+    def __init__(self, core: GatewayState) -> None:
+        self._core = core
+        self._timer = Timer(TimerKind.PUBLISH, "")
+        self._last: LoadReport | None = None
+        self._last_ns = 0
+        self._last_state: tuple[object, ...] = ()
+
+    def due(self, now_ns: int) -> LoadReport | None:
+        """The heartbeat to send now, or None; then a timer is set for when it may be due."""
+        observation = self._core.config.observation
+        due_ns = self._last_ns + observation.publish_interval_ns
+        keep_alive_ns = self._last_ns + observation.keep_alive_ns
+        if self._last is None or now_ns >= keep_alive_ns:
+            return self._next(now_ns)
+        if now_ns < due_ns:
+            if self._state() != self._last_state:
+                self._core.timers.set_earlier(self._timer, due_ns)
+            return None
+        if self._state() != self._last_state and self._is_news(self._last):
+            return self._next(now_ns)
+        self._core.timers.set_earlier(self._timer, keep_alive_ns)
+        return None
+
+    def _is_news(self, last: LoadReport) -> bool:
+        """Would a peer that looks for a place see anything else in what we would say now?"""
+        share = self._core.config.observation.publish_change_share
+        return not share or self._report(last.sequence).is_news_after(last, share)
+
+    def _state(self) -> tuple[object, ...]:
+        """Cheap to compare: what a report is made of has changed only if one of these has."""
+        core = self._core
+        return (
+            core.replicas.available,
+            core.replicas.version,
+            tuple(core.waiting.lengths().items()),
+            core.draining,
+            core.locked_down,
+            core.assignment_version,
+            core.policy.digest,
+        )
+
+    def _next(self, now_ns: int) -> LoadReport:
+        self._last = self._report(self._last.sequence + 1 if self._last else 1)
+        self._last_ns = now_ns
+        self._last_state = self._state()
+        self._core.timers.set(self._timer, now_ns + self._core.config.observation.keep_alive_ns)
+        return self._last
+
+    def _report(self, sequence: int) -> LoadReport:
+        core = self._core
+        return LoadReport(
+            core.gateway_id,
+            core.place,
+            sequence,
+            accepting=not (core.draining or core.locked_down or core.policy.closed_reason),
+            assignment_version=core.assignment_version,
+            policy_digest=core.policy.digest,
+            capacities=core.replicas.capacities(),
+            queues=tuple(ModelQueue(model, length) for model, length in core.waiting.lengths().items()),
+        )

@@ -1,0 +1,205 @@
+"""A request from its arrival to the end of its last leg: a small state machine, and what it holds meanwhile.
+
+A request is tried in numbered attempts, one at a time; an attempt runs in one leg or in several. Nothing here decides
+where a request goes.
+
+           placed            first token
+    WAITING ────► RUNNING ──────────────► ANSWERING
+       ▲ │          │ │                       │
+       │ │ try again│ │                       │
+       └─┼──────────┘ │                       │
+         └────────────┴──────► ENDED ◄────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.core.peers import PeerState
+from gateway.core.replicas import ReplicaState
+from gateway.core.timers import Timer, TimerKind
+from gateway.core.vocabulary import (
+    GatewayId,
+    Hops,
+    LegResult,
+    LegRole,
+    ModelName,
+    PlaceRule,
+    RefusalReason,
+    RequestId,
+    RequestProfile,
+    ResidencyStamp,
+    Target,
+    Word,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClass:
+    """Everything that decides which targets a request may go to."""
+
+    model: ModelName
+    rule: PlaceRule
+    may_stay_in_region: bool
+    """May go to another gateway of this region."""
+    may_cross_regions: bool
+    failed_replicas: int = 0
+    """Slots where an attempt of this very request failed; it goes elsewhere if there is an elsewhere."""
+    failed_peers: int = 0
+    pinned: Target | None = None
+    """The one target that has the stored response it refers to."""
+    is_control: bool = False
+    """Needs a target that answers, not one that is free."""
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __hash__(self) -> int:
+        """It is looked up several times for each request, and the same all its life."""
+        if not self._hash:
+            told = (self.model, self.rule, self.may_stay_in_region, self.may_cross_regions)
+            own = (self.failed_replicas, self.failed_peers, self.pinned, self.is_control)
+            object.__setattr__(self, "_hash", hash((told, own)))
+        return self._hash
+
+
+class Phase(Word):
+    WAITING = "waiting"
+    """In the queue, without a leg."""
+    RUNNING = "running"
+    """Legs are open; the client has nothing yet, so it may still be tried elsewhere."""
+    ANSWERING = "answering"
+    """The client has had a first token: there is no retry any more."""
+    ENDED = "ended"
+    """Over for the client; legs may still have to report their end."""
+
+
+PHASES_AFTER: Final = {
+    Phase.WAITING: frozenset({Phase.RUNNING, Phase.ENDED}),
+    Phase.RUNNING: frozenset({Phase.WAITING, Phase.ANSWERING, Phase.ENDED}),
+    Phase.ANSWERING: frozenset({Phase.ENDED}),
+    Phase.ENDED: frozenset[Phase](),
+}
+"""The whole life of a request: which phase may follow on which."""
+
+
+class LegState:
+    """One connection to one target, alive until its LegEnded."""
+
+    __slots__ = ("is_withdrawn", "kept_blocks", "number", "role", "started_ns", "state", "stop_detail")
+
+    def __init__(
+        self, number: int, role: LegRole, state: ReplicaState | PeerState, started_ns: int, kept_blocks: int
+    ) -> None:
+        self.number = number
+        self.role = role
+        self.state = state
+        self.started_ns = started_ns
+        self.kept_blocks = kept_blocks
+        """How much of the prefix the index had for this target before: a refusal takes back only what was added."""
+        self.stop_detail = ""
+        """Why we ordered it to stop for what it did or did not do; then its CANCELLED is a failure of the target."""
+        self.is_withdrawn = False
+        """We took the forward back, through no fault of the peer."""
+
+    @property
+    def target(self) -> Target:
+        return self.state.target
+
+
+class Conclusion:
+    """What an attempt came to: the first of its legs that ended in something else than success of a mere part."""
+
+    __slots__ = ("detail", "leg", "refusal", "result")
+
+    def __init__(self, leg: LegState, result: LegResult, detail: str, refusal: RefusalReason | None) -> None:
+        self.leg = leg
+        self.result = result
+        self.detail = detail
+        self.refusal = refusal
+
+
+class AttemptState:
+    """One numbered try of one request, alive until the last of its legs has ended."""
+
+    __slots__ = ("conclusion", "legs", "legs_opened", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.legs: dict[int, LegState] = {}
+        """Those alive, by number."""
+        self.legs_opened = 0
+        self.conclusion: Conclusion | None = None
+        """Once there is one, what still lives is on its way out."""
+
+
+class RequestState:
+    """A request from arrival to the end of its last attempt."""
+
+    __slots__ = (
+        "arrival_number",
+        "arrived_ns",
+        "attempt",
+        "attempts",
+        "busy_answers",
+        "deadline_ns",
+        "failures",
+        "hops",
+        "last_failure",
+        "origin_gateway_id",
+        "phase",
+        "profile",
+        "queue_deadline_ns",
+        "refusals",
+        "request_class",
+        "stamp",
+        "timer",
+        "was_shadowed",
+    )
+
+    def __init__(
+        self,
+        profile: RequestProfile,
+        request_class: RequestClass,
+        *,
+        arrival_number: int,
+        arrived_ns: int,
+        deadline_ns: int,
+        queue_deadline_ns: int,
+        stamp: ResidencyStamp,
+        hops: Hops,
+        origin_gateway_id: GatewayId | None,
+    ) -> None:
+        self.profile = profile
+        self.request_class = request_class
+        self.arrival_number = arrival_number
+        self.arrived_ns = arrived_ns
+        self.deadline_ns = deadline_ns
+        self.queue_deadline_ns = queue_deadline_ns
+        self.stamp = stamp
+        self.hops = hops
+        self.origin_gateway_id = origin_gateway_id
+        """The gateway that forwarded it to us; None for a client's own request."""
+        self.timer = Timer(TimerKind.REQUEST, profile.request_id)
+        self.phase = Phase.WAITING
+        self.attempt: AttemptState | None = None
+        self.attempts = 0
+        self.failures = 0
+        self.refusals = 0
+        self.busy_answers = 0
+        self.last_failure = ""
+        self.was_shadowed = False
+
+    @property
+    def request_id(self) -> RequestId:
+        return self.profile.request_id
+
+    def move_to(self, phase: Phase) -> None:
+        assert phase in PHASES_AFTER[self.phase], f"{self.request_id} goes from {self.phase} to {phase}"
+        self.phase = phase
+
+    @property
+    def next_deadline_ns(self) -> int:
+        """While it waits, the end of its patience; afterwards its own deadline."""
+        if self.phase is Phase.WAITING:
+            return min(self.queue_deadline_ns, self.deadline_ns)
+        return self.deadline_ns

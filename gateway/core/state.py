@@ -1,0 +1,36 @@
+"""What one gateway knows: its config, its policy, its targets and its requests. It decides nothing."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.admission import WaitingRoom
+from gateway.core.config import CoreConfig
+from gateway.core.peers import Peers
+from gateway.core.placement import Placer
+from gateway.core.replicas import Replicas
+from gateway.core.requests import RequestState
+from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.stored_responses import StoredResponses
+from gateway.core.timers import Timers
+from gateway.core.vocabulary import GatewayId, Place, RequestId
+
+
+class GatewayState:
+    """Shared by those who decide in `GatewayCore`; everybody else only looks at it."""
+
+    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int) -> None:
+        self.gateway_id = gateway_id
+        self.place = place
+        self.config = CoreConfig()
+        self.policy: ResidencyPolicy = closed_policy(place, "no policy applied yet")
+        self.assignment_version = 0
+        self.draining = False
+        self.locked_down = False
+        self.requests: dict[RequestId, RequestState] = {}
+        self.waiting = WaitingRoom()
+        self.timers = Timers()
+        self.replicas = Replicas(self.config, self.timers)
+        self.peers = Peers(self.config, self.timers)
+        self.placer = Placer(place.region, self.config.placement, self.replicas, self.peers, random.Random(seed))
+        self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)

@@ -1,0 +1,279 @@
+"""What every target is, one of our replicas or another gateway: a slot, what was last heard of it, and what our own
+attempts there teach about its health.
+
+Sets of targets are bit masks over slots, kept up to date at each change, so that no decision visits every target. What
+a target says of itself, and how full that makes it, only its kind knows; nothing here asks of which kind a target is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from gateway.core.attempts import Breaker, BreakerState, Ramp, Rest
+from gateway.core.config import CoreConfig
+from gateway.core.timers import Timer, TimerKind, Timers
+from gateway.core.vocabulary import LegResult, PeerSpec, ReplicaSpec, RequestId, Standing, Target
+
+LegKey = tuple[RequestId, int, int]
+"""Request, attempt, leg."""
+Spec = ReplicaSpec | PeerSpec
+_DISTRUSTED_FOR = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
+
+_SpecOf_co = TypeVar("_SpecOf_co", bound=Spec, covariant=True)
+
+
+class TargetState(Generic[_SpecOf_co]):
+    """One target, and our attempts there."""
+
+    __slots__ = (
+        "accepting",
+        "breaker",
+        "detail",
+        "distrusted_since_ns",
+        "healthy",
+        "home",
+        "in_flight",
+        "listed",
+        "ramp",
+        "rest",
+        "slot",
+        "spec",
+        "standing",
+        "standing_when_lost",
+        "target",
+        "timer",
+        "unreflected",
+    )
+
+    def __init__(
+        self,
+        home: Targets[Any, Any],
+        spec: _SpecOf_co,
+        slot: int,
+        *,
+        target: Target,
+        timer_kind: TimerKind,
+        standing_when_lost: Standing,
+        config: CoreConfig,
+    ) -> None:
+        self.home = home
+        """Whoever starts or ends an attempt here tells the set that this target is in."""
+        self.spec = spec
+        self.slot = slot
+        self.target = target
+        self.timer = Timer(timer_kind, target.id)
+        self.healthy = False
+        """It answered when last asked."""
+        self.accepting = True
+        """False while it says itself that it takes nothing."""
+        self.detail = ""
+        self.in_flight = 0
+        self.unreflected: dict[LegKey, int] = {}
+        """Own attempts without a first token that its last word cannot have counted, with the time of each."""
+        self.distrusted_since_ns: int | None = None
+        """An attempt failed or was turned away then: not available until a later word of it says otherwise."""
+        self.breaker = Breaker(config.attempt)
+        self.ramp = Ramp(config.attempt)
+        self.rest = Rest(config.attempt)
+        self.standing_when_lost = standing_when_lost
+        self.standing = standing_when_lost
+        """As of the last change or deadline of this target."""
+        self.listed = True
+        """False once it left the assignment; running attempts may still end here."""
+
+
+_State = TypeVar("_State", bound=TargetState[Spec])
+_Spec = TypeVar("_Spec", bound=Spec)
+
+
+class Targets(Generic[_State, _Spec]):
+    """All targets of one kind that this gateway has."""
+
+    def __init__(self, config: CoreConfig, timers: Timers) -> None:
+        self._config = config
+        self._timers = timers
+        self._by_id: dict[str, _State] = {}
+        self._by_slot: dict[int, _State] = {}
+        self._free_slots: list[int] = []
+        self._slots_used = 0
+        self.usable = 0
+        """Mask of those that are available, as far as no request has a say in it."""
+        self.version = 0
+        """Changes with the set, so that masks derived from it can be cached."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[_State]:
+        return iter(self._by_id.values())
+
+    def get(self, target_id: str) -> _State | None:
+        return self._by_id.get(target_id)
+
+    def at(self, slot: int) -> _State:
+        return self._by_slot[slot]
+
+    # What changes them
+
+    def configure(self, config: CoreConfig, now_ns: int) -> None:
+        self._config = config
+        for state in self:
+            state.breaker.configure(config.attempt)
+            state.ramp.configure(config.attempt)
+            state.rest.configure(config.attempt)
+            self.refresh(state, now_ns)
+
+    def lose(self, target_id: str, detail: str, now_ns: int) -> None:
+        state = self._by_id.get(target_id)
+        if state is not None:
+            state.healthy = False
+            state.detail = detail
+            self.refresh(state, now_ns)
+
+    def started(self, state: _State, key: LegKey, now_ns: int) -> None:
+        state.in_flight += 1
+        state.unreflected[key] = now_ns
+        self._note_change(state)
+        self.refresh(state, now_ns)
+
+    def first_token(self, state: _State, key: LegKey, now_ns: int) -> None:
+        if state.unreflected.pop(key, None) is not None:
+            self._note_change(state)
+            self.refresh(state, now_ns)
+
+    def ended(self, state: _State, key: LegKey, result: LegResult, now_ns: int) -> None:
+        assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
+        state.in_flight -= 1
+        if state.unreflected.pop(key, None) is not None:
+            self._note_change(state)
+        if state.breaker.record(result, now_ns):
+            state.ramp.start(now_ns)
+        if result in _DISTRUSTED_FOR:
+            state.distrusted_since_ns = now_ns
+        self.refresh(state, now_ns)
+
+    def wake(self, target_id: str, now_ns: int) -> None:
+        """A deadline of this target has come: staleness, a rest, an open breaker, or a step of its ramp."""
+        state = self._by_id.get(target_id)
+        if state is not None:
+            self.refresh(state, now_ns)
+
+    def refresh(self, state: _State, now_ns: int) -> None:
+        """Bring the masks into line with one target's state, and ask to be woken when time alone may change it."""
+        if not state.listed:
+            return
+        state.breaker.wake(now_ns)
+        state.ramp.wake(now_ns)
+        standing = self._standing(state, now_ns)
+        if standing is not state.standing:
+            state.standing = standing
+            self._note_standing(state)
+        self._arm(state, now_ns)
+
+    # What each kind knows for itself
+
+    def _make(self, spec: _Spec, slot: int) -> _State:
+        raise NotImplementedError
+
+    def _stale_ns(self, state: _State) -> int:
+        """When it will have been silent for too long; 0 of one that was never heard."""
+        raise NotImplementedError
+
+    def _note_change(self, state: _State) -> None:
+        """Something has changed that an answer given before may rest on."""
+
+    # Inside
+
+    def _own(self, wanted: dict[str, _Spec]) -> tuple[list[_State], list[_State]]:
+        """Have exactly these from now on. Gives those that joined and those that left; a changed spec does both."""
+        left = [state for target_id, state in self._by_id.items() if wanted.get(target_id) != state.spec]
+        for state in left:
+            self._drop(state)
+        joined = [self._add(spec) for target_id, spec in wanted.items() if target_id not in self._by_id]
+        self.version += 1
+        return joined, left
+
+    def _add(self, spec: _Spec) -> _State:
+        if self._free_slots:
+            slot = self._free_slots.pop()
+        else:
+            slot = self._slots_used
+            self._slots_used += 1
+        state = self._make(spec, slot)
+        self._by_id[state.target.id] = state
+        self._by_slot[slot] = state
+        return state
+
+    def _drop(self, state: _State) -> None:
+        state.listed = False
+        del self._by_id[state.target.id]
+        del self._by_slot[state.slot]
+        self.usable &= ~(1 << state.slot)
+        self._free_slots.append(state.slot)
+        self._timers.cancel(state.timer)
+
+    def _believe(self, state: _State, measured_ns: int, travel_ns: int = 0) -> None:
+        """Its word of that moment stands for whatever had reached it: what we distrusted, and attempts of ours that
+        were so long on their way."""
+        if state.distrusted_since_ns is not None and measured_ns >= state.distrusted_since_ns:
+            state.distrusted_since_ns = None
+        if not state.unreflected:
+            return
+        for key, sent_ns in list(state.unreflected.items()):
+            if sent_ns + travel_ns < measured_ns:
+                del state.unreflected[key]
+                self._note_change(state)
+
+    def _stays_available(self, state: _State, now_ns: int) -> bool:
+        """What `refresh` would find of most whose word was just heard, at a fraction of its cost: available, and
+        nothing else in sight but that it falls silent. Only for a word that speaks against nothing."""
+        if state.standing is not Standing.AVAILABLE:
+            return False
+        if state.breaker.state is not BreakerState.CLOSED or state.ramp.limit is not None:
+            return False
+        stale_ns = self._stale_ns(state)
+        if now_ns >= stale_ns:
+            return False
+        self._timers.set(state.timer, stale_ns)
+        return True
+
+    def _standing(self, state: _State, now_ns: int) -> Standing:
+        """As far as no request has a say in it."""
+        if not state.healthy:
+            return state.standing_when_lost
+        if now_ns >= self._stale_ns(state):
+            return Standing.STALE
+        if not state.accepting:
+            return Standing.NOT_ACCEPTING
+        if state.distrusted_since_ns is not None or now_ns < state.rest.until_ns:
+            return Standing.DISTRUSTED
+        if not state.breaker.allows(state.in_flight):
+            return Standing.BREAKER
+        if not state.ramp.allows(state.in_flight):
+            return Standing.RAMP
+        return Standing.AVAILABLE
+
+    def _note_standing(self, state: _State) -> None:
+        bit = 1 << state.slot
+        if state.standing is Standing.AVAILABLE:
+            self.usable |= bit
+        else:
+            self.usable &= ~bit
+        self._note_change(state)
+
+    def _arm(self, state: _State, now_ns: int) -> None:
+        """Be woken at the first moment at which time alone may change its standing."""
+        deadlines: list[int] = []
+        if now_ns < (stale_ns := self._stale_ns(state)):
+            deadlines.append(stale_ns)
+        if now_ns < state.rest.until_ns:
+            deadlines.append(state.rest.until_ns)
+        if state.breaker.state is BreakerState.OPEN:
+            deadlines.append(state.breaker.open_until_ns)
+        if state.ramp.limit is not None:
+            deadlines.append(state.ramp.next_step_ns)
+        if deadlines:
+            self._timers.set(state.timer, min(deadlines))
+        else:
+            self._timers.cancel(state.timer)

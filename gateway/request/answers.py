@@ -1,0 +1,193 @@
+"""What an engine's answer says of itself, in the words of each API: tokens, the end, usage, faults, ids. Pure.
+
+A whole answer is one document; of a stream, each event's data is one. There are three kinds, told apart by what is in
+them: chat and completions (`choices`, ended by `[DONE]`), responses (`response.…` types) and messages (`message_…` and
+`content_block_…` types), both ended by an event of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gateway.core.value import value
+from gateway.request.engine_errors import decode, status_in
+
+_ABORTS = frozenset({"abort", "error"})
+"""Finish reasons that nobody asked for: the engine stopped by itself."""
+_PREPARATIONS = frozenset(
+    {
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.reasoning_part.added",
+        "response.reasoning_summary_part.added",
+        "message_start",
+        "content_block_start",
+        "ping",
+    }
+)
+"""Types of events that may come before anything is generated."""
+ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
+"""Types of the events that stand for `[DONE]`."""
+_RESPONSE_ID_LENGTH_MAX = 256
+_FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
+
+
+@value
+class TokenUsage:
+    """What the engine counted; None where it did not say."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@value
+class Fault:
+    """Why an answer must not reach the client as it is."""
+
+    detail: str
+    """Without any text of the engine's: that may quote the prompt."""
+    code: int | None = None
+    """The status that an error event names."""
+    body: bytes = b""
+    """The error event's JSON."""
+
+
+@value
+class Answer:
+    """What a whole answer says about itself."""
+
+    fault: Fault | None
+    usage: TokenUsage | None = None
+    response_id: str | None = None
+    """The id under which a responses API may keep it."""
+
+
+def inspect_answer(body: bytes) -> Answer:
+    """Look at a whole JSON answer: is it one, did the engine stop by itself, what did it count, may it be kept?"""
+    document = decode(body)
+    if not isinstance(document, dict):
+        return Answer(Fault("the answer is not a JSON object"))
+    response_id = response_id_of(document) if document.get("object") == "response" else None
+    return Answer(fault_of(document, body, is_error=False), usage_of(document), response_id)
+
+
+def first_id_of(beginning: bytes) -> str | None:
+    """The id with which an answer begins that is too large to be looked at whole."""
+    match = _FIRST_ID.match(beginning)
+    return match[1].decode("utf-8", "replace") if match is not None else None
+
+
+def is_token(document: Any) -> bool:
+    """Is this event a sign that generation is under way?
+
+    A role without content is not, since some engines send it before they have scheduled anything; nor is a usage event,
+    nor what only announces an item. Empty text without a role is: the token is half a character. Calls of tools and
+    reasoning are tokens like any, and so is every event of an unknown shape.
+    """
+    if not isinstance(document, dict) or "choices" not in document:
+        return not isinstance(document, dict) or type_of(document) not in _PREPARATIONS
+    return any(_is_token_choice(choice) for choice in _choices(document))
+
+
+def usage_of(document: Any) -> TokenUsage | None:
+    """What was counted, in the words of whichever API; a stream's events may wrap it in the response or message."""
+    if not isinstance(document, dict):
+        return None
+    for holder in (document, document.get("response"), document.get("message")):
+        usage = holder.get("usage") if isinstance(holder, dict) else None
+        if isinstance(usage, dict):
+            return _newer_usage(usage) if "input_tokens" in usage or "output_tokens" in usage else _older_usage(usage)
+    return None
+
+
+def fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:
+    if not isinstance(document, dict):
+        return Fault("an error event", None, payload) if is_error else None
+    error = document.get("error")
+    kind = type_of(document)
+    if error or is_error or kind in ("error", "response.failed") or document.get("object") == "error":
+        code = status_in(document)
+        return Fault(f"the engine reported an error{'' if code is None else f' ({code})'}", code, payload)
+    if _was_aborted(document, kind):
+        return Fault("the engine aborted the request")
+    return None
+
+
+def _was_aborted(document: dict[str, Any], kind: str) -> bool:
+    """Did the engine end it without saying that it failed? Nobody cancels through the engine's own API here."""
+    response = document if document.get("object") == "response" else document.get("response")
+    if isinstance(response, dict):
+        return response.get("status") in ("cancelled", "failed")
+    if kind == "message":
+        return stop_reason_of(document) is None
+    return any(choice.get("finish_reason") in _ABORTS for choice in _choices(document))
+
+
+def type_of(document: dict[str, Any]) -> str:
+    kind = document.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def with_opening(usage: TokenUsage, opening: TokenUsage) -> TokenUsage:
+    return TokenUsage(
+        opening.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
+        opening.output_tokens if usage.output_tokens is None else usage.output_tokens,
+        opening.cached_tokens if usage.cached_tokens is None else usage.cached_tokens,
+    )
+
+
+def _count(counts: dict[str, Any], key: str) -> int | None:
+    value = counts.get(key)
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _choices(document: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = document.get("choices")
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
+def _is_token_choice(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta")
+    if choice.get("finish_reason") is not None or not isinstance(delta, dict):
+        return True
+    return "role" not in delta or any(value for key, value in delta.items() if key != "role")
+
+
+def has_finished(document: Any) -> bool:
+    """Does a choice say why it ended?"""
+    return isinstance(document, dict) and any(choice.get("finish_reason") for choice in _choices(document))
+
+
+def _older_usage(usage: dict[str, Any]) -> TokenUsage:
+    details = usage.get("prompt_tokens_details")
+    return TokenUsage(
+        _count(usage, "prompt_tokens"),
+        _count(usage, "completion_tokens"),
+        _count(details, "cached_tokens") if isinstance(details, dict) else None,
+    )
+
+
+def response_id_of(response: Any) -> str | None:
+    response_id = response.get("id") if isinstance(response, dict) else None
+    return response_id if isinstance(response_id, str) and 0 < len(response_id) <= _RESPONSE_ID_LENGTH_MAX else None
+
+
+def stop_reason_of(part: Any) -> Any:
+    return part.get("stop_reason") if isinstance(part, dict) else None
+
+
+def _newer_usage(usage: dict[str, Any]) -> TokenUsage:
+    """Responses count cached tokens among the prompt's; messages beside them."""
+    prompt, output = _count(usage, "input_tokens"), _count(usage, "output_tokens")
+    details = usage.get("input_tokens_details")
+    if isinstance(details, dict):
+        return TokenUsage(prompt, output, _count(details, "cached_tokens"))
+    cached = _count(usage, "cache_read_input_tokens")
+    if prompt is not None:
+        prompt += (cached or 0) + (_count(usage, "cache_creation_input_tokens") or 0)
+    return TokenUsage(prompt, output, cached)

@@ -1,0 +1,190 @@
+"""Reads along while an engine's stream is relayed: first token, errors, aborts, the end, usage. Changes no byte.
+
+An engine's own error event can be held back. JSON is decoded up to the first token and where a raw marker shows;
+otherwise bytes are only searched.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from gateway.request import answers
+from gateway.request.answers import Fault, TokenUsage
+from gateway.request.engine_errors import decode
+from gateway.request.sse import EventFramer, events, fields
+
+EVENT_BYTES_MAX_DEFAULT = 1 << 20
+_BLOCKS_REMEMBERED = 4
+"""The end of a stream is looked at once more in these: the last finish reason, the usage event, `[DONE]`."""
+
+
+class EventScanner:
+    """Follows one event stream. Feed it pieces of any size; what it returns may be relayed."""
+
+    __slots__ = (
+        "_ends_by_type",
+        "_framer",
+        "_has_choices",
+        "_has_stop_reason",
+        "_opening_usage",
+        "_recent",
+        "data_events",
+        "done",
+        "fault",
+        "response_id",
+        "saw_token",
+    )
+
+    def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX_DEFAULT) -> None:
+        self.saw_token = False
+        self.done = False
+        """`[DONE]`, or the event that stands for it, has passed."""
+        self.fault: Fault | None = None
+        """Once set, the stream is of no more use; what was returned ends right before the event at fault."""
+        self.data_events = 0
+        self.response_id: str | None = None
+        """The id under which a responses API may keep this answer."""
+        self._framer = EventFramer(event_bytes_max)
+        self._has_choices = False
+        self._ends_by_type = False
+        self._has_stop_reason = False
+        self._opening_usage = TokenUsage()
+        """A message counts its prompt at the beginning."""
+        self._recent: deque[bytes] = deque(maxlen=_BLOCKS_REMEMBERED)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take in what arrived; returns the bytes that complete whole events."""
+        framer = self._framer
+        is_within = framer.is_crossing
+        if not framer.pending and data.endswith(b"\n\n"):  # as engines write: whole events, to be copied nowhere
+            framer.is_crossing = False
+            if not self.saw_token or self._is_marked(data):
+                return self._examine(data, is_within=is_within)
+            self._pass_over(data)
+            return data
+        block = framer.take(data)
+        if not block:
+            return block
+        if framer.is_crossing:
+            return self._pass_unseen(block, is_within=is_within)
+        return self._examine(block, is_within=is_within)
+
+    def close(self) -> bytes:
+        """The connection has ended properly; returns a last event that lacks its blank line."""
+        rest = self._framer.rest()
+        if self._framer.is_crossing or not rest.strip():
+            return rest
+        return self._examine(rest, is_last=True)
+
+    @property
+    def is_finished(self) -> bool:
+        """Did the stream come to a proper end, rather than break off between two events?"""
+        if self.done or self._ends_by_type:
+            return self.done
+        return not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads(b"data:"))
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """The last usage that went by. Decodes; ask once, at the end."""
+        for payload in self._recent_payloads(b'"usage"'):
+            usage = answers.usage_of(decode(payload))
+            if usage is not None:
+                return answers.with_opening(usage, self._opening_usage)
+        return None
+
+    def _examine(self, block: bytes, *, is_within: bool = False, is_last: bool = False) -> bytes:
+        """`is_within`: it begins with the rest of an event that went by unseen."""
+        if self.saw_token and not is_last and b"\r" not in block and not self._is_marked(block):
+            self._pass_over(block)
+            return block
+        offset = 0
+        for event in events(block):
+            if not is_within:
+                self._take(event, is_last=is_last)
+            is_within = False
+            if self.fault is not None:
+                return block[:offset]
+            offset += len(event)
+        self._recent.append(block)
+        return block
+
+    def _pass_over(self, block: bytes) -> None:
+        self.data_events += block.count(b"\ndata:") + block.startswith(b"data:")
+        self._recent.append(block)
+
+    def _pass_unseen(self, part: bytes, *, is_within: bool) -> bytes:
+        """An event over the limit counts as a token."""
+        self.data_events += not is_within
+        self.saw_token = True
+        return part
+
+    def _is_marked(self, data: bytes) -> bool:
+        """Might an event in here be more than a token? Content may say these words too; then the JSON decides."""
+        if b"error" in data or b'"abort"' in data or data.endswith(b"[DONE]\n\n"):
+            return True
+        return self._ends_by_type and _is_typed_mark(data)
+
+    def _take(self, event: bytes, *, is_last: bool) -> None:
+        name, payload = fields(event)
+        if payload is None:
+            return
+        if payload.startswith(b"[DONE]"):
+            self.done = True
+            return
+        self.data_events += 1
+        if self.saw_token and not is_last and name != b"error" and not self._is_marked(payload):
+            return
+        document = decode(payload)
+        if document is None and name != b"error":
+            if is_last or not self.saw_token:
+                self.fault = Fault("the stream broke off inside an event" if is_last else "an event is not JSON")
+            return
+        self.fault = answers.fault_of(document, payload, is_error=name == b"error")
+        if self.fault is None and isinstance(document, dict):
+            self._note(document)
+        self.saw_token = self.saw_token or (self.fault is None and answers.is_token(document))
+
+    def _note(self, document: dict[str, Any]) -> None:
+        """What this event tells about the stream as a whole."""
+        kind = answers.type_of(document)
+        if "choices" in document:
+            self._has_choices = True
+        elif kind.startswith("response."):
+            self._ends_by_type = True
+            self.response_id = self.response_id or answers.response_id_of(document.get("response"))
+        elif kind.startswith(("message_", "content_block_")):
+            self._ends_by_type = True
+            self._note_message_event(kind, document)
+        self.done = self.done or (self.fault is None and kind in answers.ENDS)
+
+    def _note_message_event(self, kind: str, document: dict[str, Any]) -> None:
+        if kind == "message_start":
+            self._opening_usage = answers.usage_of(document) or self._opening_usage
+        elif kind == "message_delta":
+            self._has_stop_reason = self._has_stop_reason or answers.stop_reason_of(document.get("delta")) is not None
+        elif kind == "message_stop" and not self._has_stop_reason:
+            self.fault = Fault("the engine aborted the request")
+
+    def _recent_payloads(self, marker: bytes) -> Iterator[bytes]:
+        """Those near a marker, from the newest back."""
+        for block in reversed(self._recent):
+            for event in reversed(list(events(block))) if marker in block else ():
+                payload = fields(event)[1]
+                if payload is not None:
+                    yield payload
+
+
+def _is_typed_mark(data: bytes) -> bool:
+    """The same where the end is an event of its own."""
+    return (
+        b'"message_' in data
+        or b'"response.completed"' in data
+        or b'"response.incomplete"' in data
+        or b'"response.failed"' in data
+    )
+
+
+def _ends_stream(payload: bytes) -> bool:
+    return payload.startswith(b"[DONE]") or answers.has_finished(decode(payload))

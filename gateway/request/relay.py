@@ -1,0 +1,360 @@
+"""A request's answer on its way from its legs to its client. Nothing is sent until it is known to be worth sending.
+
+One relay serves a request for all its life and knows what has been sent; each leg feeds it. It opens no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from gateway.core.effects import StartLeg
+from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
+from gateway.core.stored_responses import stored_response_key
+from gateway.core.vocabulary import LegResult, LegRole, RefusalReason, TargetKind
+from gateway.ground.clock import Clock
+from gateway.request.answers import Fault, TokenUsage, first_id_of, inspect_answer
+from gateway.request.driver import Driver
+from gateway.request.engine_errors import in_openai_shape
+from gateway.request.event_scanner import EventScanner
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
+from gateway.request.mailbox import LegScope
+
+EVENT_STREAM = "text/event-stream"
+JSON_HEADERS = (("content-type", "application/json"),)
+OPAQUE_BYTES = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    held_bytes_max: int = 1 << 20
+    """What may be held back before the first byte goes out: a stream's beginning, or a whole answer."""
+    event_bytes_max: int = 1 << 20
+    trailer_grace_s: float = 1.0
+    """After `[DONE]` the engine may take this long to end its response, so that the connection can be used again."""
+    engine_stall_s: float = 120.0
+    """A stream that has begun and then brings nothing for this long has failed."""
+
+
+class Relay:
+    """The client's side of one request: where its answer goes, and what of it has gone there."""
+
+    __slots__ = ("_arrived_ns", "_clock", "_driver", "outbound", "settings", "sink", "summary")
+
+    def __init__(
+        self,
+        driver: Driver,
+        clock: Clock,
+        settings: RelaySettings,
+        sink: Sink,
+        *,
+        outbound: OutboundRequest,
+        summary: RequestSummary,
+        arrived_ns: int,
+    ) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._arrived_ns = arrived_ns
+        self.settings = settings
+        self.sink = sink
+        self.outbound = outbound
+        self.summary = summary
+
+    @property
+    def has_begun(self) -> bool:
+        """Status and headers have gone out, with whichever leg: a further one goes on behind them."""
+        return self.summary.started
+
+    async def begin(self, head: LegHead) -> None:
+        if not self.summary.started:
+            self.summary.started = True
+            await self.sink.start(head)
+
+    async def write(self, data: bytes) -> None:
+        if not self.sink.put(data):
+            await self.sink.drain()
+
+    def accepted(self, order: StartLeg) -> None:
+        """Of an engine, its first token says the same."""
+        if order.target.kind is TargetKind.PEER:
+            self._driver.submit(LegAccepted(order.request_id, order.attempt, order.leg))
+
+    def stored(self, order: StartLeg, response_id: str | None) -> None:
+        """Before the client hears of the answer: it may refer to it at once."""
+        if response_id is not None and self.outbound.stores_response:
+            key = stored_response_key(self.outbound.profile.tenant, response_id)
+            self._driver.submit(ResponseStored(order.request_id, order.attempt, order.leg, key))
+
+    def first_token(self, order: StartLeg) -> None:
+        self.note_first_token()
+        self._driver.submit(FirstToken(order.request_id, order.attempt, order.leg))
+
+    def note_first_token(self) -> None:
+        """Of an answer that goes out in one piece, the core hears with its end."""
+        if self.summary.first_token_ns is None:
+            self.summary.first_token_ns = self._clock.now_ns() - self._arrived_ns
+
+    def completed(self, order: StartLeg, usage: TokenUsage | None) -> LegEnded:
+        used = usage or TokenUsage()
+        self.summary.prompt_tokens = used.prompt_tokens
+        self.summary.output_tokens = used.output_tokens
+        self.summary.cached_tokens = used.cached_tokens
+        return LegEnded(
+            order.request_id,
+            order.attempt,
+            order.leg,
+            LegResult.COMPLETED,
+            prompt_tokens=used.prompt_tokens,
+            output_tokens=used.output_tokens,
+        )
+
+
+class Feed:
+    """One leg's answer. What of it is the client's goes to the relay."""
+
+    __slots__ = ("_is_complete", "_is_draining", "_order", "_pieces", "_relay", "_scope", "_settings", "_usage")
+
+    def __init__(self, relay: Relay, order: StartLeg, scope: LegScope) -> None:
+        self._relay = relay
+        self._order = order
+        self._scope = scope
+        self._settings = relay.settings
+        self._usage: TokenUsage | None = None
+        self._is_complete = False
+        self._pieces = 0
+        self._is_draining = False
+
+    def accepted(self) -> None:
+        self._relay.accepted(self._order)
+
+    def ended_early(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> LegEnded:
+        """The connection ended before its response did, which matters only if the client still waits for something."""
+        if self._is_complete:
+            return self._completed()
+        return replace(leg_ended(self._order, result, detail), refusal=refusal)
+
+    async def run(self, leg: Leg) -> LegEnded:
+        """Raises LegFailure where the leg failed."""
+        try:
+            return await self._run(leg)
+        finally:
+            self._relay.summary.ran_at = leg.head.ran_at
+
+    async def _run(self, leg: Leg) -> LegEnded:
+        head = leg.head
+        if not 200 <= head.status < 300:
+            return await self._relay_client_error(head, leg.chunks())
+        if self._order.role is LegRole.PREFILL:
+            return await self._keep_part(head, leg.chunks())
+        if _content_type(head).startswith(EVENT_STREAM):
+            return await self._relay_events(leg)
+        return await self._relay_whole(head, leg.chunks())
+
+    async def _relay_client_error(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
+        failure = _failure_of(head.status, f"status {head.status}")
+        if failure is not None:
+            raise failure
+        body, rest = await self._hold_whole(chunks)
+        if rest is not None:
+            raise LegFailure(LegResult.FAILED, f"status {head.status} with an endless body")
+        return await self._answer_client_error(head, body)
+
+    async def _answer_client_error(self, head: LegHead, body: bytes) -> LegEnded:
+        self._expect_nothing_sent(f"status {head.status}")
+        await self._relay.begin(_with_length(head, body))
+        await self._relay.write(body)
+        return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
+
+    def _expect_nothing_sent(self, what: str) -> None:
+        if self._relay.has_begun:
+            raise LegFailure(LegResult.FAILED, f"{what}, after the answer had begun")
+
+    async def _keep_part(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
+        """A part of the work whose answer no client is shown."""
+        body, rest = await self._hold_whole(chunks)
+        if rest is not None:
+            raise LegFailure(LegResult.FAILED, "an answer too long for a prefill")
+        answer = inspect_answer(body)
+        if answer.fault is not None:
+            return await self._answer_fault(head, answer.fault)
+        return leg_ended(self._order, LegResult.COMPLETED, "")
+
+    async def _relay_whole(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
+        """An answer in one piece is held until it is whole, so that one that breaks off can be had elsewhere."""
+        relay = self._relay
+        self._expect_nothing_sent("an answer in one piece")
+        body, rest = await self._hold_whole(chunks)
+        if rest is None:
+            if not body:
+                raise LegFailure(LegResult.FAILED, "an empty answer")
+            fault = self._inspect(head, body)
+            if fault is not None:
+                return await self._answer_fault(head, fault)
+            head = _with_length(head, body)
+            relay.note_first_token()
+        else:
+            relay.stored(self._order, first_id_of(body))
+        if rest is not None or not relay.sink.is_immediate:
+            relay.first_token(self._order)
+        await relay.begin(head)
+        relay.sink.put(body)
+        if rest is not None:
+            await relay.sink.drain()
+            async for data in rest:
+                await relay.write(data)
+        return self._completed()
+
+    def _inspect(self, head: LegHead, body: bytes) -> Fault | None:
+        """Numbers in bytes have nothing to look at, and what a stored response says of itself is no fault of now."""
+        if _content_type(head).startswith(OPAQUE_BYTES):
+            return None
+        answer = inspect_answer(body)
+        self._usage = answer.usage
+        if self._relay.outbound.profile.is_control:
+            return None
+        if answer.fault is None:
+            self._relay.stored(self._order, answer.response_id)
+        return answer.fault
+
+    async def _hold_whole(self, chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
+        """The body, and what is still to come of one that is too large to hold."""
+        held: list[bytes] = []
+        size = 0
+        async for data in chunks:
+            held.append(data)
+            size += len(data)
+            if size > self._settings.held_bytes_max:
+                return b"".join(held), chunks
+        return b"".join(held), None
+
+    async def _relay_events(self, leg: Leg) -> LegEnded:
+        summary = self._relay.summary
+        summary.is_event_stream = True
+        scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max)
+        sent_before = summary.output_events
+        try:
+            return await self._relay_scanned(leg, scanner)
+        finally:
+            summary.output_events = sent_before + scanner.data_events
+
+    async def _relay_scanned(self, leg: Leg, scanner: EventScanner) -> LegEnded:
+        relay = self._relay
+        held = await self._hold_events(scanner, leg.chunks())
+        if scanner.fault is not None:
+            return await self._answer_fault(leg.head, scanner.fault)
+        relay.stored(self._order, scanner.response_id)
+        await relay.begin(_without_length(leg.head))
+        put = relay.sink.put
+        has_room = put(held)
+        relay.first_token(self._order)  # the client has its token before anybody counts it
+        if not has_room:
+            await relay.sink.drain()
+        if scanner.done:
+            self._finish_soon(scanner)
+        self._scope.watch(self._progress, self._settings.engine_stall_s)
+
+        def take(data: bytes) -> bool:
+            self._pieces += 1
+            released = scanner.feed(data)
+            has_room = put(released) if released else True
+            if has_room and scanner.done:
+                self._finish_soon(scanner)
+            return has_room and scanner.fault is None
+
+        while not await leg.pour(take) and scanner.fault is None:
+            self._is_draining = True
+            await relay.sink.drain()
+            self._is_draining = False
+            if scanner.done:
+                self._finish_soon(scanner)
+        return await self._end_events(scanner)
+
+    def _progress(self) -> int:
+        """While the client is what we wait for, the engine is not to blame: there is a limit of its own on that."""
+        self._pieces += self._is_draining
+        return self._pieces
+
+    async def _hold_events(self, scanner: EventScanner, chunks: AsyncIterator[bytes]) -> bytes:
+        """Everything up to the chunk with the first token, or with a reason not to go on."""
+        held: list[bytes] = []
+        size = 0
+        async for data in chunks:
+            released = scanner.feed(data)
+            held.append(released)
+            size += len(released)
+            if scanner.fault is not None or scanner.saw_token or size > self._settings.held_bytes_max:
+                return b"".join(held)
+        held.append(scanner.close())
+        if scanner.fault is None and not scanner.saw_token:
+            raise LegFailure(LegResult.FAILED, "the stream ended without a token")
+        return b"".join(held)
+
+    async def _end_events(self, scanner: EventScanner) -> LegEnded:
+        rest = b"" if scanner.fault is not None else scanner.close()
+        if scanner.fault is not None:
+            raise LegFailure(LegResult.FAILED, scanner.fault.detail)
+        if not scanner.is_finished:
+            raise LegFailure(LegResult.FAILED, "the stream broke off")
+        if rest:
+            await self._relay.write(rest)
+        if not self._is_complete:
+            self._usage = scanner.usage
+        return self._completed()
+
+    def _finish_soon(self, scanner: EventScanner) -> None:
+        """All that the client wants has passed; what is left is the end of the response itself."""
+        if not self._is_complete:
+            self._is_complete = True
+            self._usage = scanner.usage
+            self._scope.hurry(self._settings.trailer_grace_s)
+
+    async def _answer_fault(self, head: LegHead, fault: Fault) -> LegEnded:
+        """Nothing has been sent: fail so that the core may try elsewhere, or give the client its own error.
+
+        An event stream that begins with a 4xx error is answered with that status, which clients understand better.
+        """
+        failure = _failure_of(fault.code or 500, fault.detail)
+        if failure is not None:
+            raise failure
+        self._relay.summary.is_event_stream = False
+        status = fault.code or 500
+        body = in_openai_shape(fault.body, status)
+        return await self._answer_client_error(LegHead(status, JSON_HEADERS, head.ran_at, head.attempt), body)
+
+    def _completed(self) -> LegEnded:
+        return self._relay.completed(self._order, self._usage)
+
+
+def leg_ended(order: StartLeg, result: LegResult, detail: str) -> LegEnded:
+    return LegEnded(order.request_id, order.attempt, order.leg, result, detail=detail)
+
+
+def _failure_of(status: int, detail: str) -> LegFailure | None:
+    """What a status says about the engine; None when it is about the client's request.
+
+    401 is about the engine too: the client's own key never reaches it, so it is the gateway's that was turned down.
+    """
+    if status in (429, 503):
+        return LegFailure(LegResult.BUSY, detail)
+    if 400 <= status < 500 and status not in (401, 408):
+        return None
+    return LegFailure(LegResult.FAILED, detail)
+
+
+def _content_type(head: LegHead) -> str:
+    return next((value for name, value in head.headers if name.lower() == "content-type"), "").lower()
+
+
+def _without_length(head: LegHead) -> LegHead:
+    """A stream that fails ends with an event of ours, which nobody has counted."""
+    kept = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
+    return head if len(kept) == len(head.headers) else replace(head, headers=kept)
+
+
+def _with_length(head: LegHead, body: bytes) -> LegHead:
+    """A body that is at hand whole goes out with its length, however it came in."""
+    length = str(len(body))
+    if any(name.lower() == "content-length" and told == length for name, told in head.headers):
+        return head
+    headers = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
+    return replace(head, headers=(*headers, ("content-length", length)))

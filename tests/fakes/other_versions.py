@@ -1,0 +1,94 @@
+"""The mesh's protocol as another version of the product speaks it, in one process with ours: an older one and a newer.
+
+`frozen/peer.binpb` is what protoc made of `peer.proto` (`--descriptor_set_out`, its one file) when a word that it does
+not name still was a fault. It is never made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+from protos.mesh.v1 import peer_pb2
+
+_PACKAGE = "nightside.mesh.v1"
+_FROZEN = Path(__file__).with_name("frozen") / "peer.binpb"
+_UNHEARD_OF = 1000
+"""Number of the field that every message of the newer version has, and ours has not."""
+
+
+class Protocol:
+    """Messages and calls of one version, made of its own descriptors: nothing of ours has a part in them."""
+
+    def __init__(self, file: FileDescriptorProto) -> None:
+        self._pool = DescriptorPool()
+        self._pool.AddSerializedFile(file.SerializeToString())
+        self._calls = self._pool.FindServiceByName(f"{_PACKAGE}.PeerService").methods_by_name
+
+    @property
+    def knows_progress(self) -> bool:
+        """Has it a kind of answer that we have not?"""
+        return "progress" in self._class("ForwardResponse").DESCRIPTOR.fields_by_name
+
+    def make(self, message: str, **fields: Any) -> Any:
+        made = self._class(message)(**fields)
+        if "novelty" in made.DESCRIPTOR.fields_by_name:
+            made.novelty = "of which nobody has heard"
+        return made
+
+    def call(self, channel: grpc.aio.Channel, name: str) -> Any:
+        """One of the service's calls, for whoever calls a gateway of ours."""
+        method = self._calls[name]
+        begin = channel.unary_stream if method.server_streaming else channel.unary_unary
+        asked, answered = self._class(method.input_type.name), self._class(method.output_type.name)
+        return begin(
+            f"/{_PACKAGE}.PeerService/{name}",
+            request_serializer=asked.SerializeToString,
+            response_deserializer=answered.FromString,
+        )
+
+    @asynccontextmanager
+    async def serving(self, port: int, **calls: Callable[..., Any]) -> AsyncIterator[None]:
+        """A gateway of this version that answers these calls like this; a stream as an async generator."""
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        handlers = {name: self._handler(name, answer) for name, answer in calls.items()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{_PACKAGE}.PeerService", handlers),))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(0)
+
+    def _handler(self, name: str, answer: Callable[..., Any]) -> Any:
+        method = self._calls[name]
+        make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+        asked, answered = self._class(method.input_type.name), self._class(method.output_type.name)
+        return make(answer, request_deserializer=asked.FromString, response_serializer=answered.SerializeToString)
+
+    def _class(self, message: str) -> Any:
+        return GetMessageClass(self._pool.FindMessageTypeByName(f"{_PACKAGE}.{message}"))
+
+
+def frozen() -> Protocol:
+    return Protocol(FileDescriptorProto.FromString(_FROZEN.read_bytes()))
+
+
+def newer() -> Protocol:
+    """Ours and more: every message has a field `novelty`, and a forward's answers are of one more kind, `progress`."""
+    file = FileDescriptorProto()
+    peer_pb2.DESCRIPTOR.CopyToProto(file)
+    for message in file.message_type:
+        optional, text = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.TYPE_STRING
+        message.field.add(name="novelty", number=_UNHEARD_OF, label=optional, type=text)
+        if message.name == "ForwardResponse":
+            message.field.add(name="progress", number=_UNHEARD_OF + 1, label=optional, type=text, oneof_index=0)
+    return Protocol(file)
