@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadgen.figures import Figures
-from loadgen.page import page_of
+from loadgen.pages.runs import page_of
 
 _COLUMNS = ("run", "req/s", "tok/s", "TTFT\np50", "TTFT\np90", "end\np50", "hits", "away", "failed", "open")
 

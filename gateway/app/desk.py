@@ -22,6 +22,7 @@ from gateway.peers.board import LoadBoard
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.journal import Header, Journal, new_header, write_tail
+from gateway.records.ledger import Ledger
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
@@ -44,16 +45,19 @@ class Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed)
-        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()))
+        self.ledger = Ledger(config.place)
+        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._header = _journal_header(config, clock, seed)
         self._journal = _journal(config, self._header, self._journal_stopped)
         self._folder = config.journal.folder
-        self._requests = RequestLog(log, config.gateway_id)
-        self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, log)
-        self.audit = _audit(config, clock, log)
+        self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
+        self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()
-        observers: list[GatewayObserver] = [self.metrics, self._requests, self.decisions]
+        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(self.decisions.on_finished)
+        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
         if self.audit is not None:
+            self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
             self.metrics.registry.register(AuditLevels(self.audit))
         if self._journal is not None:
@@ -113,10 +117,7 @@ class Desk:
         return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
 
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        self._requests.on_finished(profile, end, summary)
-        self.decisions.on_finished(profile, end, summary)
-        if self.audit is not None:
-            self.audit.on_finished(profile, end, summary)
+        self.ledger.on_finished(profile, end, summary)
         if self.driver.open_requests == 0:
             self._idle.set()
 
@@ -185,7 +186,7 @@ def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], 
     return Journal(settings, header, on_stopped=on_stopped)
 
 
-def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> Audit | None:
+def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, ledger: Ledger) -> Audit | None:
     if config.audit.folder is None:
         return None
-    return Audit(config.audit, config.gateway_id, config.place, clock, log)
+    return Audit(config.audit, config.gateway_id, config.place, ledger, clock=clock, log=log)

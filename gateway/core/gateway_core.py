@@ -46,7 +46,7 @@ from gateway.core.publishing import Publisher
 from gateway.core.requests import AttemptState, Conclusion, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
 from gateway.core.state import GatewayState
-from gateway.core.targets import LegKey, Targets
+from gateway.core.targets import Targets
 from gateway.core.timers import TimerKind
 from gateway.core.vocabulary import (
     Decision,
@@ -243,7 +243,7 @@ class GatewayCore(GatewayState):
         attempt.legs_opened += 1
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.kept_blocks)
         attempt.legs[leg.number] = leg
-        leg.state.home.started(leg.state, _key(request, attempt, leg), now_ns)
+        leg.state.home.started(leg.state, (request.request_id, attempt.number, leg.number), now_ns)
         self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))
 
     def _start_leg(
@@ -315,7 +315,7 @@ class GatewayCore(GatewayState):
         if result is LegResult.CANCELLED and leg.stop_detail:
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
-        leg.state.home.ended(leg.state, _key(request, attempt, leg), result, now_ns)
+        leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
         is_a_part = leg.role is LegRole.PREFILL and result is LegResult.COMPLETED
         if not is_a_part and (attempt.conclusion is None or result in _ANSWERED):
             attempt.conclusion = Conclusion(leg, result, detail, event.refusal)
@@ -393,12 +393,17 @@ class GatewayCore(GatewayState):
         self._wait_again(request, now_ns)
 
     def _avoid(self, request: RequestState, leg: LegState) -> None:
-        old = request.request_class
-        bit = 1 << leg.state.slot
-        if leg.target.kind is TargetKind.REPLICA:
-            request.request_class = replace(old, failed_replicas=old.failed_replicas | bit)
-        else:
-            request.request_class = replace(old, failed_peers=old.failed_peers | bit)
+        if leg.target not in request.failed_at:
+            request.failed_at += (leg.target,)
+        request.request_class = self._class_with_failures(request)
+
+    def _class_with_failures(self, request: RequestState) -> RequestClass:
+        """Its class, with what failed it in the slots that are theirs now."""
+        return replace(
+            request.request_class,
+            failed_replicas=self.replicas.mask_of(request.failed_at),
+            failed_peers=self.peers.mask_of(request.failed_at),
+        )
 
     # Requests end
 
@@ -544,6 +549,20 @@ class GatewayCore(GatewayState):
         self.placer.replicas_changed(joined_replicas, left_replicas)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
+        self._find_failures_again()
+
+    def _find_failures_again(self) -> None:
+        """Slots have changed hands: what failed a request may be elsewhere now, or gone."""
+        for request in self.requests.values():
+            request_class = self._class_with_failures(request) if request.failed_at else request.request_class
+            if request_class == request.request_class:
+                continue
+            waits = request in self.waiting
+            if waits:
+                self.waiting.leave(request)
+            request.request_class = request_class
+            if waits:
+                self.waiting.join(request)
 
     # Time
 
@@ -566,10 +585,6 @@ class GatewayCore(GatewayState):
         if report is not None:
             self.placer.expire_prefixes(now_ns)
             self._effects.append(PublishLoad(report))
-
-
-def _key(request: RequestState, attempt: AttemptState, leg: LegState) -> LegKey:
-    return request.request_id, attempt.number, leg.number
 
 
 def _decision(request: RequestState, placement: Placement, now_ns: int) -> Decision:

@@ -9,7 +9,11 @@ from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import LegState, Phase, RequestState
-from gateway.core.vocabulary import PlaceRule, RequestId, TargetKind
+from gateway.core.vocabulary import LegResult, PlaceRule, RefusalReason, RequestId, Target, TargetKind
+
+_MAY_BE_FAILURES = frozenset({LegResult.FAILED, LegResult.CANCELLED})
+"""A leg that we stopped for what it did not do is cancelled, and has failed."""
+_RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,10 @@ class _Story:
     attempt: int = 0
     """The number of the last one."""
     legs_opened: int = 0
-    living_legs: set[int] = field(default_factory=set)
-    """Of that attempt."""
+    living_legs: dict[int, Target] = field(default_factory=dict)
+    """Of that attempt, by number, and where each runs."""
+    failed_at: set[Target] = field(default_factory=set)
+    """Where a leg of it may have failed; only there it need not go, however free that is."""
     ended: bool = False
 
 
@@ -74,7 +80,12 @@ class Checker:
         elif isinstance(event, LegEnded):
             story = self._stories.get(event.request_id)
             if story is not None and story.attempt == event.attempt:
-                story.living_legs.discard(event.leg)
+                self._follow_leg_end(story, event)
+
+    def _follow_leg_end(self, story: _Story, event: LegEnded) -> None:
+        target = story.living_legs.pop(event.leg, None)
+        if target is not None and (event.result in _MAY_BE_FAILURES or event.refusal in _RESIDENCY_REFUSALS):
+            story.failed_at.add(target)
 
     def _rule_of(self, event: RequestArrived) -> PlaceRule:
         request = self._core.requests.get(event.profile.request_id)
@@ -104,7 +115,7 @@ class Checker:
             self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
-        story.living_legs.add(leg.leg)
+        story.living_legs[leg.leg] = leg.target
         self._check_target(leg)
 
     def _check_target(self, leg: StartLeg) -> None:
@@ -189,7 +200,7 @@ class Checker:
             bool(self._core.replicas.available >> state.slot & 1)
             and wanted.model in state.spec.models
             and wanted.rule.allows(state.spec.place)
-            and not wanted.failed_replicas >> state.slot & 1
+            and state.target not in self._stories[request.request_id].failed_at
         )
 
     def _check_bounds(self) -> None:

@@ -1,4 +1,4 @@
-"""Our replicas as last observed, with our own attempts counted in: who is available, and who is least loaded. It knows
+"""Our replicas as last observed, with our own legs counted in: who is available, and who is least loaded. It knows
 probes, models and loads; what it shares with every other target is in `targets`."""
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class RequestClass:
     """May go to another gateway of this region."""
     may_cross_regions: bool
     failed_replicas: int = 0
-    """Slots where an attempt of this very request failed; it goes elsewhere if there is an elsewhere."""
+    """Slots of those where an attempt of this very request failed; it goes elsewhere if there is an elsewhere. What
+    the request remembers are the targets: whoever takes over a slot answers for nobody."""
     failed_peers: int = 0
     pinned: Target | None = None
     """The one target that has the stored response it refers to."""
@@ -142,6 +143,7 @@ class RequestState:
         "attempts",
         "busy_answers",
         "deadline_ns",
+        "failed_at",
         "failures",
         "hops",
         "last_failure",
@@ -183,6 +185,8 @@ class RequestState:
         self.phase = Phase.WAITING
         self.attempt: AttemptState | None = None
         self.attempts = 0
+        self.failed_at: tuple[Target, ...] = ()
+        """Targets that failed it, also those that are no longer or not again ours."""
         self.failures = 0
         self.refusals = 0
         self.busy_answers = 0

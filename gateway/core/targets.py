@@ -7,7 +7,7 @@ a target says of itself, and how full that makes it, only its kind knows; nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from gateway.core.attempts import Breaker, BreakerState, Ramp, Rest
@@ -113,6 +113,15 @@ class Targets(Generic[_State, _Spec]):
 
     def at(self, slot: int) -> _State:
         return self._by_slot[slot]
+
+    def mask_of(self, targets: Iterable[Target]) -> int:
+        """The slots of those among them that are here now."""
+        mask = 0
+        for target in targets:
+            state = self._by_id.get(target.id)
+            if state is not None and state.target == target:
+                mask |= 1 << state.slot
+        return mask
 
     # What changes them
 

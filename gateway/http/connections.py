@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http import HttpVersion10
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from gateway.http import errors
+from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_size, sent_answer
 from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import error_body, shape_of
-from gateway.http.sink import SentAnswer, error_response
+from gateway.http.sink import error_response
 
 OnFault = Callable[[BaseException], None]
 """Told of every exception that is nobody's but ours."""
@@ -37,7 +36,7 @@ _GOODBYES_MAX = 256
 """Beyond this many at once, connections are cut without a word."""
 
 
-class GuardedRunner(web.AppRunner):
+class GuardedRunner(Runner):
     """Runs an app behind a guarded server."""
 
     __slots__ = ("_on_fault", "_settings", "_shortcuts")
@@ -56,31 +55,25 @@ class GuardedRunner(web.AppRunner):
         self._on_fault = on_fault
         self._shortcuts = app.get(SHORTCUTS, {})
 
-    async def _make_server(self) -> web.Server:
-        return _GuardedServer(await super()._make_server(), self._settings, self._on_fault, self._shortcuts)
+    def stand_in(self, plain: web.Server) -> web.Server:
+        return _GuardedServer(plain, self._settings, self._on_fault, self._shortcuts)
 
 
-class _GuardedServer(web.Server):
+class _GuardedServer(Server):
     """Makes a protocol for each connection that comes in."""
 
     def __init__(
         self, plain: web.Server, settings: HttpSettings, on_fault: OnFault, shortcuts: Mapping[str, Handler]
     ) -> None:
-        super().__init__(
-            _with_shortcuts(plain.request_handler, shortcuts),
-            request_factory=plain.request_factory,
-            handler_cancellation=plain.handler_cancellation,
-            **plain._kwargs,  # noqa: SLF001 - the options of the server that this one stands in for
-        )
+        super().__init__(plain, _with_shortcuts(plain.request_handler, shortcuts))
         self.settings = settings
         self.on_fault = on_fault
-        self.one_task_loop = cast(asyncio.AbstractEventLoop, _OneTaskLoop(self._loop))
         self._goodbyes: set[_Goodbye] = set()
 
     def __call__(self) -> web.RequestHandler:
-        if len(self._connections) < self.settings.connections_max:
-            return _Connection(self, self._loop, **self._kwargs)
-        return cast(web.RequestHandler, _Goodbye(self._goodbyes, self._loop))
+        if self.open_connections < self.settings.connections_max:
+            return _Connection(self, loop=self.loop, **self.connection_options)
+        return cast(web.RequestHandler, _Goodbye(self._goodbyes, self.loop))
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own signature
         for goodbye in tuple(self._goodbyes):
@@ -88,54 +81,31 @@ class _GuardedServer(web.Server):
         await super().shutdown(timeout)
 
 
-class _OneTaskLoop:
-    """All that a connection wants of the event loop; but a request runs in its connection's task, in none of its own.
-
-    Before Python 3.12 aiohttp makes a task for each request, so that none sees another's context variables, of which
-    our handlers set none. It costs two turns of the loop: before the engine is asked, and after the client is answered.
-    Later versions of Python run a task's beginning at once.
-    """
-
-    __slots__ = ("call_at", "call_later", "create_future", "time")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.call_at = loop.call_at
-        self.call_later = loop.call_later
-        self.create_future = loop.create_future
-        self.time = loop.time
-
-    @staticmethod
-    def create_task(handler: Coroutine[Any, Any, object]) -> Coroutine[Any, Any, object]:
-        """Awaited at once, as the task would be."""
-        return handler
-
-
-class _Connection(web.RequestHandler):
+class _Connection(Connection):
     """One client's connection, with a limit on the size of its headers and on the time they take."""
 
-    __slots__ = ("_headers_bytes", "_headers_timer", "_on_fault", "_one_task_loop", "_settings")
+    __slots__ = ("_headers_bytes", "_headers_timer", "_on_fault", "_server", "_settings")
 
-    def __init__(self, server: _GuardedServer, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+    def __init__(self, server: _GuardedServer, *, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(server, loop=loop, **options)
+        self._server = server
         self._settings = server.settings
         self._on_fault = server.on_fault
-        self._one_task_loop = server.one_task_loop
         self._headers_bytes = 0
         self._headers_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if sys.version_info < (3, 12):
-            self._loop = self._one_task_loop  # its task has been made, and has not begun
+        self.take_no_task_per_request(self._server)
         _give_up_unread(transport, self._settings.stall_s)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._waiter is None or self._waiter.done():
+        if not self.waits_for_request:
             self._headers_are_over()
         elif data:
             self._headers_continue(len(data))
-        if self._is_too_far_ahead() and self.transport is not None:
+        if self.is_too_far_ahead and self.transport is not None:
             self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -163,11 +133,6 @@ class _Connection(web.RequestHandler):
         error = options.get("exc_info")
         self._on_fault(error if isinstance(error, BaseException) else AssertionError("a handler returned no response"))
 
-    def _is_too_far_ahead(self) -> bool:
-        """Has reading stopped over requests that wait for their turn? Then nobody would notice the client leave."""
-        unanswered = len(self._messages) + (self._current_request is not None)
-        return self._buffer_paused or (self._reading_paused and unanswered > 1)
-
     def _headers_continue(self, received: int) -> None:
         """What has come so far is no whole request yet."""
         self._headers_bytes += received
@@ -175,7 +140,7 @@ class _Connection(web.RequestHandler):
             self.turn_away(errors.HEADERS_TOO_LARGE)
         elif self._headers_timer is None:
             wait_s = self._settings.headers_s
-            self._headers_timer = self._loop.call_later(wait_s, self.turn_away, errors.HEADERS_INCOMPLETE)
+            self._headers_timer = self._server.loop.call_later(wait_s, self.turn_away, errors.HEADERS_INCOMPLETE)
 
     def _headers_are_over(self) -> None:
         self._headers_bytes = 0
@@ -242,7 +207,7 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
 async def _turn_away(request: web.Request) -> web.StreamResponse:
     assert isinstance(request.protocol, _Connection), "nobody else makes requests here"
     request.protocol.turn_away(errors.INVALID_REQUEST)
-    return cast(web.StreamResponse, SentAnswer(keep_alive=False))
+    return sent_answer(keep_alive=False)
 
 
 def _give_up_unread(transport: asyncio.BaseTransport, stall_s: float) -> None:
@@ -269,5 +234,4 @@ def raw_answer(kind: ErrorKind) -> bytes:
 def _kind_of(status: int, error: BaseException | None) -> ErrorKind:
     if status >= 500:
         return errors.INTERNAL
-    is_too_many = isinstance(error, HttpProcessingError) and error.message.startswith("Too many headers")
-    return errors.HEADERS_TOO_LARGE if is_too_many or isinstance(error, LineTooLong) else errors.INVALID_REQUEST
+    return errors.HEADERS_TOO_LARGE if is_about_size(error) else errors.INVALID_REQUEST

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
-from typing import cast
 
 from aiohttp import web
-from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion11
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
+from gateway.http.aiohttp_internals import http_date, sent_answer
 from gateway.http.errors import ErrorKind, error_headers, kind_of
 from gateway.http.parse import REQUEST_ID_HEADER
 from gateway.http.settings import HttpSettings
@@ -56,22 +55,6 @@ _LINE_BREAKS = ("\r", "\n", "\0")
 
 class ClientGone(ConnectionResetError):
     """There is nobody left to write to."""
-
-
-class SentAnswer:
-    """What aiohttp gets to see of an answer that went out beneath it: there is nothing left to do."""
-
-    __slots__ = ("keep_alive",)
-    prepared = True
-
-    def __init__(self, *, keep_alive: bool) -> None:
-        self.keep_alive = keep_alive
-
-    async def prepare(self, _: web.BaseRequest) -> None:
-        pass
-
-    async def write_eof(self) -> None:
-        pass
 
 
 class HttpSink:
@@ -123,7 +106,7 @@ class HttpSink:
     def _start(self, head: LegHead) -> None:
         request = self._request
         own = {
-            "date": rfc822_formatted_time(),
+            "date": http_date(),
             **identity_headers(self._request_id, self._settings, self._shape),
             **self._more_headers(),
             REGION_HEADER: head.ran_at.place.region,
@@ -140,7 +123,7 @@ class HttpSink:
         if keep_alive != is_newest:
             lines.append("connection: keep-alive" if keep_alive else "connection: close")
         self._head = "\r\n".join([*lines, "\r\n"]).encode("latin-1", "replace")
-        self.response = cast(web.StreamResponse, SentAnswer(keep_alive=keep_alive))
+        self.response = sent_answer(keep_alive=keep_alive)
 
     def put(self, data: bytes) -> bool:
         if self._refusal is not None:

@@ -7,6 +7,8 @@ import ssl
 
 from aiohttp import web
 
+from gateway.http import aiohttp_internals
+
 _TURNS_TO_SERVE = 3
 """A connection that was accepted becomes a transport, then a protocol that is told of it, then a task."""
 
@@ -20,7 +22,7 @@ async def hear_of_all_accepted(server: asyncio.Server) -> None:
         await asyncio.sleep(0)
 
 
-class Site(web.TCPSite):
+class Site(aiohttp_internals.Site):
     """Takes connections for a runner. Until its handshake is over, a connection is not counted by anybody else."""
 
     __slots__ = ("_handshake_s",)
@@ -40,22 +42,12 @@ class Site(web.TCPSite):
         self._handshake_s = handshake_s
 
     async def start(self) -> None:
-        if self._ssl_context is None:
+        if self.has_tls:
+            await self.listen(ssl_handshake_timeout=self._handshake_s)
+        else:
             await super().start()
-            return
-        await web.BaseSite.start(self)
-        assert self._runner.server is not None, "the runner was set up"
-        self._server = await asyncio.get_running_loop().create_server(
-            self._runner.server,
-            self._host,
-            self._port,
-            ssl=self._ssl_context,
-            backlog=self._backlog,
-            reuse_port=self._reuse_port,
-            ssl_handshake_timeout=self._handshake_s,
-        )
 
     async def stop(self) -> None:
-        if isinstance(self._server, asyncio.Server):  # uvloop's loses nothing
-            await hear_of_all_accepted(self._server)
+        if isinstance(self.server, asyncio.Server):  # uvloop's loses nothing
+            await hear_of_all_accepted(self.server)
         await super().stop()

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
+from msgspec import UNSET
+
 from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import ForwardArrived
@@ -435,6 +437,7 @@ def _placement_to_pb(placement: ExplainedPlacement) -> pb.Placement:
         result=placement.result,
         refusal=placement.refusal,
         detail=placement.detail[:TEXT_LENGTH_MAX],
+        leg=placement.leg or 0,
     )
 
 
@@ -455,6 +458,7 @@ def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
         result=_label(message.result, "result"),
         refusal=_label(message.refusal, "refusal"),
         detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
+        leg=message.leg or UNSET,
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,33 +15,14 @@ from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import AuditConfig, AuditSync
-from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    Event,
-    ForwardArrived,
-    LegEnded,
-    PolicyApplied,
-    RequestArrived,
-)
-from gateway.core.residency import ResidencyPolicy, closed_policy, may_accept, may_enter, may_process
-from gateway.core.vocabulary import (
-    GatewayId,
-    Hops,
-    Outcome,
-    Place,
-    PlaceRule,
-    RefusalReason,
-    RequestId,
-    RequestProfile,
-    Target,
-    TenantName,
-    peer_target,
-    replica_target,
-)
+from gateway.core.effects import Effect, EndRequest
+from gateway.core.events import Event, ForwardArrived
+from gateway.core.residency import may_accept, may_enter, may_process
+from gateway.core.vocabulary import GatewayId, Outcome, Place, RefusalReason, RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
+from gateway.records.ledger import Ledger, LegRecord, RequestRecord, refusal_in
 from gateway.request.legs import RanAt, RequestSummary
 
 UNAVAILABLE = "the audit record cannot be written"
@@ -58,7 +38,7 @@ class AuditPlace(msgspec.Struct, frozen=True):
     jurisdiction: str
 
 
-class AuditAttempt(msgspec.Struct, frozen=True):
+class AuditAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """A target that was sent the request, or may have been, whatever became of it."""
 
     target: str
@@ -69,6 +49,8 @@ class AuditAttempt(msgspec.Struct, frozen=True):
     rule: str
     """Why it allowed the target, in short words."""
     result: str
+    leg: int | None = None
+    """Only where one attempt has several; the next attempt's begin at 1 again."""
 
 
 class AuditProcessed(msgspec.Struct, frozen=True):
@@ -117,29 +99,19 @@ class LostLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
 AuditRecord = AuditLine | LostLines
 
 
-@dataclass(slots=True)
-class _Trail:
-    """One request until it is finished."""
-
-    tenant: TenantName
-    origin: Place
-    origin_gateway_id: GatewayId | None
-    hops: Hops
-    policy: ResidencyPolicy
-    """Ours, when it arrived."""
-    rule: str
-    sent_under: ResidencyPolicy | None = None
-    """For a forward: the origin's policy as far as its stamp tells. None: ours of the moment."""
-    narrowed: bool = False
-    """The client's key allows less than the policy."""
-    attempts: dict[int, AuditAttempt] = field(default_factory=dict)
-
-
 class Audit:
-    """An observer of the driver, and told of each finished request. `run` does the writing, in a thread."""
+    """An observer of the driver, told after the ledger, which hands it each finished request. `run` does the writing,
+    in a thread."""
 
     def __init__(
-        self, config: AuditConfig, gateway_id: GatewayId, place: Place, clock: Clock, log: FilteringBoundLogger
+        self,
+        config: AuditConfig,
+        gateway_id: GatewayId,
+        place: Place,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
     ) -> None:
         """Raises OSError when the folder cannot be written: that is better known at the start."""
         assert config.folder is not None, "the audit is off without a folder"
@@ -151,11 +123,8 @@ class Audit:
         self._place = place
         self._clock = clock
         self._log = log
-        self._policy = closed_policy(place, "no policy applied yet")
-        self._places: dict[Target, Place] = {}
-        self._trails: dict[int, _Trail] = {}
-        """By identity of the profile: an id can come again while the last answer to it is still on its way out."""
-        self._running: dict[RequestId, _Trail] = {}
+        self._ledger = ledger
+        self._forgotten_told = 0
         self._fresh: list[bytes] = []
         self._fresh_bytes = 0
         self._lost_untold = 0
@@ -178,92 +147,45 @@ class Audit:
 
     # What it sees
 
-    def on_step(self, _: int, event: Event, effects: list[Effect]) -> None:
-        if isinstance(event, RequestArrived):
-            self._client_came(event)
-        elif isinstance(event, ForwardArrived):
-            self._forward_came(event, effects)
-        elif isinstance(event, LegEnded):
-            self._attempt_ended(event)
-        elif isinstance(event, PolicyApplied):
-            self._policy = event.policy
-        elif isinstance(event, AssignmentApplied):
-            self._places = {replica_target(each.replica_id): each.place for each in event.replicas}
-            self._places |= {peer_target(each.gateway_id): each.place for each in event.peers}
-        for effect in effects:
-            if isinstance(effect, StartLeg):
-                self._attempt_started(effect)
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        """A forward that is turned away was seen here too, and is over at once."""
+        if isinstance(event, ForwardArrived) and (refusal := refusal_in(effects)) is not None:
+            record = self._ledger.record_of(event, now_ns)
+            self._keep(self._line(event.profile, record, f"{REFUSED_PREFIX}{refusal.reason}", None))
 
-    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        """Called once by each request's owner. What came after a crash of the core went nowhere, and has no trail."""
-        trail = self._trails.pop(id(profile), None)
-        if trail is None:
-            return
-        if self._running.get(profile.request_id) is trail:
-            del self._running[profile.request_id]
-        self._keep(self._line(profile, trail, end.outcome, summary.ran_at))
+    def on_finished(
+        self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
+    ) -> None:
+        """The ledger hands over what it followed. What came after a crash of the core went nowhere, and has no
+        record."""
+        if record is not None:
+            self._keep(self._line(profile, record, end.outcome, summary.ran_at))
+        elif self._ledger.forgotten > self._forgotten_told:
+            self._forgotten_told += 1
+            self._lose("more requests were open than are followed")
 
-    def _client_came(self, event: RequestArrived) -> None:
-        tenant = event.profile.tenant
-        rule = may_enter(self._policy, tenant, event.profile.process).why
-        narrowed = event.profile.process is not None
-        self._follow(event.profile, _Trail(tenant, self._place, None, Hops(), self._policy, rule, narrowed=narrowed))
-
-    def _forward_came(self, event: ForwardArrived, effects: list[Effect]) -> None:
-        """One that is refused was seen here too, and is finished at once."""
-        stamp = event.stamp
-        sent_under = ResidencyPolicy(stamp.origin, stamp.rule, PlaceRule(), digest=stamp.policy_digest)
-        rule = may_accept(self._policy, stamp.origin).why
-        trail = _Trail(stamp.tenant, stamp.origin, event.origin_gateway_id, event.hops, self._policy, rule, sent_under)
-        refusal = next((each for each in effects if isinstance(each, RefuseForward)), None)
-        if refusal is None:
-            self._follow(event.profile, trail)
+    def _line(self, profile: RequestProfile, record: RequestRecord, outcome: str, ran_at: RanAt | None) -> AuditLine:
+        policy, origin = record.policy, record.origin
+        if origin is None:
+            place, rule = self._place, may_enter(policy, profile.tenant, profile.process).why
         else:
-            self._keep(self._line(event.profile, trail, f"{REFUSED_PREFIX}{refusal.reason}", None))
-
-    def _follow(self, profile: RequestProfile, trail: _Trail) -> None:
-        self._trails[id(profile)] = trail
-        self._running[profile.request_id] = trail
-
-    def _attempt_started(self, order: StartLeg) -> None:
-        trail = self._running.get(order.request_id)
-        place = self._places.get(order.target)
-        if trail is None or place is None:
-            return
-        policy = trail.sent_under or self._policy
-        why = may_process(policy, trail.tenant, place).why
-        trail.attempts[order.attempt] = AuditAttempt(
-            target=str(order.target),
-            region=place.region,
-            jurisdiction=place.jurisdiction,
-            policy=policy.digest,
-            rule=f"{why}, and the key's rule allows it" if trail.narrowed else why,
-            result="open",
-        )
-
-    def _attempt_ended(self, event: LegEnded) -> None:
-        trail = self._running.get(event.request_id)
-        attempt = None if trail is None else trail.attempts.get(event.attempt)
-        if trail is not None and attempt is not None:
-            trail.attempts[event.attempt] = msgspec.structs.replace(attempt, result=str(event.result))
-
-    def _line(self, profile: RequestProfile, trail: _Trail, outcome: str, ran_at: RanAt | None) -> AuditLine:
+            place, rule = origin.policy.place, may_accept(policy, origin.policy.place).why
         return AuditLine(
             time=self._clock.wall_time(),
             gateway=self._gateway_id,
             region=self._place.region,
             jurisdiction=self._place.jurisdiction,
             request=profile.request_id,
-            origin=AuditPlace(trail.origin.region, trail.origin.jurisdiction),
-            policy=trail.policy.digest,
-            rule=trail.rule,
+            origin=AuditPlace(place.region, place.jurisdiction),
+            policy=policy.digest,
+            rule=rule,
             outcome=str(outcome),
-            origin_gateway=trail.origin_gateway_id or "",
-            hops_in_region=trail.hops.in_region,
-            hops_cross_region=trail.hops.cross_region,
-            tenant=profile.tenant if trail.policy.logging.tenant else None,
+            origin_gateway="" if origin is None else origin.gateway_id,
+            hops_in_region=0 if origin is None else origin.hops.in_region,
+            hops_cross_region=0 if origin is None else origin.hops.cross_region,
+            tenant=profile.tenant if policy.logging.tenant else None,
             model="" if outcome in _UNKNOWN_MODEL else profile.model,
-            attempts=tuple(trail.attempts.values()),
+            attempts=tuple([_attempt(profile, record, leg, leg.place) for leg in record.legs if leg.place is not None]),
             processed=None if ran_at is None else _processed(ran_at),
         )
 
@@ -306,14 +228,17 @@ class Audit:
     def _keep(self, record: AuditRecord) -> None:
         line = msgspec.json.encode(record)
         if self.unwritten_bytes + len(line) > self._config.unwritten_max_bytes:
-            self.lines_lost += 1
-            self._lost_untold += 1
-            self._failed("more lines wait to be written than may be held")
+            self._lose("more lines wait to be written than may be held")
             return
         self.lines += 1
         self._fresh.append(line)
         self._fresh_bytes += len(line)
         self._is_over.set()
+
+    def _lose(self, reason: str) -> None:
+        self.lines_lost += 1
+        self._lost_untold += 1
+        self._failed(reason)
 
     def _take(self) -> list[bytes]:
         self._is_over.clear()
@@ -359,6 +284,22 @@ class AuditLevels(Collector):
         yield CounterMetricFamily(
             "nightside_audit_lines_lost", "Audit lines that could be neither written nor held.", value=audit.lines_lost
         )
+
+
+def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place) -> AuditAttempt:
+    """A forward is held against its origin's policy, our own request against ours of that moment and its key."""
+    policy = leg.policy if record.origin is None else record.origin.policy
+    why = may_process(policy, profile.tenant, place).why
+    is_narrowed = record.origin is None and profile.process is not None
+    return AuditAttempt(
+        target=str(leg.target),
+        region=place.region,
+        jurisdiction=place.jurisdiction,
+        policy=policy.digest,
+        rule=f"{why}, and the key's rule allows it" if is_narrowed else why,
+        result="open" if leg.result is None else str(leg.result),
+        leg=record.number_of(leg),
+    )
 
 
 def _processed(ran_at: RanAt) -> AuditProcessed:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DecisionsConfig
 from gateway.core.effects import Effect, EndRequest, RecordShadow, RefuseForward, StartLeg
-from gateway.core.events import AssignmentApplied, Event, FirstToken, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.events import Event, ForwardArrived
 from gateway.core.vocabulary import (
     Candidate,
     GatewayId,
@@ -23,11 +24,10 @@ from gateway.core.vocabulary import (
     RequestProfile,
     Target,
     TargetKind,
-    peer_target,
-    replica_target,
 )
 from gateway.ground.values import ID_PATTERN
-from gateway.request.legs import RanAt, RequestSummary
+from gateway.records.ledger import Ledger, LegRecord, RequestRecord
+from gateway.request.legs import RequestSummary
 
 REFUSALS_MAX = 8
 """Refusals kept of one forwarded request; of more, the last ones."""
@@ -39,12 +39,14 @@ _SHADOW_LINE_EVERY_NS = 1_000_000_000
 _RECORD_BYTES = 1_000
 _PLACEMENT_BYTES = 1_000
 _CANDIDATE_BYTES = 150
-_DECISION_ID = re.compile(rf"(?P<gateway>{ID_PATTERN.pattern}):(?P<request>.+)\.(?P<attempt>[0-9]+)")
+_DECISION_ID = re.compile(rf"(?P<gateway>{ID_PATTERN.pattern}):(?P<request>.+)\.[0-9]+(-[0-9]+)?")
 
 
-def decision_id(gateway_id: GatewayId, request_id: RequestId, attempt: int) -> str:
-    """Names one placement in the whole mesh. No gateway's id holds a colon, so it can be taken apart again."""
-    return f"{gateway_id}:{request_id}.{attempt}"
+def decision_id(gateway_id: GatewayId, request_id: RequestId, attempt: int, leg: int = 1) -> str:
+    """Names one placement in the whole mesh. No gateway's id holds a colon, so it can be taken apart again. An
+    attempt's first leg goes by the attempt's number alone."""
+    further = f"-{leg}" if leg > 1 else ""
+    return f"{gateway_id}:{request_id}.{attempt}{further}"
 
 
 # What is told: plain values, JSON-able, the same for an operator, for a peer and over the wire.
@@ -84,6 +86,8 @@ class ExplainedPlacement:
     """Empty while it runs."""
     refusal: str = ""
     detail: str = ""
+    leg: int | UnsetType = UNSET
+    """Only where the attempt has more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,34 +141,6 @@ class Explanation:
 
 
 @dataclass(slots=True)
-class _Placed:
-    order: StartLeg
-    replicas_here: int
-    ended: LegEnded | None = None
-
-
-@dataclass(slots=True)
-class _Record:
-    request_id: RequestId
-    model: ModelName
-    origin: GatewayId | None
-    arrived_ns: int
-    size_bytes: int = 0
-    placed: list[_Placed] = field(default_factory=list)
-    shadow: RecordShadow | None = None
-    refusals: list[RefuseForward] = field(default_factory=list)
-    is_refused: bool = False
-    """When it came last, it was turned away."""
-    first_token_ns: int | None = None
-    end: EndRequest | None = None
-    ran_at: RanAt | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.end is None and not self.is_refused
-
-
-@dataclass(slots=True)
 class _ShadowCount:
     recorded: int = 0
     placed: int = 0
@@ -172,60 +148,58 @@ class _ShadowCount:
 
 
 class DecisionLog:
-    """An observer of the driver: the last requests of this gateway, by request id; of two with one id, the later."""
+    """The last finished requests of this gateway, by request id; of two with one id, the later. Of those not finished
+    the ledger knows. It watches the driver for what happens to requests that are not finished, or never begin."""
 
     def __init__(
-        self, gateway_id: GatewayId, place: Place, config: DecisionsConfig, log: FilteringBoundLogger | None = None
+        self,
+        gateway_id: GatewayId,
+        place: Place,
+        config: DecisionsConfig,
+        ledger: Ledger,
+        log: FilteringBoundLogger | None = None,
     ) -> None:
         self.size_bytes = 0
         """As it counts itself; an estimate that is rather too high."""
         self._gateway_id = gateway_id
         self._place = place
         self._config = config
-        self._records: dict[RequestId, _Record] = {}
-        self._places: dict[Target, Place] = {}
-        self._replicas_of: dict[ModelName, int] = {}
+        self._ledger = ledger
+        self._records: dict[RequestId, RequestRecord] = {}
         self._shadows = ShadowReport(log)
 
     def __len__(self) -> int:
         return len(self._records)
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        if isinstance(event, LegEnded):
-            self._attempt_ended(event)
-        elif isinstance(event, FirstToken):
-            record = self._records.get(event.request_id)
-            if record is not None and record.first_token_ns is None:
-                record.first_token_ns = now_ns
-        elif isinstance(event, RequestArrived):
-            self._begin(event.profile, None, now_ns)
-        elif isinstance(event, ForwardArrived):
-            self._forward_arrived(event, effects, now_ns)
-        elif isinstance(event, AssignmentApplied):
-            self._assigned(event)
+        """An observer of the driver, told after the ledger."""
         for effect in effects:
             if isinstance(effect, StartLeg):
                 self._started(effect)
-            elif isinstance(effect, EndRequest):
-                self._ended(effect)
             elif isinstance(effect, RecordShadow):
                 self._shadowed(effect, now_ns)
+            elif isinstance(effect, RefuseForward) and isinstance(event, ForwardArrived):
+                self._turned_away(event, effect, now_ns)
 
-    def on_finished(self, _: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        """Called once by each request's owner. By then a later request of the same id may have taken its place."""
-        record = self._records.get(end.request_id)
-        if record is not None and record.end is end:
-            record.ran_at = summary.ran_at
+    def on_finished(
+        self, _profile: RequestProfile, _end: EndRequest, _summary: RequestSummary, record: RequestRecord | None
+    ) -> None:
+        """The ledger hands over what it followed. A later request of the same id may be finished already."""
+        if record is None:
+            return
+        before = self._records.get(record.request_id)
+        if before is None or before.arrived_ns <= record.arrived_ns:
+            self._remember(record)
 
     def explain(self, wanted: str, now_ns: int) -> ExplainedRequest | None:
         """By the id of a request or of one of its decisions; None if it is not, or no longer, known."""
-        record = self._records.get(RequestId(wanted)) or self._records.get(self._request_id_of(wanted))
+        record = self._find(RequestId(wanted)) or self._find(self._request_id_of(wanted))
         return None if record is None else self._explained(record, now_ns)
 
     def explain_to(self, peer: GatewayId, request_id: RequestId, now_ns: int) -> ExplainedRequest | None:
         """To another gateway, and only what that gateway itself forwarded to us."""
-        record = self._records.get(request_id)
-        return self._explained(record, now_ns) if record is not None and record.origin == peer else None
+        record = self._find(request_id)
+        return self._explained(record, now_ns) if record is not None and _origin_of(record) == peer else None
 
     def describe(self) -> dict[str, object]:
         return {
@@ -235,71 +209,49 @@ class DecisionLog:
 
     # Requests come and go
 
-    def _begin(self, profile: RequestProfile, origin: GatewayId | None, now_ns: int) -> _Record:
-        record = _Record(profile.request_id, profile.model, origin, now_ns)
-        self._forget(profile.request_id)
-        self._records[profile.request_id] = record
-        self._grow(record, _RECORD_BYTES)
-        return record
+    def _find(self, request_id: RequestId) -> RequestRecord | None:
+        unfinished, finished = self._ledger.get(request_id), self._records.get(request_id)
+        if unfinished is None or (finished is not None and finished.arrived_ns > unfinished.arrived_ns):
+            return finished
+        return unfinished
 
-    def _forward_arrived(self, event: ForwardArrived, effects: list[Effect], now_ns: int) -> None:
-        """One that comes a second time keeps the refusals of its first; one refused as a double leaves the first be."""
-        refusal = next((each for each in effects if isinstance(each, RefuseForward)), None)
-        before = self._records.get(event.profile.request_id)
-        if refusal is not None and before is not None and before.is_open:
-            return
-        record = self._begin(event.profile, event.origin_gateway_id, now_ns)
-        record.is_refused = refusal is not None
-        if before is not None and before.origin == record.origin:
-            record.refusals = before.refusals
-        if refusal is not None:
-            record.refusals = [*record.refusals, refusal][-REFUSALS_MAX:]
+    def _turned_away(self, event: ForwardArrived, refusal: RefuseForward, now_ns: int) -> None:
+        """One that comes again keeps the refusals of before; one refused as a double leaves the first be."""
+        running = self._ledger.get(refusal.request_id)
+        if running is None or running.end is not None:
+            record = self._ledger.record_of(event, now_ns)
+            record.refusals = (refusal,)
+            self._remember(record)
 
-    def _started(self, order: StartLeg) -> None:
-        record = self._records.get(order.request_id)
-        if record is None:
-            return
-        if record.shadow is not None and not record.placed:
-            self._shadows.placed(record.model, record.shadow, order)
-        record.placed.append(_Placed(order, self._replicas_of.get(record.model, 0)))
-        self._grow(record, _PLACEMENT_BYTES + _CANDIDATE_BYTES * len(order.decision.considered))
-
-    def _attempt_ended(self, event: LegEnded) -> None:
-        record = self._records.get(event.request_id)
-        for placed in record.placed if record is not None else ():
-            if placed.order.attempt == event.attempt and placed.ended is None:
-                placed.ended = event
-
-    def _shadowed(self, effect: RecordShadow, now_ns: int) -> None:
-        record = self._records.get(effect.request_id)
-        if record is None:
-            return
-        record.shadow = effect
-        self._shadows.recorded(record.model, effect, now_ns)
-        self._grow(record, _PLACEMENT_BYTES + _CANDIDATE_BYTES * len(effect.decision.considered))
-
-    def _ended(self, effect: EndRequest) -> None:
-        record = self._records.get(effect.request_id)
-        if record is not None and record.end is None:
-            record.end = effect
-
-    def _assigned(self, event: AssignmentApplied) -> None:
-        self._places = {replica_target(each.replica_id): each.place for each in event.replicas}
-        self._places |= {peer_target(each.gateway_id): each.place for each in event.peers}
-        self._replicas_of = {}
-        for model in (model for replica in event.replicas for model in replica.models):
-            self._replicas_of[model] = self._replicas_of.get(model, 0) + 1
-
-    def _grow(self, record: _Record, more_bytes: int) -> None:
-        record.size_bytes += more_bytes
-        self.size_bytes += more_bytes
+    def _remember(self, record: RequestRecord) -> None:
+        if record.request_id in self._records:
+            record.refusals = (*self._refusals_before(record), *record.refusals)[-REFUSALS_MAX:]
+            self._forget(record.request_id)
+        self._records[record.request_id] = record
+        self.size_bytes += _size_of(record)
         while len(self._records) > self._config.requests_max or self.size_bytes > self._config.held_max_bytes:
             self._forget(next(iter(self._records)))
+
+    def _refusals_before(self, record: RequestRecord) -> tuple[RefuseForward, ...]:
+        before = self._records.get(record.request_id)
+        if before is None or before is record or _origin_of(before) != _origin_of(record):
+            return ()
+        return before.refusals
+
+    def _started(self, order: StartLeg) -> None:
+        record = self._ledger.get(order.request_id)
+        if record is not None and record.shadow is not None and record.legs[0].decision is order.decision:
+            self._shadows.placed(record.model, record.shadow, order)
+
+    def _shadowed(self, effect: RecordShadow, now_ns: int) -> None:
+        record = self._ledger.get(effect.request_id)
+        if record is not None:
+            self._shadows.recorded(record.model, effect, now_ns)
 
     def _forget(self, request_id: RequestId) -> None:
         forgotten = self._records.pop(request_id, None)
         if forgotten is not None:
-            self.size_bytes -= forgotten.size_bytes
+            self.size_bytes -= _size_of(forgotten)
 
     # Telling
 
@@ -309,19 +261,20 @@ class DecisionLog:
             return RequestId(wanted)
         return RequestId(named["request"])
 
-    def _explained(self, record: _Record, now_ns: int) -> ExplainedRequest:
+    def _explained(self, record: RequestRecord, now_ns: int) -> ExplainedRequest:
         first_token_ns = record.first_token_ns
+        refusals = (*self._refusals_before(record), *record.refusals)
         return ExplainedRequest(
             gateway=self._gateway_id,
             region=self._place.region,
             jurisdiction=self._place.jurisdiction,
             request_id=record.request_id,
             model=record.model,
-            origin=record.origin or "",
+            origin=_origin_of(record),
             age_ms=_in_ms(now_ns - record.arrived_ns),
-            placements=tuple(self._placement(placed) for placed in record.placed),
+            placements=tuple(self._placement(record, leg) for leg in record.legs),
             shadow=None if record.shadow is None else self._shadow(record.model, record.shadow),
-            refusals=tuple(ExplainedRefusal(each.reason, each.detail) for each in record.refusals),
+            refusals=tuple(ExplainedRefusal(each.reason, each.detail) for each in refusals),
             first_token_ms=None if first_token_ns is None else _in_ms(first_token_ns - record.arrived_ns),
             outcome="" if record.end is None else record.end.outcome,
             detail="" if record.end is None else record.end.detail,
@@ -329,22 +282,29 @@ class DecisionLog:
             ran_in="" if record.ran_at is None else record.ran_at.place.region,
         )
 
-    def _placement(self, placed: _Placed) -> ExplainedPlacement:
-        order, ended = placed.order, placed.ended
+    def _placement(self, record: RequestRecord, leg: LegRecord) -> ExplainedPlacement:
+        ended, number = leg.ended, record.number_of(leg)
         return self._decided(
-            order,
-            order.attempt,
-            placed.replicas_here,
+            leg,
+            leg.attempt,
+            leg.replicas_here,
+            leg=UNSET if number is None else number,
             result="" if ended is None else ended.result,
             refusal="" if ended is None or ended.refusal is None else ended.refusal,
             detail="" if ended is None else ended.detail,
         )
 
     def _shadow(self, model: ModelName, shadow: RecordShadow) -> ExplainedPlacement:
-        return self._decided(shadow, 0, self._replicas_of.get(model, 0))
+        return self._decided(shadow, 0, self._ledger.replicas_of.get(model, 0))
 
     def _decided(
-        self, made: StartLeg | RecordShadow, attempt: int, replicas_here: int, **more: str
+        self,
+        made: LegRecord | RecordShadow,
+        attempt: int,
+        replicas_here: int,
+        *,
+        leg: int | UnsetType = UNSET,
+        **more: str,
     ) -> ExplainedPlacement:
         decision = made.decision
         return ExplainedPlacement(
@@ -359,6 +319,7 @@ class DecisionLog:
             waited_ms=_in_ms(decision.waited_ns),
             replicas_here=replicas_here,
             considered=tuple(map(self._candidate, decision.considered)),
+            leg=leg,
             **more,
         )
 
@@ -374,7 +335,7 @@ class DecisionLog:
         )
 
     def _region_of(self, target: Target) -> RegionName | str:
-        place = self._places.get(target)
+        place = self._ledger.places.get(target)
         return "" if place is None else place.region
 
 
@@ -440,6 +401,18 @@ def _shadow_row(peer: str, model: ModelName, count: _ShadowCount) -> dict[str, o
         "placed_here_since": count.placed,
         "waited_on_mean_ms": waited_on_ms,
     }
+
+
+def _origin_of(record: RequestRecord) -> GatewayId | str:
+    """Empty for a client's request."""
+    return "" if record.origin is None else record.origin.gateway_id
+
+
+def _size_of(record: RequestRecord) -> int:
+    decisions = [leg.decision for leg in record.legs]
+    if record.shadow is not None:
+        decisions.append(record.shadow.decision)
+    return _RECORD_BYTES + sum([_PLACEMENT_BYTES + _CANDIDATE_BYTES * len(each.considered) for each in decisions])
 
 
 def _in_ms(duration_ns: int) -> float:

@@ -107,7 +107,8 @@ def _print_side(request: ExplainedRequest, console: Console) -> None:
 
 
 def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
-    name = decision_id(GatewayId(request.gateway), RequestId(request.request_id), placement.attempt)
+    leg = placement.leg or 1
+    name = decision_id(GatewayId(request.gateway), RequestId(request.request_id), placement.attempt, leg)
     became = placement.result or "still running"
     refusal = f", {placement.refusal}" if placement.refusal else ""
     detail = f": {placement.detail}" if placement.detail else ""
@@ -188,11 +189,13 @@ def _where(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
 
 
 def _attempt_before(placement: ExplainedPlacement) -> str:
-    became = placement.refusal or placement.result
+    result = placement.refusal or placement.result
+    became = f"ended as {result}" if result else "still runs"
     detail = f": {placement.detail}" if placement.detail else ""
+    leg = f", leg {placement.leg}," if placement.leg else ""
     return (
-        f"Attempt {placement.attempt} went to {_region(placement)} ({placement.kind} {placement.target}) because "
-        f"{because(placement)}; it ended as {became}{detail}."
+        f"Attempt {placement.attempt}{leg} went to {_region(placement)} ({placement.kind} {placement.target}) because "
+        f"{because(placement)}; it {became}{detail}."
     )
 
 

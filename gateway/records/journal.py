@@ -17,7 +17,7 @@ from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreada
 from gateway.ground.pump import Step
 from gateway.request.driver import GatewayStep
 
-FORMAT = 1
+FORMAT = 2
 _EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Effect)}
 _ENCODER = msgspec.json.Encoder(order="deterministic")

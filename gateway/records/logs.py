@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.effects import Effect, EndRequest, StartLeg
-from gateway.core.events import Event, FirstToken, PolicyApplied
+from gateway.core.effects import EndRequest
 from gateway.core.residency import LoggingRule
-from gateway.core.vocabulary import Decision, GatewayId, Outcome, RequestId, RequestProfile
+from gateway.core.vocabulary import GatewayId, Outcome, RequestProfile
 from gateway.records.decisions import decision_id
+from gateway.records.ledger import Ledger, RequestRecord
 from gateway.request.legs import RequestSummary
-
-FOLLOWED_MAX = 100_000
-"""Requests whose decision is remembered for their line; beyond that the oldest line goes without."""
 
 _MILLISECOND_NS = 1_000_000
 _WARNED_OUTCOMES = frozenset({Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.FAILED_MIDSTREAM, Outcome.EXPIRED_RUNNING})
 
 
-@dataclass(slots=True)
-class _Followed:
-    arrived_ns: int
-    decision_id: str
-    decision: Decision
-    first_token_ns: int | None = None
-
-
 class RequestLog:
-    """Remembers the last decision for each running request, and writes the line when its owner is done."""
+    """Writes the line of each finished request."""
 
-    def __init__(self, log: FilteringBoundLogger, gateway_id: GatewayId) -> None:
+    def __init__(self, log: FilteringBoundLogger, gateway_id: GatewayId, ledger: Ledger) -> None:
         self._log = log
         self._gateway_id = gateway_id
-        self._rule = LoggingRule(tenant=False)
-        self._followed: dict[RequestId, _Followed] = {}
+        self._ledger = ledger
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        """An observer of the driver. Before any policy is applied, the line names no tenant."""
-        if isinstance(event, PolicyApplied):
-            self._rule = event.policy.logging
-        elif isinstance(event, FirstToken):
-            followed = self._followed.get(event.request_id)
-            if followed is not None:
-                followed.first_token_ns = now_ns
-        for effect in effects:
-            if isinstance(effect, StartLeg):
-                self._follow(effect, now_ns)
-
-    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        """Called once by each request's owner."""
-        followed = self._followed.pop(profile.request_id, None)
+    def on_finished(
+        self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
+    ) -> None:
+        """Before any policy is applied, the line names no tenant. Without a record it names no decision."""
         write = self._log.warning if end.outcome in _WARNED_OUTCOMES else self._log.info
-        write("request", **request_line(profile, end, summary, self._rule), **_decision_line(followed))
-
-    def _follow(self, order: StartLeg, now_ns: int) -> None:
-        arrived_ns = now_ns - order.decision.waited_ns
-        name = decision_id(self._gateway_id, order.request_id, order.attempt)
-        self._followed[order.request_id] = _Followed(arrived_ns, name, order.decision)
-        if len(self._followed) > FOLLOWED_MAX:
-            del self._followed[next(iter(self._followed))]
+        line = request_line(profile, end, summary, self._ledger.policy.logging)
+        write("request", **line, **_decision_line(self._gateway_id, record))
 
 
 def request_line(
@@ -86,17 +55,19 @@ def request_line(
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _decision_line(followed: _Followed | None) -> dict[str, object]:
-    if followed is None:
+def _decision_line(gateway_id: GatewayId, record: RequestRecord | None) -> dict[str, object]:
+    """Of the last leg that was started."""
+    if record is None or not record.legs:
         return {}
-    decision = followed.decision
+    leg = record.legs[-1]
+    decision = leg.decision
     line: dict[str, object] = {
-        "decision": followed.decision_id,
+        "decision": decision_id(gateway_id, record.request_id, leg.attempt, leg.leg),
         "placed_by": str(decision.reason),
         "candidates": decision.candidates,
         "matched_share": round(decision.matched_blocks / max(decision.prompt_blocks, 1), 3),
         "waited_ms": decision.waited_ns // _MILLISECOND_NS,
     }
-    if followed.first_token_ns is not None:
-        line["first_token_ms"] = (followed.first_token_ns - followed.arrived_ns) // _MILLISECOND_NS
+    if record.first_token_ns is not None:
+        line["first_token_ms"] = (record.first_token_ns - record.arrived_ns) // _MILLISECOND_NS
     return line

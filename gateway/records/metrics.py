@@ -7,8 +7,6 @@ Every label is bounded: peers nobody configured and models that nobody serves, o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import assert_never
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -19,41 +17,25 @@ from gateway.core.effects import (
     AcceptForward,
     Effect,
     EndRequest,
-    PublishLoad,
     RecordShadow,
     RefuseForward,
     StartLeg,
-    StopLeg,
 )
 from gateway.core.events import (
     AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
     Event,
     FirstToken,
     ForwardArrived,
-    LegAccepted,
     LegEnded,
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
-    ReplicasObserved,
-    RequestAbandoned,
     RequestArrived,
-    ResponseStored,
     TargetLost,
-    TimePassed,
 )
-from gateway.core.vocabulary import (
-    Decision,
-    GatewayId,
-    LegResult,
-    RequestId,
-    RequestProfile,
-    Target,
-    TargetKind,
-)
+from gateway.core.vocabulary import Decision, GatewayId, LegResult, Target, TargetKind
 from gateway.ground.series import Distribution, Tally
+from gateway.records.ledger import Ledger, LegRecord, RequestRecord
 from gateway.records.model_labels import OTHER, ModelLabels
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,25 +48,12 @@ _SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
-@dataclass(slots=True)
-class _Followed:
-    """What is remembered of a request until it and its attempts are over."""
-
-    model: str
-    arrived_ns: int
-    source: str
-    open_attempts: dict[int, Target] = field(default_factory=dict)
-    first_token_ns: int | None = None
-    last_result: LegResult | None = None
-    ended: bool = False
-
-
 class Metrics:
-    """One gateway's metrics in a registry of its own. An observer of the driver."""
+    """One gateway's metrics in a registry of its own. An observer of the driver, told after the ledger."""
 
-    def __init__(self, gauges: Callable[[], CoreGauges]) -> None:
+    def __init__(self, gauges: Callable[[], CoreGauges], ledger: Ledger) -> None:
         self.registry = CollectorRegistry()
-        self._requests: dict[RequestId, _Followed] = {}
+        self._ledger = ledger
         self._models = ModelLabels()
         self._peers: set[GatewayId] = set()
         self._rtt_ns: dict[GatewayId, int] = {}
@@ -117,7 +86,7 @@ class Metrics:
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self._take_event(now_ns, event)
         for effect in effects:
-            self._take_effect(now_ns, event, effect)
+            self._take_effect(event, effect)
 
     def loop_delayed(self, delay_ns: int) -> None:
         """How much later than asked the event loop came back."""
@@ -183,114 +152,81 @@ class Metrics:
         return distribution
 
     def _take_event(self, now_ns: int, event: Event) -> None:
-        match event:
-            case RequestArrived():
-                self._follow(event.profile, now_ns, "client")
-            case FirstToken():
-                self._first_token_came(event, now_ns)
-            case LegEnded():
-                self._attempt_ended(event, now_ns)
-            case AssignmentApplied():
-                self._assigned(event)
-            case PeersObserved():
-                self._peers_observed(event)
-            case PolicyApplied():
-                self._closed.set(bool(event.policy.closed_reason))
-            case LockdownChanged():
-                self._locked_down.set(event.active)
-            case TargetLost():
-                self._lost.add(event.target.kind)
-            case (
-                ForwardArrived()
-                | ConfigApplied()
-                | DrainRequested()
-                | ReplicasObserved()
-                | RequestAbandoned()
-                | LegAccepted()
-                | ResponseStored()
-                | TimePassed()
-            ):
-                pass
-            case _:
-                assert_never(event)
+        if isinstance(event, RequestArrived):
+            self._models.of(event.profile.model)  # a name is made a label by the first request for it
+        elif isinstance(event, FirstToken):
+            self._first_token_came(event, now_ns)
+        elif isinstance(event, LegEnded):
+            self._leg_ended(event, now_ns)
+        elif isinstance(event, PeersObserved):
+            self._peers_observed(event)
+        elif isinstance(event, AssignmentApplied):
+            self._assigned(event)
+        elif isinstance(event, PolicyApplied):
+            self._closed.set(bool(event.policy.closed_reason))
+        elif isinstance(event, LockdownChanged):
+            self._locked_down.set(event.active)
+        elif isinstance(event, TargetLost):
+            self._lost.add(event.target.kind)
 
-    def _take_effect(self, now_ns: int, event: Event, effect: Effect) -> None:
-        match effect:
-            case StartLeg():
-                self._leg_started(effect)
-            case EndRequest():
-                self._request_ended(effect)
-            case AcceptForward():
-                if isinstance(event, ForwardArrived):
-                    self._follow(event.profile, now_ns, "peer")
-                    self._received.add(self._peer(event.origin_gateway_id), "accepted")
-            case RefuseForward():
-                if isinstance(event, ForwardArrived):
-                    self._received.add(self._peer(event.origin_gateway_id), effect.reason)
-            case RecordShadow():
-                self._shadows.add(self._peer(GatewayId(effect.target.id)))
-            case StopLeg() | PublishLoad():
-                pass
-            case _:
-                assert_never(effect)
-
-    def _follow(self, profile: RequestProfile, now_ns: int, source: str) -> None:
-        self._requests[profile.request_id] = _Followed(self._models.of(profile.model), now_ns, source)
+    def _take_effect(self, event: Event, effect: Effect) -> None:
+        if isinstance(effect, StartLeg):
+            self._leg_started(effect)
+        elif isinstance(effect, EndRequest):
+            self._request_ended(effect)
+        elif isinstance(effect, RecordShadow):
+            self._shadows.add(self._peer(GatewayId(effect.target.id)))
+        elif isinstance(event, ForwardArrived) and isinstance(effect, AcceptForward | RefuseForward):
+            answer = effect.reason if isinstance(effect, RefuseForward) else "accepted"
+            self._received.add(self._peer(event.origin_gateway_id), answer)
 
     def _leg_started(self, order: StartLeg) -> None:
+        """Legs that an attempt begins besides its first neither waited nor are another try."""
         self._placements.add(order.decision.reason)
         if order.target.kind is TargetKind.PEER:
             self._sent.add(self._peer(GatewayId(order.target.id)))
-        followed = self._requests.get(order.request_id)
-        if followed is None:
+        record = self._ledger.get(order.request_id)
+        if record is None or order.leg > 1:
             return
-        followed.open_attempts[order.attempt] = order.target
-        if followed.last_result is None:
-            self._waited.observe(order.decision.waited_ns / _SECOND_NS, followed.model)
+        if order.attempt == 1:
+            self._waited.observe(order.decision.waited_ns / _SECOND_NS, self._models.of(record.model))
             self._matched.observe(matched_share(order.decision))
-        else:
-            self._retries.add(followed.last_result)
+        elif (after := record.ended_by(order.attempt - 1)) is not None:
+            self._retries.add(after)
 
     def _first_token_came(self, event: FirstToken, now_ns: int) -> None:
-        followed = self._requests.get(event.request_id)
-        if followed is None or event.attempt not in followed.open_attempts:
-            return
-        followed.first_token_ns = now_ns
-        ran = _ran(followed.open_attempts[event.attempt])
-        self._first_token.observe((now_ns - followed.arrived_ns) / _SECOND_NS, followed.model, ran)
+        record = self._ledger.get(event.request_id)
+        leg = None if record is None else record.leg(event.attempt, event.leg)
+        if record is not None and leg is not None and leg is record.first_leg:
+            after_s = (now_ns - record.arrived_ns) / _SECOND_NS
+            self._first_token.observe(after_s, self._models.of(record.model), _ran(leg.target))
 
-    def _attempt_ended(self, event: LegEnded, now_ns: int) -> None:
-        followed = self._requests.get(event.request_id)
-        target = followed.open_attempts.pop(event.attempt, None) if followed is not None else None
-        if followed is None or target is None:
+    def _leg_ended(self, event: LegEnded, now_ns: int) -> None:
+        record = self._ledger.get(event.request_id)
+        leg = None if record is None else record.leg(event.attempt, event.leg)
+        if record is None or leg is None or leg.ended is not event:
             return
-        followed.last_result = event.result
-        self._attempts.add(target.kind, event.result)
+        self._attempts.add(leg.target.kind, event.result)
         if event.refusal is not None:
-            self._refused.add(self._peer(GatewayId(target.id)), event.refusal)
+            self._refused.add(self._peer(GatewayId(leg.target.id)), event.refusal)
         if event.result is LegResult.COMPLETED:
-            self._count_tokens(followed, event, _ran(target), now_ns)
-        self._forget_if_over(event.request_id, followed)
+            self._count_tokens(record, leg, event, now_ns)
 
-    def _count_tokens(self, followed: _Followed, event: LegEnded, ran: str, now_ns: int) -> None:
-        self._prompt_tokens.add(followed.model, amount=event.prompt_tokens or 0)
-        output_tokens = event.output_tokens or 0
-        self._output_tokens.add(followed.model, amount=output_tokens)
-        if output_tokens > 1 and followed.first_token_ns is not None:
-            per_token_ns = (now_ns - followed.first_token_ns) / (output_tokens - 1)
-            self._per_token.observe(per_token_ns / _SECOND_NS, followed.model, ran)
+    def _count_tokens(self, record: RequestRecord, leg: LegRecord, event: LegEnded, now_ns: int) -> None:
+        """All legs of a request are given the same prompt: it counts once."""
+        model, output_tokens = self._models.of(record.model), event.output_tokens or 0
+        is_first = [each.result for each in record.legs].count(LegResult.COMPLETED) == 1
+        self._prompt_tokens.add(model, amount=event.prompt_tokens or 0 if is_first else 0)
+        self._output_tokens.add(model, amount=output_tokens)
+        if output_tokens > 1 and leg.first_token_ns is not None:
+            per_token_ns = (now_ns - leg.first_token_ns) / (output_tokens - 1)
+            self._per_token.observe(per_token_ns / _SECOND_NS, model, _ran(leg.target))
 
     def _request_ended(self, end: EndRequest) -> None:
-        followed = self._requests.get(end.request_id)
-        if followed is None:
-            return
-        followed.ended = True
-        self._ended.add(followed.model, followed.source, end.outcome)
-        self._forget_if_over(end.request_id, followed)
-
-    def _forget_if_over(self, request_id: RequestId, followed: _Followed) -> None:
-        if followed.ended and not followed.open_attempts:
-            del self._requests[request_id]
+        record = self._ledger.get(end.request_id)
+        if record is not None and record.end is end:
+            source = "client" if record.origin is None else "peer"
+            self._ended.add(self._models.of(record.model), source, end.outcome)
 
     def _assigned(self, event: AssignmentApplied) -> None:
         self._peers = {peer.gateway_id for peer in event.peers}

@@ -24,6 +24,7 @@ from gateway.ground.clock import Clock
 from loadgen.demo.conversation import converse
 from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
 from loadgen.demo.processes import DemoFailure
+from loadgen.demo.report import RunResult
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, real_scenario
 from loadgen.demo.snippets import curl_snippet, openai_snippet
 from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
@@ -32,7 +33,6 @@ from loadgen.live_client import Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
-from loadgen.report import RunResult
 from loadgen.round_trips import read_round_trips
 from loadgen.workload import MultiTurnWorkload
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.core.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
-from loadgen.report import RunReport, Statistics
+from loadgen.demo.report import RunReport
+from loadgen.figures import Figures
+from loadgen.pages.markdown import listed
 
 BUSY_MACHINE_SHARE = 0.6
 """Above this the machine's own queueing shows in the latencies."""
@@ -14,21 +16,20 @@ _SAME_WITHIN = 0.02
 _FACTOR_FROM = 1.5
 _SMALL_SAMPLE = 100
 _NOT_COMPARABLE = "not comparable"
-_SECOND_NS = 1_000_000_000
 
 
 def read_comparison(mesh: RunReport, alone: RunReport) -> str:
     """Latency, throughput and cache hits with the mesh against without, the busiest region first."""
-    if mesh.total.ttft is None or alone.total.ttft is None:
+    if mesh.total["ttft_ms"] is None or alone.total["ttft_ms"] is None:
         return "A run without answers leaves nothing to compare."
-    regions = sorted(mesh.regions, key=lambda region: -alone.regions[region].requests)
+    regions = sorted(mesh.regions, key=lambda region: -alone.regions[region]["requests"])
     pairs = [(region, mesh.regions[region], alone.regions[region]) for region in regions]
     latencies = [f"{_latency(one, other)} in {region}{_seconds(one, other)}" for region, one, other in pairs]
     tokens = [f"{_tokens(one, other)} in {region}" for region, one, other in pairs]
     tokens.append(f"{_tokens(mesh.total, alone.total)} in all")
     sentences = [
-        f"With the mesh, p90 TTFT is {_listed(latencies)}.",
-        f"Tokens/s are {_listed(tokens)}.",
+        f"With the mesh, p90 TTFT is {listed(latencies)}.",
+        f"Tokens/s are {listed(tokens)}.",
         *_hit_rates(mesh.total, alone.total),
     ]
     return " ".join(sentences)
@@ -42,9 +43,9 @@ def read_caveats(reports: Sequence[RunReport]) -> str:
 def read_forwarding(report: RunReport) -> str:
     """How many requests each region sent to which other one."""
     sent = {region: _sent_by(region, report) for region in report.regions}
-    senders = [f"{region} sent {_listed(moves)}" for region, moves in sent.items() if moves]
+    senders = [f"{region} sent {listed(moves)}" for region, moves in sent.items() if moves]
     others = [region for region, moves in sent.items() if not moves]
-    silent = [f"{_listed(others)} sent none"] if others else []
+    silent = [f"{listed(others)} sent none"] if others else []
     return f"Forwarded requests: {'; '.join([*senders, *silent])}."
 
 
@@ -66,25 +67,26 @@ def residency_breaches(
     ]
 
 
-def _latency(mesh: Statistics, alone: Statistics) -> str:
-    if mesh.ttft is None or alone.ttft is None:
+def _latency(mesh: Figures, alone: Figures) -> str:
+    if mesh["ttft_ms"] is None or alone["ttft_ms"] is None:
         return _NOT_COMPARABLE
-    return _compared(mesh.ttft.p90_ns, alone.ttft.p90_ns)
+    return _compared(mesh["ttft_ms"]["p90"], alone["ttft_ms"]["p90"])
 
 
-def _seconds(mesh: Statistics, alone: Statistics) -> str:
-    if mesh.ttft is None or alone.ttft is None:
+def _seconds(mesh: Figures, alone: Figures) -> str:
+    if mesh["ttft_ms"] is None or alone["ttft_ms"] is None:
         return ""
-    return f" ({mesh.ttft.p90_ns / _SECOND_NS:.2f} s against {alone.ttft.p90_ns / _SECOND_NS:.2f} s)"
+    return f" ({mesh['ttft_ms']['p90'] / 1000:.2f} s against {alone['ttft_ms']['p90'] / 1000:.2f} s)"
 
 
-def _tokens(mesh: Statistics, alone: Statistics) -> str:
-    return _compared(mesh.tokens_per_s, alone.tokens_per_s)
+def _tokens(mesh: Figures, alone: Figures) -> str:
+    return _compared(mesh["tokens_per_s"], alone["tokens_per_s"])
 
 
-def _hit_rates(mesh: Statistics, alone: Statistics) -> Iterator[str]:
-    if mesh.prefix_hit_rate is not None and alone.prefix_hit_rate is not None:
-        yield f"Prefix caches held {mesh.prefix_hit_rate:.0%} of prompt tokens against {alone.prefix_hit_rate:.0%}."
+def _hit_rates(mesh: Figures, alone: Figures) -> Iterator[str]:
+    if mesh["prefix_hit_rate"] is not None and alone["prefix_hit_rate"] is not None:
+        mesh_rate, alone_rate = mesh["prefix_hit_rate"], alone["prefix_hit_rate"]
+        yield f"Prefix caches held {mesh_rate:.0%} of prompt tokens against {alone_rate:.0%}."
 
 
 def _compared(value: float, reference: float) -> str:
@@ -109,21 +111,16 @@ def _caveats(reports: Sequence[RunReport]) -> Iterator[str]:
             )
         if report.is_partial:
             yield f"The {report.name} run was stopped early."
-        if report.total.unfinished:
-            yield f"{_requests(report.total.unfinished)} of the {report.name} run had not ended when it was over."
+        if unfinished := report.total["unfinished"]:
+            yield f"{_requests(unfinished)} of the {report.name} run had not ended when it was over."
     regions = reports[0].regions if reports else {}
     small = [region for region in regions if any(_is_small(report.regions[region]) for report in reports)]
     if small:
-        yield f"With fewer than {_SMALL_SAMPLE} requests, the p99 of {_listed(small)} is the slowest one."
+        yield f"With fewer than {_SMALL_SAMPLE} requests, the p99 of {listed(small)} is the slowest one."
 
 
-def _is_small(statistics: Statistics) -> bool:
-    return statistics.requests < _SMALL_SAMPLE
-
-
-def _listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+def _is_small(figures: Figures) -> bool:
+    return bool(figures["requests"] < _SMALL_SAMPLE)
 
 
 def _requests(count: int) -> str:

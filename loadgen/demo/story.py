@@ -16,8 +16,9 @@ from gateway.core.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
 from gateway.policy.file import load_policy
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
+from loadgen.demo.report import RunReport, RunResult, as_document, report_on, table_of
 from loadgen.demo.scenario import DemoScenario
-from loadgen.report import MachineUse, RunReport, RunResult, as_document, report_on, table_of
+from loadgen.report import MachineUse
 from loadgen.round_trips import RoundTripTable
 
 MESH_RUN = "mesh"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 
-from loadgen.evaluation.markdown import NOTHING
 from loadgen.evaluation.numbers import Middle
+from loadgen.pages.markdown import NOTHING
 
 CLOSE = 0.01
 """What is nearer than this is the same: about what another seed changes."""

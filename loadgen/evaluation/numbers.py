@@ -1,4 +1,4 @@
-"""What seeds give together: medians with their spread, and ratios of runs that asked for the same.
+"""What seeds give together: medians with their spread, ratios of runs that asked for the same, and both as words.
 
 It only counts.
 """
@@ -11,6 +11,7 @@ from math import inf
 from statistics import geometric_mean, median
 
 from loadgen.figures import Figures
+from loadgen.pages.markdown import NOTHING
 
 Measure = Callable[[Figures], float | None]
 
@@ -105,8 +106,37 @@ _BOX = ("p10", "p25", "p50", "p75", "p90", "mean")
 
 
 def middle_box(runs: Sequence[Figures], kind: str) -> dict[str, float] | None:
-    """Each part of a box plot, in milliseconds, at its median; None where a seed has none, or no seed was played."""
+    """Each part of a box plot, in seconds, at its median; None where a seed has none, or no seed was played."""
     boxes = [run["total"][kind] for run in runs if run]
     if not boxes or not all(boxes):
         return None
-    return {name: median(box[name] for box in boxes) for name in _BOX}
+    return {name: median(box[name] for box in boxes) / 1000 for name in _BOX}
+
+
+# Written, with a dash for what has no figures
+
+
+def number(middle: Middle | None, digits: int = 2) -> str:
+    """A median, with how far the seeds went."""
+    return NOTHING if middle is None else middle.shown(digits)
+
+
+def times(middle: Middle | None, digits: int = 2) -> str:
+    """A median ratio."""
+    return NOTHING if middle is None else f"× {middle.median:.{digits}f}"
+
+
+def spread_times(middle: Middle | None, digits: int = 2) -> str:
+    """A median ratio, with how far the seeds went."""
+    return NOTHING if middle is None else f"× {middle.shown(digits)}"
+
+
+def percent(middle: Middle | None, digits: int = 1) -> str:
+    return NOTHING if middle is None else f"{100 * middle.median:.{digits}f} %"
+
+
+def seconds_of(middle: Middle | None) -> str:
+    """Three figures that count."""
+    if middle is None:
+        return NOTHING
+    return f"{middle.median:.2f}" if middle.median < 10 else f"{middle.median:.1f}"

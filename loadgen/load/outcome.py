@@ -78,7 +78,7 @@ def live_figures(scenario: Scenario, run: LiveRun) -> Figures:
         "series": {region: _series(region, run, window) for region in run.samples},
         "partial": run.is_partial,
         "lag_ms": distribution(each.lag_ns for each in asked),
-        "machine_cpu": _machine(run.machine),
+        "machine_cpu": None if run.machine is None else run.machine.as_document(),
     }
 
 
@@ -113,10 +113,3 @@ def _series(region: RegionName, run: LiveRun, window: Window) -> Figures:
         "waiting": [sample.waiting for sample in samples],
         "streaming": [sample.streaming for sample in samples],
     } | first_tokens_over_time(region, run.records, window)
-
-
-def _machine(machine: MachineUse | None) -> Figures | None:
-    if machine is None:
-        return None
-    shares = {"mean_share": machine.mean_share, "peak_share": machine.peak_share, "own_share": machine.own_share}
-    return {name: None if value is None else round(value, 3) for name, value in shares.items()}

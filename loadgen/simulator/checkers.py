@@ -84,8 +84,12 @@ class _Visit:
     waits: bool = True
     is_ordinary: bool = True
     """It may go wherever its like may go, so it waits in their queue."""
+    failed_at: set[str] = field(default_factory=set)
+    """Ids of the targets that may have failed it: only beside these it may be left to wait."""
     refusals: int = 0
     attempt: int = 0
+    legs: set[int] = field(default_factory=set)
+    """Those of its attempt that are alive."""
     first_token: bool = False
     rule: PlaceRule = field(default_factory=PlaceRule)
     """Where its next attempt may go: a forward keeps the stamp that it came with, whatever its origin does since."""
@@ -109,9 +113,9 @@ class _View:
     """By queue, who waits there under which arrival number."""
     probes: dict[ReplicaId, ReplicaObservation] = field(default_factory=dict)
     heard: dict[GatewayId, PeerObservation] = field(default_factory=dict)
-    alive: dict[tuple[RequestId, int], Target] = field(default_factory=dict)
+    alive: dict[tuple[RequestId, int, int], Target] = field(default_factory=dict)
     """Attempts that have not ended, and where."""
-    stopped: set[tuple[RequestId, int]] = field(default_factory=set)
+    stopped: set[tuple[RequestId, int, int]] = field(default_factory=set)
     """Those of them that were ordered to end."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
     failures: Counter[ReplicaId] = field(default_factory=Counter)
@@ -204,11 +208,13 @@ class Watch:
             waiters = [visit for visit in view.visits.values() if self._has_waited(visit, now_ns)]
             if not waiters:
                 continue
-            idle = [engine for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)]
-            self._expect("nobody waits beside an idle engine", not idle, f"{view.spec.gateway_id}: {len(waiters)} wait")
+            idle = {engine.replica_id for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)}
+            beside = sum(bool(idle - visit.failed_at) for visit in waiters)
+            self._expect("nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
 
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
-        return visit.waits and visit.is_ordinary and now_ns - visit.arrived_ns >= _IDLE_NS
+        """Whoever may go to any replica of the region. Failures bind nobody but to where they happened."""
+        return visit.waits and not visit.follows and now_ns - visit.arrived_ns >= _IDLE_NS
 
     def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
         """Where everything of this gateway's own may go: its home region."""
@@ -273,7 +279,7 @@ class Watch:
             case PolicyApplied():
                 view.policy = event.policy
             case ResponseStored():
-                where = view.alive.get((event.request_id, event.attempt))
+                where = view.alive.get((event.request_id, event.attempt, event.leg))
                 if where is not None:
                     view.stored[event.key] = where
             case DrainRequested():
@@ -285,7 +291,7 @@ class Watch:
                 if visit is not None and visit.attempt == event.attempt and not visit.waits:
                     visit.first_token = True
             case LegEnded():
-                self._attempt_ended(view, event)
+                self._leg_ended(view, event)
             case _:
                 pass
 
@@ -307,8 +313,8 @@ class Watch:
         if before is None or is_newer or heard.generated_ns > before.generated_ns:
             view.heard[heard.report.gateway_id] = heard
 
-    def _attempt_ended(self, view: _View, event: LegEnded) -> None:
-        key = event.request_id, event.attempt
+    def _leg_ended(self, view: _View, event: LegEnded) -> None:
+        key = event.request_id, event.attempt, event.leg
         view.stopped.discard(key)
         target = view.alive.pop(key, None)
         if target is not None and target.kind is TargetKind.REPLICA:
@@ -319,7 +325,11 @@ class Watch:
             self._check_breaker(view, replica_id)
         visit = view.visits.get(event.request_id)
         if visit is not None and not visit.waits and visit.attempt == event.attempt:
-            self._wait_again(view, visit, event)
+            if target is not None and event.result is not LegResult.BUSY:
+                visit.failed_at.add(target.id)
+            visit.legs.discard(event.leg)
+            if not visit.legs:
+                self._wait_again(view, visit, event)
 
     def _wait_again(self, view: _View, visit: _Visit, event: LegEnded) -> None:
         """If it does not end now, it is back in the queue."""
@@ -340,7 +350,7 @@ class Watch:
         if isinstance(effect, StartLeg):
             self._follow_start(view, effect)
         elif isinstance(effect, StopLeg):
-            view.stopped.add((effect.request_id, effect.attempt))
+            view.stopped.add((effect.request_id, effect.attempt, effect.leg))
         elif isinstance(effect, EndRequest):
             self._follow_end(view, effect)
         elif isinstance(effect, RefuseForward):
@@ -352,16 +362,20 @@ class Watch:
         if visit is None:
             return
         view.waiting.get(visit.queue, {}).pop(end.request_id, None)
-        key = end.request_id, visit.attempt
-        is_closed = key not in view.alive or key in view.stopped
-        detail = f"{end.request_id} ended as {end.outcome} at {view.spec.gateway_id} while attempt {visit.attempt} ran"
-        self._expect("who ends a request ends its attempt", is_closed, detail)
+        for leg in visit.legs:
+            key = end.request_id, visit.attempt, leg
+            ran = f"while leg {leg} of attempt {visit.attempt} ran"
+            detail = f"{end.request_id} ended as {end.outcome} at {view.spec.gateway_id} {ran}"
+            self._expect("who ends a request ends its legs", key not in view.alive or key in view.stopped, detail)
 
     def _follow_start(self, view: _View, leg: StartLeg) -> None:
         visit = view.visits[leg.request_id]
         where = f"{leg.request_id} from {view.spec.gateway_id} to {leg.target}"
-        self._expect("after the first token there is no other attempt", not visit.first_token, where)
-        self._check_order(view, visit, leg)
+        is_further_leg = leg.attempt == visit.attempt
+        has_answered = visit.first_token and not is_further_leg
+        self._expect("after the first token there is no other attempt", not has_answered, where)
+        if not is_further_leg:
+            self._check_order(view, visit, leg)
         is_there = not visit.follows or view.stored.get(visit.follows) == leg.target
         self._expect("what goes on from a stored response goes where that is", is_there, where)
         if visit.origin is None:
@@ -371,7 +385,8 @@ class Watch:
         self._expect("nothing leaves the regions its policy allows", allowed, where)
         visit.waits = False
         visit.attempt = leg.attempt
-        view.alive[leg.request_id, leg.attempt] = leg.target
+        visit.legs.add(leg.leg)
+        view.alive[leg.request_id, leg.attempt, leg.leg] = leg.target
         view.waiting[visit.queue].pop(leg.request_id, None)
         if leg.target.kind is TargetKind.REPLICA:
             self._check_push(view, leg, where)

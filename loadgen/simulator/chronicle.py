@@ -94,9 +94,9 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
         case ForwardArrived():
             return f"forward {_profile_in_words(event.profile)} of {event.origin_gateway_id} by {event.deadline_ns}"
         case LegEnded():
-            return f"ended {event.request_id}/{event.attempt} {event.result} {event.refusal or ''} {event.detail}"
+            return f"ended {_leg_in_words(event)} {event.result} {event.refusal or ''} {event.detail}"
         case FirstToken() | LegAccepted() | ResponseStored():
-            return f"{type(event).__name__} {event.request_id}/{event.attempt}"
+            return f"{type(event).__name__} {_leg_in_words(event)}"
         case RequestAbandoned():
             return f"abandoned {event.request_id}"
         case TargetLost():
@@ -111,6 +111,12 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
             assert_never(never)
 
 
+def _leg_in_words(of: LegEnded | FirstToken | LegAccepted | ResponseStored | StartLeg | StopLeg) -> str:
+    """The first of an attempt is mostly the only one, and goes without a number."""
+    attempt = f"{of.request_id}/{of.attempt}"
+    return attempt if of.leg == 1 else f"{attempt}.{of.leg}"
+
+
 def _profile_in_words(profile: RequestProfile) -> str:
     return f"{profile.request_id} {profile.prompt_bytes} {profile.prefix[-8:].hex()}"
 
@@ -120,9 +126,9 @@ def _effect_in_words(effect: Effect) -> str:
         case StartLeg():
             decision = effect.decision
             why = f"{decision.reason} {decision.matched_blocks}"
-            return f"start {effect.request_id}/{effect.attempt} {effect.target} {why}"
+            return f"start {_leg_in_words(effect)} {effect.target} {why}"
         case StopLeg():
-            return f"stop {effect.request_id}/{effect.attempt}"
+            return f"stop {_leg_in_words(effect)}"
         case AcceptForward():
             return f"accept {effect.request_id}"
         case RefuseForward():

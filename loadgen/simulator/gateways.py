@@ -93,30 +93,32 @@ class Surroundings:
 class _Owner:
     """One request at one gateway."""
 
-    __slots__ = ("ask", "leg", "line", "upstream")
+    __slots__ = ("ask", "legs", "line", "upstream")
 
     def __init__(self, ask: Ask, line: Line, upstream: Upstream) -> None:
         self.ask = ask
         self.line = line
         self.upstream = upstream
-        self.leg: _Leg | None = None
+        self.legs: dict[tuple[int, int], _Leg] = {}
+        """Those alive, by attempt and number."""
 
 
 class _Leg:
-    """One attempt, seen from the gateway that started it. What comes back after it ended changes nothing."""
+    """One leg, seen from the gateway that started it. What comes back after it ended changes nothing."""
 
-    __slots__ = ("gateway", "is_accepted", "line", "order", "owner")
+    __slots__ = ("gateway", "is_accepted", "key", "line", "order", "owner")
 
     def __init__(self, gateway: SimGateway, owner: _Owner, order: StartLeg) -> None:
         self.gateway = gateway
         self.owner = owner
         self.order = order
+        self.key = (order.attempt, order.leg)
         self.is_accepted = False
         self.line: Line | None = None
 
     @property
     def is_alive(self) -> bool:
-        return self.owner.leg is self
+        return self.owner.legs.get(self.key) is self
 
     def forward_accepted(self) -> None:
         if self.is_alive:
@@ -163,7 +165,7 @@ class _Leg:
     def end(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> None:
         if not self.is_alive:
             return
-        self.owner.leg = None
+        del self.owner.legs[self.key]
         if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
         ended = LegEnded(self.order.request_id, self.order.attempt, self.order.leg, result, refusal, detail=detail)
@@ -245,8 +247,8 @@ class SimGateway:
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
             owner.line.close_far("the gateway's connection was reset")
-            if owner.leg is not None:
-                leg, owner.leg = owner.leg, None
+            legs, owner.legs = owner.legs, {}
+            for leg in legs.values():
                 leg.close("the gateway is gone")
         for peer in self.spec.peers:
             other = self._around.gateways[peer.gateway_id]
@@ -366,8 +368,8 @@ class SimGateway:
         if owner is None or owner.line is not line:
             return
         del self._owners[request_id]
-        if owner.leg is not None:
-            self._cancel(owner.leg)
+        for leg in list(owner.legs.values()):
+            self._cancel(leg)
         self.tell(RequestAbandoned(request_id))
 
     def repeat_late(self, owner: _Owner, ended: LegEnded) -> None:
@@ -392,7 +394,8 @@ class SimGateway:
                 LegEnded(order.request_id, order.attempt, order.leg, LegResult.CANCELLED, detail="the owner left")
             )
             return
-        owner.leg = leg = _Leg(self, owner, order)
+        leg = _Leg(self, owner, order)
+        owner.legs[leg.key] = leg
         if order.target.kind is TargetKind.REPLICA:
             self._push(leg, self._around.engines[ReplicaId(order.target.id)])
         else:
@@ -400,7 +403,7 @@ class SimGateway:
 
     def _push(self, leg: _Leg, engine: SimEngine) -> None:
         ask, order = leg.owner.ask, leg.order
-        run_id = f"{ask.request_id} {self.gateway_id} {order.attempt}"
+        run_id = f"{ask.request_id} {self.gateway_id} {order.attempt}.{order.leg}"
         request = EngineRequest(run_id, ask.prompt_tokens, ask.output_tokens, ask.whole.names)
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
@@ -433,8 +436,9 @@ class SimGateway:
 
     def _stop_leg(self, order: StopLeg) -> None:
         owner = self._owners.get(order.request_id)
-        if owner is not None and owner.leg is not None and owner.leg.order.attempt == order.attempt:
-            self._cancel(owner.leg)
+        leg = None if owner is None else owner.legs.get((order.attempt, order.leg))
+        if leg is not None:
+            self._cancel(leg)
 
     def _cancel(self, leg: _Leg) -> None:
         leg.close("cancelled")

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
-from loadgen.page import sweep_page
+from loadgen.pages.runs import sweep_page
 from loadgen.results import summary_table, write_results
 from loadgen.settings import pair, scalar, setting
 from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, endure

@@ -51,8 +51,7 @@ def plan(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> 
 
 async def measured(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> Run:
     run = Run(plan(folder, *relays, measures=measures), folder, Console(quiet=True))
-    async with asyncio.timeout(50):
-        await run.measure()
+    await run.measure()
     return run
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from gateway.app.gateway import serve_gateway
 from gateway.ground.values import Address
@@ -15,13 +11,6 @@ from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US
 from tests.support.gateways import ask, counted, free_replicas, until, usable_peers
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
-
-
-@pytest.fixture
-async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Mesh]:
-    made = Mesh(tmp_path, unused_tcp_port_factory)
-    yield made
-    await made.close()
 
 
 def believes_it_accepts(region: Region, other: Region) -> bool:

@@ -74,8 +74,7 @@ async def loading(
 
 async def its_end(process: asyncio.subprocess.Process, tmp_path: Path) -> tuple[int | None, str, dict[str, Any]]:
     """Its exit code, all that it said, and the one run in its results."""
-    async with asyncio.timeout(50):
-        out, err = await process.communicate()
+    out, err = await process.communicate()
     said = out.decode() + err.decode()
     (run,) = json.loads((tmp_path / "out/results.json").read_text())["runs"]
     return process.returncode, said, run
@@ -85,7 +84,7 @@ async def until_asked(requests: int, urls: list[str]) -> None:
     """Wait until the endpoint has answered so many."""
     import aiohttp  # noqa: PLC0415 - only here
 
-    async with asyncio.timeout(30), aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session:
         while True:
             async with session.get(f"{urls[0]}/metrics") as response:
                 lines = (await response.text()).splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from tests.fakes.engine import GOOD_STREAM, hang, stream, stream_until
 from tests.support.core import EU, US
 from tests.support.gateways import ask, counted, nightside, until, usable_peers
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
-
-
-@pytest.fixture
-async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Mesh]:
-    made = Mesh(tmp_path, unused_tcp_port_factory)
-    yield made
-    await made.close()
 
 
 async def answered(mesh: Mesh, region: Region) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,16 +18,9 @@ from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, token
 from tests.fakes.other_versions import Protocol, frozen, newer
 from tests.support.core import AP, EU, MODEL, TENANT, US
 from tests.support.gateways import ask, counted, knowing, until, usable_peers, write_policy
-from tests.support.regions import Mesh, Region
+from tests.support.regions import Mesh, Region, good_answer
 
 BODY = b'{"model": "llama", "stream": true, "messages": [{"role": "user", "content": "hello"}]}'
-
-
-@pytest.fixture
-async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Mesh]:
-    made = Mesh(tmp_path, unused_tcp_port_factory)
-    yield made
-    await made.close()
 
 
 @dataclass
@@ -152,16 +145,11 @@ async def test_a_no_in_words_that_we_do_not_know_is_nobodys_failure(mesh: Mesh, 
         "closed": [stranger.says("accepted"), *(stranger.unheard_of() or [stranger.ended("moved_to_another_pool")])],
     }[how]
     async with stranger.beside_busy_us(mesh) as us, asyncio.TaskGroup() as tasks:
-
-        async def client() -> bytes:
-            async with ask(mesh.session, us.gateway.http_url) as response:
-                return await response.read()
-
-        asking = tasks.create_task(client())
+        asking = tasks.create_task(good_answer(mesh, us))
         await until(lambda: counted(us.gateway, "forwards_refused_total", peer="eu-1", reason="busy") > 0)
         await until(stranger.is_asked_again)
         await us.become_free()
-        assert await asking == b"".join(GOOD_STREAM)
+        await asking
         assert_nothing_is_held_against_it(us)
 
 

@@ -61,3 +61,5 @@ def test_the_wheel_runs_outside_the_repository(wheel: Path, tmp_path: Path) -> N
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert run_from(site, elsewhere, "-m", "nightside", "--version") == f"nightside, version {version}\n"
     assert run_from(site, elsewhere, "-c", "import nightside; print(nightside.__file__)") == f"{site}/nightside.py\n"
+    page = run_from(site, elsewhere, "-c", "from loadgen.pages.runs import sweep_page; print(sweep_page('a day', []))")
+    assert "<h1>a day</h1>" in page

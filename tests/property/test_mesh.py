@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -108,6 +109,9 @@ class MeshMachine(RuleBasedStateMachine):
         self.mesh = Mesh(random.Random(seed))
         self.asked = 0
         self.lies = 0
+        self.fresh = 0
+        self.dead: dict[str, list[ReplicaSpec]] = {}
+        """By gateway, the replicas that left it."""
         places = data.draw(st.lists(st.sampled_from(PLACES), min_size=2, max_size=4))
         for number, place in enumerate(places):
             adopted = data.draw(st.sampled_from([place, place, *PLACES]))
@@ -147,6 +151,32 @@ class MeshMachine(RuleBasedStateMachine):
     @rule(data=st.data(), waiting=st.integers(0, 1), healthy=st.sampled_from([True, True, True, False]))
     def replicas_are_probed(self, data: st.DataObject, waiting: int, healthy: bool) -> None:
         self._probe(data.draw(st.sampled_from(list(self.mesh.cores))), waiting, healthy=healthy)
+
+    @rule(data=st.data(), returns=st.booleans(), is_first_to_fail=st.booleans())
+    def a_replica_dies_and_another_takes_its_place(
+        self, data: st.DataObject, returns: bool, is_first_to_fail: bool
+    ) -> None:
+        """A fresh one, or one that died before; for a moment it alone has nothing to do. What ran there fails before
+        or after the gateway is told."""
+        name = data.draw(st.sampled_from(list(self.mesh.cores)))
+        specs, dead = self.mesh.specs[name], self.dead.setdefault(name, [])
+        gone = specs.pop(data.draw(st.integers(0, len(specs) - 1)))
+        self._probe(name, 1, healthy=True)
+        if is_first_to_fail:
+            self._fail_all_at(name, gone.replica_id)
+        self.fresh += 1
+        new = dead.pop(0) if returns and dead else replace(gone, replica_id=ReplicaId(f"fresh-{self.fresh}"))
+        specs.append(new)
+        dead.append(gone)
+        self.mesh.assign(name)
+        self._fail_all_at(name, gone.replica_id)
+        self.mesh.advance(1 * MS)
+        self.mesh.probe(name, waiting=lambda spec: int(spec is not new), healthy=lambda _: True)
+
+    def _fail_all_at(self, name: str, replica_id: ReplicaId) -> None:
+        for leg in self.mesh.replica_legs():
+            if (leg.gateway, leg.order.target.id) == (name, replica_id):
+                self.mesh.end_leg(name, leg.order.request_id, LegResult.FAILED)
 
     @precondition(lambda self: self.mesh.heartbeats)
     @rule(data=st.data(), drop=st.sampled_from([False, False, False, True]))

@@ -126,9 +126,14 @@ class Mesh:
         self.apply_policy(name, policy)
 
     def connect_all(self) -> None:
-        for name, core in self.cores.items():
-            peers = tuple(PeerSpec(GatewayId(other), peer.place) for other, peer in self.cores.items() if other != name)
-            self.tell(name, AssignmentApplied(core.assignment_version + 1, tuple(self.specs[name]), peers))
+        for name in self.cores:
+            self.assign(name)
+
+    def assign(self, name: str) -> None:
+        """Tell a gateway which replicas and peers are its own now."""
+        peers = tuple(PeerSpec(GatewayId(other), peer.place) for other, peer in self.cores.items() if other != name)
+        version = self.cores[name].assignment_version + 1
+        self.tell(name, AssignmentApplied(version, tuple(self.specs[name]), peers))
 
     def apply_policy(self, name: str, policy: ResidencyPolicy) -> None:
         self.policies[name] = policy

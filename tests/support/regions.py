@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.config.sections import GatewayConfig
+from gateway.config.sections import GatewayConfig, PeeringConfig
 from gateway.core.vocabulary import Place
-from tests.fakes.engine import FakeEngine
+from loadgen.round_trips import parse_round_trips
+from loadgen.wan import Wan
+from tests.fakes.engine import GOOD_STREAM, FakeEngine
 from tests.support.core import EU, US
-from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
+from tests.support.gateways import ask, free_replicas, knowing, region_config, until, usable_peers, write_policy
 
 
 @dataclass
@@ -87,3 +89,35 @@ async def busy_us_and_free_eu(mesh: Mesh, **changes: object) -> tuple[Region, Re
     await mesh.start(us, eu)
     await us.become_busy()
     return us, eu
+
+
+async def good_answer(mesh: Mesh, region: Region) -> aiohttp.ClientResponse:
+    """Ask there, and get what a fake engine says unless told otherwise."""
+    async with ask(mesh.session, region.gateway.http_url) as response:
+        assert await response.read() == b"".join(GOOD_STREAM)
+        return response
+
+
+@asynccontextmanager
+async def regions_apart(
+    mesh: Mesh, peering: PeeringConfig, round_trip_ms: int
+) -> AsyncIterator[tuple[Wan, Region, Region]]:
+    """US, busy, and EU, free, each reaching the other over a long line that can be cut."""
+    us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
+    async with Wan(parse_round_trips(f"{US.region},{EU.region},{round_trip_ms}")) as wan:
+        seen_from_us = await wan.route(US.region, EU.region, eu.config.listen.peers.port)
+        seen_from_eu = await wan.route(EU.region, US.region, us.config.listen.peers.port)
+        far_eu, far_us = at_port(eu.config, seen_from_us), at_port(us.config, seen_from_eu)
+        us.config = replace(knowing(us.config, far_eu), peering=peering)
+        eu.config = replace(knowing(eu.config, far_us), peering=peering)
+        for region in (us, eu):
+            await region.start()
+            mesh.on_close(region.stop)
+        await until(lambda: usable_peers(us.gateway) == usable_peers(eu.gateway) == 1)
+        await us.become_busy()
+        yield wan, us, eu
+
+
+def at_port(config: GatewayConfig, port: int) -> GatewayConfig:
+    """The same gateway, reached by its peers through another port of this machine."""
+    return replace(config, listen=replace(config.listen, peers=replace(config.listen.peers, port=port)))

@@ -364,7 +364,7 @@ def write_page(output: Path, story: Story) -> None:
     """With what people wrote about it, which stands beside it."""
     notes = output.parent / _NOTES
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page.markdown(story, notes.read_text() if notes.exists() else ""))
+    output.write_text(page.page_of(story, notes.read_text() if notes.exists() else ""))
 
 
 def document_of(story: Story) -> dict[str, object]:

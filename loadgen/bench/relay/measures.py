@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -118,6 +119,19 @@ class _Meter:
 _MICROSECONDS = 1e-3
 
 
+@asynccontextmanager
+async def _answered(bench: Bench, subject: Subject, size_bytes: int, users: int) -> AsyncIterator[tuple[_Meter, int]]:
+    """Entered once a warmed-up closed loop has run for a window: what metered that, and how many answers came in it."""
+    effort = bench.effort
+    wanted = bench.requests(subject, size_bytes)
+    max_s = effort.warm_s + effort.window_s + _SLACK_S
+    async with closed_loop(subject.port, wanted, users, max_s=max_s) as tally:
+        await asyncio.sleep(effort.warm_s)
+        meter, before = _Meter(subject), tally.answers
+        await asyncio.sleep(effort.window_s)
+        yield meter, tally.answers - before
+
+
 async def measure_requests(bench: Bench, subject: Subject) -> list[Value]:
     """CPU per request that is not streamed, with short and with long prompts."""
     values: list[Value] = []
@@ -125,27 +139,15 @@ async def measure_requests(bench: Bench, subject: Subject) -> list[Value]:
         (Figure.CPU_PER_REQUEST, _SHORT_PROMPT_BYTES),
         (Figure.CPU_PER_LONG_REQUEST, _LONG_PROMPT_BYTES),
     ):
-        effort = bench.effort
-        wanted = bench.requests(subject, size)
-        max_s = effort.warm_s + effort.window_s + _SLACK_S
-        async with closed_loop(subject.port, wanted, USERS, max_s=max_s) as tally:
-            await asyncio.sleep(effort.warm_s)
-            meter, before = _Meter(subject), tally.answers
-            await asyncio.sleep(effort.window_s)
-            values += meter.values(figure, per=tally.answers - before, scale=_MICROSECONDS)
+        async with _answered(bench, subject, size, USERS) as (meter, answers):
+            values += meter.values(figure, per=answers, scale=_MICROSECONDS)
     return values
 
 
 async def measure_saturation(bench: Bench, subject: Subject) -> list[Value]:
     """Requests a second when nobody pauses; without a relay, what the rest of the bench is able to do."""
-    effort = bench.effort
-    wanted = bench.requests(subject, _SHORT_PROMPT_BYTES)
-    max_s = effort.warm_s + effort.window_s + _SLACK_S
-    async with closed_loop(subject.port, wanted, USERS_AT_SATURATION, max_s=max_s) as tally:
-        await asyncio.sleep(effort.warm_s)
-        meter, before = _Meter(subject), tally.answers
-        await asyncio.sleep(effort.window_s)
-        answers, elapsed_s, used_s = tally.answers - before, meter.elapsed_s(), meter.used_s()
+    async with _answered(bench, subject, _SHORT_PROMPT_BYTES, USERS_AT_SATURATION) as (meter, answers):
+        elapsed_s, used_s = meter.elapsed_s(), meter.used_s()
     rate = [Value(Figure.REQUESTS_PER_S, answers / elapsed_s)]
     return [*rate, Value(Figure.REQUESTS_PER_CPU_S, answers / used_s)] if used_s else rate
 

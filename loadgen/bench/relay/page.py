@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, Summary, by_round, parts_of, ratio, summarize
+from loadgen.pages import markdown
+from loadgen.pages.markdown import NOTHING
 
 TITLES = {
     Figure.CPU_PER_REQUEST: "CPU per request, not streamed (µs)",
@@ -71,7 +73,7 @@ def number(value: float) -> str:
 def cell(summary: Summary | None) -> str:
     """The median, and the spread where rounds differ."""
     if summary is None:
-        return "–"
+        return NOTHING
     text = number(summary.median)
     return text if summary.low == summary.high else f"{text} ({number(summary.low)}–{number(summary.high)})"
 
@@ -82,7 +84,7 @@ def table(story: Story) -> list[list[str]]:
     rows = [["", *columns]]
     for figure, title in TITLES.items():
         cells = [cell(_summary(story, name, figure)) for name in columns]
-        if any(each != "–" for each in cells):
+        if any(each != NOTHING for each in cells):
             rows.append([title, *cells])
     return rows
 
@@ -101,7 +103,7 @@ def ratio_rows(story: Story) -> list[list[str]]:
     rows = [["", *(_ratio_title(story, name) for name in others)]]
     for figure in RATIOS:
         cells = [cell(_ratio(story, figure, name)) for name in others]
-        if any(each != "–" for each in cells):
+        if any(each != NOTHING for each in cells):
             rows.append([TITLES[figure], *cells])
     return rows if len(rows) > 1 else []
 
@@ -166,7 +168,7 @@ def sibling_rows(story: Story) -> list[list[str]]:
     return rows
 
 
-def markdown(story: Story, notes: str = "") -> str:
+def page_of(story: Story, notes: str = "") -> str:
     """The whole page. `notes` is put before the conditions, as it is."""
     return "\n\n".join(each.strip() for each in _sections(story, notes) if each.strip()) + "\n"
 
@@ -177,7 +179,7 @@ def _sections(story: Story, notes: str) -> Iterator[str]:
         f"Measured on {story.date} with `{story.command}`, which makes this page. Medians of its rounds, with the"
         " lowest and the highest in brackets; ratios are taken within a round. Compare columns, not machines."
     )
-    yield _markdown_table(table(story))
+    yield _table(table(story))
     yield _titled("Ratios", ratio_rows(story))
     yield _titled("Aims", aim_rows(story))
     yield _titled("By process", part_rows(story))
@@ -186,22 +188,16 @@ def _sections(story: Story, notes: str) -> Iterator[str]:
         yield story.siblings_note
     yield notes
     yield "## Conditions"
-    yield _bullets([*(f"{name}: {value}" for name, value in story.machine.items()), *story.conditions])
-    yield _bullets([f"`{name}`: {what}" for name, what in story.relays.items() if _has_any(story, name)])
+    yield markdown.bullets([*(f"{name}: {value}" for name, value in story.machine.items()), *story.conditions])
+    yield markdown.bullets([f"`{name}`: {what}" for name, what in story.relays.items() if _has_any(story, name)])
     if story.faults:
         yield "## Not measured"
-        yield _bullets([f"`{name}`: {why}" for name, why in story.faults.items()])
+        yield markdown.bullets([f"`{name}`: {why}" for name, why in story.faults.items()])
 
 
 def _titled(title: str, rows: Sequence[Sequence[str]]) -> str:
-    return f"## {title}\n\n{_markdown_table(rows)}" if rows else ""
+    return f"## {title}\n\n{_table(rows)}" if rows else ""
 
 
-def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = rows
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return markdown.table(rows[0], rows[1:])

@@ -18,7 +18,7 @@ import click
 from loadgen.bench.scale.measure import Limits, Reading, RunFailed, Taken, measure
 from loadgen.bench.scale.points import LARGE, POINTS, SLOTS, Point
 from loadgen.bench.scale.provenance import Provenance, provenance_here
-from loadgen.evaluation.markdown import NOTHING
+from loadgen.pages.markdown import NOTHING
 
 _KINDS = tuple(dict.fromkeys(point.kind for point in POINTS))
 _TEN_MINUTES_S = 600

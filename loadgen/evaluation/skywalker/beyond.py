@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from loadgen.evaluation import numbers as of
 from loadgen.evaluation.experiments import Experiment
-from loadgen.evaluation.markdown import NOTHING, bullets, listed, spread_times, table, times
-from loadgen.evaluation.numbers import mean_ratio, quotient, ratio
+from loadgen.evaluation.numbers import mean_ratio, quotient, ratio, spread_times, times
 from loadgen.evaluation.skywalker.judgement import MAY_LOSE, SAME, Judgement, judgement
 from loadgen.evaluation.skywalker.plan import (
     ALL_OF_THEM,
@@ -17,6 +16,7 @@ from loadgen.evaluation.skywalker.plan import (
     worth_trials,
 )
 from loadgen.evaluation.skywalker.reader import Reader, Section
+from loadgen.pages.markdown import NOTHING, bullets, listed, table
 
 
 def beyond(reader: Reader) -> Section:

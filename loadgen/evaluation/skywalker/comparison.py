@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from loadgen.evaluation import numbers as of
-from loadgen.evaluation.markdown import bullets, listed, number, percent, seconds_of, table, times
-from loadgen.evaluation.numbers import Measure, measured, middle_box
-from loadgen.evaluation.plots import boxes
+from loadgen.evaluation.numbers import Measure, measured, middle_box, number, percent, seconds_of, times
 from loadgen.evaluation.skywalker.plan import SKYWALKER
 from loadgen.evaluation.skywalker.reader import Reader, Section
+from loadgen.pages.drawing import Boxes, rows
+from loadgen.pages.markdown import bullets, listed, table
+from loadgen.pages.templates import picture_file
 
 _SAME = 0.01
 _HEAD = ("system", "requests/s", "", "TTFT p50, s", "", "mean", "", "p90", "", "whole p50, s", "", "hits", "away",
@@ -55,11 +56,12 @@ def _row(reader: Reader, workload: str, system: str) -> tuple[str, ...]:
 
 
 def _plot(reader: Reader, workload: str) -> str:
-    rows = [
-        (system, [middle_box(reader.system(workload, system), kind) for kind in ("ttft_ms", "duration_ms")])
-        for system in reader.plan.fig8.run_names
+    systems = reader.plan.fig8.run_names
+    panels = [
+        Boxes(title, "s", [middle_box(reader.system(workload, system), kind) for system in systems])
+        for title, kind in (("Time to first token", "ttft_ms"), ("End to end", "duration_ms"))
     ]
-    return boxes(("Time to first token, s", "End to end, s"), rows, f"{workload}: first tokens and whole answers")
+    return picture_file(rows(f"{workload}: first tokens and whole answers", systems, panels))
 
 
 def _where_behind(reader: Reader, measure: Measure, words: str, *, more_is_better: bool) -> str:

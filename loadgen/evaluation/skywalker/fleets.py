@@ -7,9 +7,7 @@ from math import inf, isfinite
 from statistics import median
 
 from loadgen.evaluation import numbers as of
-from loadgen.evaluation.markdown import NOTHING, bullets, number, percent, seconds_of, spread_times, table
-from loadgen.evaluation.numbers import Middle, measured, median_of, ratio
-from loadgen.evaluation.plots import Line, lines
+from loadgen.evaluation.numbers import Middle, measured, median_of, number, percent, ratio, seconds_of, spread_times
 from loadgen.evaluation.skywalker.plan import (
     DAY_ALONE_FLEETS,
     DAY_FLEETS,
@@ -22,6 +20,9 @@ from loadgen.evaluation.skywalker.plan import (
 )
 from loadgen.evaluation.skywalker.reader import Reader, Section
 from loadgen.figures import Figures
+from loadgen.pages.drawing import Line, lines
+from loadgen.pages.markdown import NOTHING, bullets, table
+from loadgen.pages.templates import picture_file
 
 _SKEWED_PLOT = "skywalker-fig10.svg"
 _DAY_PLOT = "skywalker-day.svg"
@@ -37,8 +38,7 @@ def skewed_gain(reader: Reader, replicas: int, run: str = SKYWALKER) -> Middle |
 
 def skewed(reader: Reader) -> Section:
     curves = [Line(name, points) for name in (SKYWALKER, WORTH, REGION_LOCAL) if (points := _throughputs(reader, name))]
-    about = "Throughput of mesh and region-local by replicas"
-    plot = lines("Throughput by replicas, skewed load", curves, "replicas", "requests a second", about)
+    plot = picture_file(lines("Throughput by replicas, skewed load", curves, "replicas", "requests a second"))
     text = "\n".join(
         [
             "## Fig. 10: regions unequally busy\n",
@@ -166,7 +166,7 @@ def _day_plot(pooled: Mapping[int, Sequence[Figures]], apart: Mapping[int, Seque
     limit_s = 2 * max(DAY_TTFT_P90_S)
     in_sight = [Line(each.name, [point for point in each.points if point[1] <= limit_s]) for each in curves]
     title = f"P90 of TTFT in the worst region, where it is up to {limit_s:g} s"
-    return lines(title, [each for each in in_sight if each.points], "replicas in all", "seconds", title)
+    return picture_file(lines(title, [each for each in in_sight if each.points], "replicas in all", "seconds"))
 
 
 def _worst_s(runs: Sequence[Figures], regions: Sequence[str]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from loadgen.evaluation.markdown import bullets, listed
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.beyond import beyond, unseen
 from loadgen.evaluation.skywalker.comparison import comparison
@@ -25,6 +24,7 @@ from loadgen.evaluation.skywalker.reader import Reader, Section
 from loadgen.evaluation.skywalker.sensitivity import defaults, sensitivity
 from loadgen.evaluation.skywalker.slots import agreement, scale
 from loadgen.figures import Figures
+from loadgen.pages.markdown import bullets, listed
 
 _DAY = ("day, pooled", "day, alone")
 _TRIED = ("sensitivity", "improvement")

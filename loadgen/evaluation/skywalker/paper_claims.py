@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from loadgen.evaluation import numbers as of
 from loadgen.evaluation.claims import CLOSE, Claim
-from loadgen.evaluation.markdown import bullets, listed, percent, table, times
-from loadgen.evaluation.numbers import Measure, Middle, inverse, measured, median_of, ratio
+from loadgen.evaluation.numbers import Measure, Middle, inverse, measured, median_of, percent, ratio, times
 from loadgen.evaluation.skywalker.fleets import skewed_gain
 from loadgen.evaluation.skywalker.plan import (
     ARENA,
@@ -33,6 +32,7 @@ from loadgen.evaluation.skywalker.plan import (
     outstanding,
 )
 from loadgen.evaluation.skywalker.reader import Reader, Section
+from loadgen.pages.markdown import bullets, listed, table
 
 _SINGLE = (ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG_04)
 _NAMED_MAX = 4

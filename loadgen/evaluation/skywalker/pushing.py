@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from loadgen.evaluation import numbers as of
-from loadgen.evaluation.markdown import bullets, number, percent, seconds_of, spread_times, table
-from loadgen.evaluation.numbers import measured, median_of, ratio
-from loadgen.evaluation.plots import bars
+from loadgen.evaluation.numbers import measured, median_of, number, percent, ratio, seconds_of, spread_times
 from loadgen.evaluation.skywalker.plan import PENDING, PUSHING, SELECTIONS, WITH_CREDIT
 from loadgen.evaluation.skywalker.reader import Reader, Section
+from loadgen.pages.drawing import Bars, rows
+from loadgen.pages.markdown import bullets, table
+from loadgen.pages.templates import picture_file
 
 _HEAD = ("selection, pushing", "requests/s", "SP-P over it", "TTFT p90, s", "it over SP-P", "whole p50, s", "hits",
          "busiest / mean")  # fmt: skip
@@ -16,14 +17,11 @@ _PLOT = "skywalker-fig9.svg"
 
 def pushing(reader: Reader) -> Section:
     cases = [(selection, name) for selection, _ in SELECTIONS for name, _ in PUSHING]
-    drawn = [
-        (
-            f"{selection}, {name}",
-            [median_of(reader.pushing(selection, name), measure) for measure in (of.THROUGHPUT, of.TTFT_P90)],
-        )
-        for selection, name in cases
-    ]
-    plot = bars(("Requests a second", "P90 of TTFT, s (log)"), drawn, "Pushing: throughput and first tokens", logs=1)
+    throughput, waits_s = (
+        [median_of(reader.pushing(*case), measure) for case in cases] for measure in (of.THROUGHPUT, of.TTFT_P90)
+    )
+    panels = (Bars("Requests a second", throughput), Bars("P90 of TTFT, s", waits_s, is_log=True))
+    plot = rows("Pushing: throughput and first tokens", [", ".join(case) for case in cases], panels)
     text = "\n".join(
         [
             "## Fig. 9: when to push\n",
@@ -37,7 +35,7 @@ def pushing(reader: Reader) -> Section:
             f"![Throughput and P90 of TTFT]({_PLOT})\n",
         ]
     )
-    return Section(text, {_PLOT: plot})
+    return Section(text, {_PLOT: picture_file(plot)})
 
 
 def _row(reader: Reader, selection: str, name: str) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from gateway.core.config import CoreConfig
 from loadgen.evaluation import numbers as of
-from loadgen.evaluation.markdown import NOTHING, listed, table, times
-from loadgen.evaluation.numbers import Measure, mean_ratio, quotient, ratio
+from loadgen.evaluation.numbers import Measure, mean_ratio, quotient, ratio, times
 from loadgen.evaluation.skywalker.judgement import SAME, judgement
 from loadgen.evaluation.skywalker.plan import AXES, CREDIT_ALONE, OUR_DEFAULTS, SKYWALKER, WORTH, Axis, worth_trials
 from loadgen.evaluation.skywalker.reader import Reader, Section
+from loadgen.pages.markdown import NOTHING, listed, table
 
 _DEFAULTS = CoreConfig()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.evaluation.markdown import NOTHING, bullets, table
 from loadgen.evaluation.skywalker.reader import Section
 from loadgen.figures import Figures
+from loadgen.pages.markdown import NOTHING, bullets, table
 
 SLOTS = ("agreement", "scale")
 """The names of files with results, without `.json`."""

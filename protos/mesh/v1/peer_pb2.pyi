@@ -643,6 +643,7 @@ class Placement(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    LEG_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     kind: _builtins.str
     target: _builtins.str
@@ -657,6 +658,8 @@ class Placement(_message.Message):
     """Empty while it runs."""
     refusal: _builtins.str
     detail: _builtins.str
+    leg: _builtins.int
+    """Only where the attempt has more than one."""
     @_builtins.property
     def considered(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
     def __init__(
@@ -676,10 +679,11 @@ class Placement(_message.Message):
         result: _builtins.str = ...,
         refusal: _builtins.str = ...,
         detail: _builtins.str = ...,
+        leg: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "considered", b"considered", "detail", b"detail", "kind", b"kind", "matched_blocks", b"matched_blocks", "prompt_blocks", b"prompt_blocks", "reason", b"reason", "refusal", b"refusal", "region", b"region", "replicas_here", b"replicas_here", "result", b"result", "target", b"target", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "considered", b"considered", "detail", b"detail", "kind", b"kind", "leg", b"leg", "matched_blocks", b"matched_blocks", "prompt_blocks", b"prompt_blocks", "reason", b"reason", "refusal", b"refusal", "region", b"region", "replicas_here", b"replicas_here", "result", b"result", "target", b"target", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,20 +9,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import grpc
 import pytest
 
-from gateway.config.sections import GatewayConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, LoadReport, ModelName
 from gateway.ground.values import Address
 from gateway.peers import codec
-from loadgen.round_trips import parse_round_trips
-from loadgen.wan import Wan
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, hang, stream_until, token
 from tests.fakes.liar import (
@@ -38,21 +35,14 @@ from tests.fakes.liar import (
 )
 from tests.fakes.peer import ForwardContext, Forwarded
 from tests.support.core import EU, MS, SECOND, US, peer_spec
-from tests.support.gateways import QUICK_PEERING, ask, counted, knowing, until, usable_peers
+from tests.support.gateways import QUICK_PEERING, ask, counted, until, usable_peers
 from tests.support.listening import Talk, listening
-from tests.support.regions import Mesh, Region
+from tests.support.regions import Mesh, Region, regions_apart
 from tests.support.rest import until_at_rest
 
 STREAM = b"".join(GOOD_STREAM)
 IMPATIENT = replace(QUICK_PEERING, accept_timeout_ns=100 * MS)
 SPEC = peer_spec("eu-1", EU)
-
-
-@pytest.fixture
-async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Mesh]:
-    made = Mesh(tmp_path, unused_tcp_port_factory)
-    yield made
-    await made.close()
 
 
 @pytest.fixture
@@ -351,11 +341,18 @@ async def test_a_peer_that_dies_in_the_middle_leaves_no_count_behind(mesh: Mesh,
         [pb.ForwardResponse()],
         [codec.data_to_pb(b"data: too early\n\n")],
         [codec.accepted_to_pb(), codec.accepted_to_pb()],
-        [codec.accepted_to_pb(), *answered_with(ROLE)[:1], pb.ForwardResponse(ended=pb.Ended(outcome="fine"))],
+        [codec.accepted_to_pb(), *answered_with(ROLE)[:1], pb.ForwardResponse(ended=pb.Ended(outcome="very well"))],
         [codec.accepted_to_pb(), pb.ForwardResponse(ended=pb.Ended(outcome="completed"))],
-        [pb.ForwardResponse(refused=pb.Refused(reason="mood"))],
+        [pb.ForwardResponse(refused=pb.Refused(reason="in no mood"))],
     ],
-    ids=["nothing", "data first", "accepted twice", "no such outcome", "an end without a head", "no such reason"],
+    ids=[
+        "nothing",
+        "data first",
+        "accepted twice",
+        "no word for an end",
+        "an end without a head",
+        "no word for a reason",
+    ],
 )
 async def test_a_peer_that_breaks_the_protocol_is_one_failed_attempt(
     mesh: Mesh, liar: Liar, broken: list[pb.ForwardResponse]
@@ -439,29 +436,6 @@ async def test_whatever_else_listens_at_a_peers_address_is_no_target(mesh: Mesh,
 # Heard, and not reached: a line that carries one way only
 
 
-@asynccontextmanager
-async def apart(mesh: Mesh, peering: PeeringConfig) -> AsyncIterator[tuple[Wan, Region, Region]]:
-    """US, busy, and EU, free, each behind a line to the other."""
-    us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
-    async with Wan(parse_round_trips(f"{US.region},{EU.region},10")) as wan:
-        to_eu = await wan.route(US.region, EU.region, eu.config.listen.peers.port)
-        to_us = await wan.route(EU.region, US.region, us.config.listen.peers.port)
-        us.config, eu.config = (
-            replace(knowing(us.config, reached_at(eu.config, to_eu)), peering=peering),
-            replace(knowing(eu.config, reached_at(us.config, to_us)), peering=peering),
-        )
-        for region in (us, eu):
-            await region.start()
-            mesh.on_close(region.stop)
-        await until(lambda: usable_peers(us.gateway) == usable_peers(eu.gateway) == 1)
-        await us.become_busy()
-        yield wan, us, eu
-
-
-def reached_at(config: GatewayConfig, port: int) -> GatewayConfig:
-    return replace(config, listen=replace(config.listen, peers=Address("127.0.0.1", port)))
-
-
 WATCHFUL = replace(
     QUICK_PEERING,
     accept_timeout_ns=SECOND,
@@ -473,7 +447,7 @@ WATCHFUL = replace(
 
 @pytest.mark.parametrize("dead", [(US, EU), (EU, US)], ids=["what we send is lost", "what we should hear is lost"])
 async def test_a_peer_behind_a_one_way_line_is_left_and_found_again(mesh: Mesh, dead: tuple[object, object]) -> None:
-    async with apart(mesh, WATCHFUL) as (wan, us, eu):
+    async with regions_apart(mesh, WATCHFUL, 10) as (wan, us, eu):
         source, destination = (US, EU) if dead == (US, EU) else (EU, US)
         wan.cut_one_way(source.region, destination.region)
         async with asking(mesh, us) as (client,):
@@ -494,7 +468,7 @@ async def test_a_peer_behind_a_one_way_line_is_left_and_found_again(mesh: Mesh, 
 
 
 async def test_a_stream_over_a_line_that_carries_one_way_only_ends_on_both_sides(mesh: Mesh) -> None:
-    async with apart(mesh, WATCHFUL) as (wan, us, eu):
+    async with regions_apart(mesh, WATCHFUL, 10) as (wan, us, eu):
         eu.engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
         async with ask(mesh.session, us.gateway.http_url) as response:
             assert await response.content.readany() == ROLE + token("Hel")
@@ -506,7 +480,7 @@ async def test_a_stream_over_a_line_that_carries_one_way_only_ends_on_both_sides
 
 async def test_a_client_that_leaves_while_the_line_is_dead_is_no_ghost_over_there(mesh: Mesh) -> None:
     """Nobody can tell the peer; it finds out by itself that nobody listens."""
-    async with apart(mesh, WATCHFUL) as (wan, us, eu):
+    async with regions_apart(mesh, WATCHFUL, 10) as (wan, us, eu):
         eu.engine.plays(hang)
         async with asyncio.TaskGroup() as tasks:
 

@@ -440,33 +440,24 @@ async def test_a_descriptor_that_is_missing_here_is_not_held_against_the_engine(
             async with ask(each, gateway.http_url, model="nobody-has-it") as response:
                 assert response.status == 404
         engine.plays(gated(asyncio.Event()))
+        tried = "nightside_attempts_total"
+        await gateway.metric(session, tried)  # whoever looks is connected, too
         gateway.limit(resource.RLIMIT_NOFILE, gateway.open_files())
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(status_of(each, gateway)) for each in connected]
-            await until_short_of_descriptors(gateway)
+            await gateway.until_metric(session, lambda busy: busy > 0, tried, target="replica", result="busy")
             engine.plays(stream(*GOOD_STREAM))
             gateway.limit(resource.RLIMIT_NOFILE, resource.RLIM_INFINITY)
             for task in asking:
                 task.cancel()
         await until_answered(session, gateway)
-        failed = await gateway.metric(session, "nightside_attempts_total", target="replica", result="failed")
-        busy = await gateway.metric(session, "nightside_attempts_total", target="replica", result="busy")
-        assert failed == 0
-        assert busy > 0
+        assert await gateway.metric(session, tried, target="replica", result="failed") == 0
 
 
 async def status_of(session: aiohttp.ClientSession, gateway: Process) -> int:
     async with ask(session, gateway.http_url) as response:
         await response.read()
         return response.status
-
-
-async def until_short_of_descriptors(gateway: Process) -> None:
-    """Until it has had to do without one: what is asked then waits, since nobody has answered."""
-    files = -1
-    while (seen := gateway.open_files()) != files:
-        files = seen
-        await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

@@ -55,8 +55,8 @@ SETTINGS: dict[str, object] = {
 }
 GONE_AT_REST = (
     "gateway.request.owner.RequestOwner",
-    "gateway.request.owner._Relay",
-    "gateway.request.driver.Mailbox",
+    "gateway.request.relay.Relay",
+    "gateway.request.mailbox.Mailbox",
     "gateway.core.requests.RequestState",
     "gateway.core.requests.AttemptState",
     "gateway.core.requests.LegState",
@@ -249,7 +249,7 @@ def assert_no_growth(rounds: list[Census], requests: int) -> None:
     objects_max = 0.05 * fmean(each.objects for each in rounds) + OBJECTS_OF_A_CONNECTION * more_connections
     assert growth([each.objects for each in rounds]) <= objects_max
     assert growth([each.resident_bytes for each in rounds]) <= RESIDENT_GROWTH_BYTES_MAX
-    assert max(each.ours.get("gateway.records.decisions._Record", 0) for each in rounds) <= RECORDS_MAX
+    assert max(each.ours.get("gateway.records.ledger.RequestRecord", 0) for each in rounds) <= RECORDS_MAX
 
 
 def growth(values: list[int]) -> float:

@@ -788,6 +788,42 @@ class TestChangesOfTheFleet:
         assert ended(one.finish("q")) == [("q", "completed")]
         assert started(one.ask("next")) == ["new"]
 
+    def failed_at_r0(self) -> Desk:
+        """A request that waits, since the replica that it failed at is pending, and so is the other."""
+        one = desk(replicas=1)
+        one.ask("q")
+        one.tell(AssignmentApplied(2, (replica_spec("r0"), replica_spec("r1")), ()))
+        one.probe("r1", waiting=1)
+        one.finish("q", LegResult.FAILED)
+        return one
+
+    def test_who_takes_over_a_slot_answers_for_nothing_that_failed_there(self) -> None:
+        one = self.failed_at_r0()
+        one.tell(AssignmentApplied(3, (replica_spec("fresh"), replica_spec("r1")), ()))
+        assert started(one.probe("fresh")) == ["fresh"]
+
+    def test_who_fails_after_it_left_leaves_no_trace_on_who_took_its_slot(self) -> None:
+        one = desk(replicas=1)
+        one.ask("q")
+        one.tell(AssignmentApplied(2, (replica_spec("fresh"), replica_spec("r1")), ()))
+        one.probe("fresh")
+        one.probe("r1", waiting=1)
+        assert started(one.finish("q", LegResult.FAILED)) == ["fresh"]
+
+    def test_who_comes_back_is_still_remembered_by_those_that_it_failed(self) -> None:
+        one = self.failed_at_r0()
+        one.tell(AssignmentApplied(3, (replica_spec("r1"),), ()))
+        one.tell(AssignmentApplied(4, (replica_spec("r1"), replica_spec("fresh"), replica_spec("r0")), ()))
+        assert started(one.probe("r0")) == []
+        assert started(one.probe("fresh")) == ["fresh"]
+
+    def test_a_peer_that_takes_over_a_slot_answers_for_nothing_that_failed_there(self) -> None:
+        one = busy_desk()
+        one.ask("q")
+        one.finish("q", LegResult.FAILED)
+        one.tell(AssignmentApplied(2, (replica_spec("r0"), replica_spec("r1")), (peer_spec("gw-ap", AP),)))
+        assert started(one.hear("gw-ap", AP)) == ["gw-ap"]
+
     def test_an_older_assignment_is_ignored(self) -> None:
         one = desk(replicas=2)
         one.tell(AssignmentApplied(3, (replica_spec("r9"),), ()))

@@ -52,7 +52,7 @@ EXPLAINED = ExplainedRequest(
     model="org/llama",
     origin="us-1",
     age_ms=1234.5,
-    placements=(PLACEMENT, replace(PLACEMENT, attempt=3, result="", refusal="", detail="")),
+    placements=(PLACEMENT, replace(PLACEMENT, attempt=3, leg=2, result="", refusal="", detail="")),
     refusals=(ExplainedRefusal("hop_limit", "too many"),),
     first_token_ms=12.25,
     outcome="completed",

@@ -13,15 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import EndRequest
-from gateway.core.events import (
-    AssignmentApplied,
-    Event,
-    ForwardArrived,
-    LegEnded,
-    PolicyApplied,
-    RequestAbandoned,
-    RequestArrived,
-)
+from gateway.core.events import PolicyApplied
 from gateway.core.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -29,20 +21,19 @@ from gateway.core.vocabulary import (
     LegResult,
     ModelName,
     Outcome,
-    RefusalReason,
     ReplicaId,
     RequestId,
-    RequestProfile,
-    ResidencyStamp,
     TenantName,
 )
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
+from gateway.records import ledger
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_files import gaps_between, verify_file
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import AP, EU, MS, SECOND, TENANT, US, Desk, desk, peer_spec, policy, profile, rule
+from tests.support.core import AP, EU, MS, SECOND, US, Desk, desk, peer_spec, policy, profile, rule
+from tests.support.followed import FAILS, Followed
 from tests.support.threads import threads_taken
 
 GATEWAY = GatewayId("us-1")
@@ -54,45 +45,18 @@ class Still(Clock):
         return "2026-03-01T12:00:00Z"
 
 
-class Office:
-    """A core, its audit, and the part of an owner that tells the audit what it does."""
+class Office(Followed):
+    """A core and its audit."""
 
     def __init__(self, core: Desk, folder: Path, **settings: object) -> None:
-        self.desk = core
+        super().__init__(core)
         self.folder = folder
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
         config = replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
-        self.audit = Audit(config, GATEWAY, US, Still(), log)
-        self.profiles: dict[str, RequestProfile] = {}
-        replicas = tuple(state.spec for state in core.core.replicas)
-        peers = tuple(state.spec for state in core.core.peers)
-        self.audit.on_step(0, AssignmentApplied(1, replicas, peers), [])
-        self.audit.on_step(0, PolicyApplied(core.core.policy), [])
-
-    def tell(self, event: Event) -> None:
-        effects = self.desk.tell(event)
-        self.audit.on_step(self.desk.now_ns, event, effects)
-
-    def ask(self, request_id: str, **changes: object) -> None:
-        made = replace(profile(request_id), **changes)  # type: ignore[arg-type]
-        self.profiles[request_id] = made
-        self.tell(RequestArrived(made, self.desk.now_ns + 60 * SECOND))
-
-    def forward(self, request_id: str, cross_region_hops: int = 1) -> None:
-        made = self.profiles[request_id] = profile(request_id)
-        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest-of-eu")
-        deadline_ns = self.desk.now_ns + 60 * SECOND
-        self.tell(ForwardArrived(made, deadline_ns, GatewayId("eu-1"), Hops(0, cross_region_hops), stamp))
-
-    def end(self, request_id: str, attempt: int = 1, result: LegResult = LegResult.COMPLETED) -> None:
-        refusal = RefusalReason.BUSY if result is LegResult.REFUSED else None
-        self.tell(LegEnded(RequestId(request_id), attempt, 1, result, refusal=refusal))
-
-    def finish(self, request_id: str, ran_at: RanAt | None = None) -> None:
-        """As the owner does, once the core has had its last word."""
-        *_, end = [each for each in self.desk.effects if isinstance(each, EndRequest) and each.request_id == request_id]
-        self.audit.on_finished(self.profiles[request_id], end, RequestSummary(ran_at=ran_at))
+        self.audit = Audit(config, GATEWAY, US, self.ledger, clock=Still(), log=log)
+        self.ledger.hand_to(self.audit.on_finished)
+        self.watch([self.audit])
 
     def lines(self) -> list[dict[str, Any]]:
         """All that was written, after closing."""
@@ -147,8 +111,8 @@ async def test_every_region_that_was_sent_the_request_is_named_failed_or_not(tmp
     core.hear("eu-1", EU, rtt_ms=10)
     core.hear("ap-1", AP, rtt_ms=100)
     office.ask("r-1")
-    office.end("r-1", 1, LegResult.FAILED)
-    office.end("r-1", 2)
+    office.end("r-1", LegResult.FAILED)
+    office.end("r-1", attempt=2)
     office.finish("r-1", RanAt(ReplicaId("ap-a"), AP))
     (line,) = office.lines()
     attempts = [(each["target"], each["region"], each["rule"], each["result"]) for each in line["attempts"]]
@@ -174,11 +138,10 @@ async def test_the_receiver_records_the_origin_its_stamp_and_its_own_reason(tmp_
 
 async def test_a_refused_forward_was_seen_here_and_is_recorded(tmp_path: Path) -> None:
     office = Office(desk(peers=[peer_spec("eu-1", EU)]), tmp_path)
-    office.forward("f-1", cross_region_hops=2)
+    office.forward("f-1", hops=Hops(0, 2))
     (line,) = office.lines()
     assert line["outcome"] == "refused_hop_limit"
     assert "attempts" not in line
-    assert office.audit._trails == {}
 
 
 async def test_the_policy_says_whether_a_tenant_is_named(tmp_path: Path) -> None:
@@ -217,40 +180,42 @@ async def test_a_policy_that_changes_meanwhile_is_told_apart(tmp_path: Path) -> 
     office = Office(core, tmp_path)
     office.ask("r-1")
     office.tell(PolicyApplied(replace(policy(US), digest="the next")))
-    office.audit.on_step(core.now_ns, RequestAbandoned(RequestId("nobody")), core.probe())
+    office.probe()
     office.end("r-1")
     office.finish("r-1")
     (line,) = office.lines()
     assert (line["policy"], line["attempts"][0]["policy"]) == ("policy-of-us-east-1", "the next")
 
 
-async def test_an_id_that_comes_again_before_the_first_answer_is_out_mixes_nothing_up(tmp_path: Path) -> None:
-    office = Office(desk(), tmp_path)
-    office.ask("r-1", tenant=ACME)
-    office.end("r-1", 1, LegResult.CLIENT_ERROR)
-    first, first_end = office.profiles["r-1"], office.desk.effects[-1]
-    office.ask("r-1")
-    assert isinstance(first_end, EndRequest)
-    office.audit.on_finished(first, first_end, RequestSummary())
-    office.end("r-1")
-    office.finish("r-1")
-    told = [(line["tenant"], line["outcome"], line["attempts"][0]["result"]) for line in office.lines()]
-    assert told == [("acme", "client_error", "client_error"), ("default", "completed", "completed")]
-    assert (office.audit._trails, office.audit._running) == ({}, {})
-
-
 async def test_what_came_after_a_crash_of_the_core_is_not_made_up(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path)
     end = EndRequest(RequestId("r-1"), Outcome.FAILED_BEFORE_FIRST_BYTE, "crash", 0)
-    office.audit.on_finished(profile("r-1"), end, RequestSummary())
+    office.ledger.on_finished(profile("r-1"), end, RequestSummary())
     assert office.lines() == []
 
 
-async def finished(office: Office, *names: str) -> None:
-    for name in names:
+async def test_what_too_many_open_requests_cost_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "OPEN_MAX", 1)
+    office = Office(desk(), tmp_path)
+    for name in ("a", "b"):
         office.ask(name)
         office.end(name)
+    for name in ("a", "b"):
         office.finish(name)
+    await office.audit.flush()
+    assert [line.get("request", line["kind"]) for line in office.lines()] == ["b", "lost"]
+    assert office.audit.lines_lost == 1
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_of_two_legs_each_is_named_with_its_number(tmp_path: Path, failing: int) -> None:
+    office = Office(desk(), tmp_path)
+    office.two_legs("r-1")
+    office.two_ends("r-1", FAILS[failing], Outcome.FAILED_MIDSTREAM)
+    office.finish("r-1")
+    (line,) = office.lines()
+    told = [(each["target"], each["leg"], each["result"]) for each in line["attempts"]]
+    assert told == [("replica:r0", 1, FAILS[failing][0]), ("replica:r1", 2, FAILS[failing][1])]
 
 
 def sample(office: Office, name: str) -> float | None:
@@ -262,7 +227,7 @@ def sample(office: Office, name: str) -> float | None:
 async def test_a_disk_that_fails_is_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path / "audit")
     shutil.rmtree(office.folder)
-    await finished(office, "a", "b")
+    office.serve("a", "b")
     for _ in range(2):
         await office.audit.flush()
     assert office.audit.is_failing
@@ -285,7 +250,7 @@ async def test_where_it_is_required_a_failing_record_closes_the_door_until_it_is
     office = Office(desk(), tmp_path / "audit", required=True)
     assert office.audit.refusal == ""
     shutil.rmtree(office.folder)
-    await finished(office, "a")
+    office.serve("a")
     await office.audit.flush()
     assert office.audit.refusal == UNAVAILABLE
     office.folder.mkdir()
@@ -298,7 +263,7 @@ async def test_what_cannot_be_held_is_counted_and_the_files_say_so(tmp_path: Pat
     office = Office(desk(), tmp_path / "audit", unwritten_max_bytes=1500)
     shutil.rmtree(office.folder)
     await office.audit.flush()
-    await finished(office, *map(str, range(10)))
+    office.serve(*map(str, range(10)))
     lost = office.audit.lines_lost
     assert 0 < lost < 10
     assert office.audit.is_failing
@@ -316,7 +281,7 @@ async def test_lines_are_written_while_it_runs(tmp_path: Path) -> None:
         (path,) = office.folder.iterdir()
         running = asyncio.get_running_loop().create_task(office.audit.run())
         for count in (1, 2):
-            await finished(office, str(count))
+            office.serve(str(count))
             while len(path.read_bytes().splitlines()) < 1 + count:  # noqa: ASYNC110 - a file has no event
                 await asyncio.sleep(0.001)
         running.cancel()
@@ -327,7 +292,7 @@ async def test_with_a_flush_for_every_line_no_time_has_to_pass(tmp_path: Path) -
     office = Office(desk(), tmp_path, sync=AuditSync.LINE, flush_interval_ns=3600 * SECOND)
     (path,) = office.folder.iterdir()
     running = asyncio.get_running_loop().create_task(office.audit.run())
-    await finished(office, "a")
+    office.serve("a")
     while len(path.read_bytes().splitlines()) < 2:  # noqa: ASYNC110 - a file has no event
         await asyncio.sleep(0.001)
     running.cancel()
@@ -338,7 +303,7 @@ async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(tmp_path: P
     office = Office(desk(), tmp_path, sync=AuditSync.LINE)
     with threads_taken() as free:
         running = asyncio.get_running_loop().create_task(office.audit.run())
-        await finished(office, "a")
+        office.serve("a")
         while office.audit.unwritten_bytes:  # noqa: ASYNC110 - taken up by a thread is nothing to wait for
             await asyncio.sleep(0)
         running.cancel()
@@ -350,7 +315,7 @@ async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(tmp_path: P
 
 async def test_a_disk_that_fails_while_the_writing_is_cancelled_is_told_too(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path / "audit")
-    await finished(office, "a")
+    office.serve("a")
     shutil.rmtree(office.folder)
     with threads_taken() as free:
         flushing = asyncio.get_running_loop().create_task(office.audit.flush())
@@ -370,7 +335,7 @@ async def test_a_disk_that_fails_while_the_writing_is_cancelled_is_told_too(tmp_
 
 async def test_what_was_lost_before_the_end_is_in_the_files_too(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path / "audit", unwritten_max_bytes=1500)
-    await finished(office, *map(str, range(10)))
+    office.serve(*map(str, range(10)))
     lost = office.audit.lines_lost
     assert lost > 0
     last = office.lines()[-1]
@@ -379,7 +344,7 @@ async def test_what_was_lost_before_the_end_is_in_the_files_too(tmp_path: Path) 
 
 async def test_deleting_the_oldest_file_is_told(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path, file_max_bytes=1000, files_max=1)
-    await finished(office, *map(str, range(4)))
+    office.serve(*map(str, range(4)))
     assert [line["request"] for line in office.lines()] == ["3"]
     assert ("warning", "the oldest audit file was deleted, as audit.files_max says") in office.log()
 
@@ -387,6 +352,6 @@ async def test_deleting_the_oldest_file_is_told(tmp_path: Path) -> None:
 async def test_lines_that_cannot_be_written_at_the_end_are_told(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path / "audit")
     shutil.rmtree(office.folder)
-    await finished(office, "a")
+    office.serve("a")
     office.audit.close()
     assert ("critical", "audit lines were lost at the end") in office.log()

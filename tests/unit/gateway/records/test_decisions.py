@@ -4,28 +4,14 @@ import io
 import json
 import tracemalloc
 
+import msgspec
+import pytest
+
 from gateway.config.sections import DecisionsConfig
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
-from gateway.core.effects import EndRequest, RecordShadow, RefuseForward
-from gateway.core.events import (
-    AssignmentApplied,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegEnded,
-    RequestArrived,
-    TimePassed,
-)
-from gateway.core.vocabulary import (
-    GatewayId,
-    Hops,
-    LegResult,
-    ModelName,
-    RefusalReason,
-    ReplicaId,
-    RequestId,
-    ResidencyStamp,
-)
+from gateway.core.effects import RecordShadow, RefuseForward
+from gateway.core.events import LegEnded
+from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, Outcome, ReplicaId, RequestId
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.records.decisions import (
@@ -34,51 +20,27 @@ from gateway.records.decisions import (
     ExplainedRequest,
     OtherSide,
     ShadowReport,
+    _size_of,
     decision_id,
     explain_both,
 )
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import EU, MODEL, MS, SECOND, TENANT, US, Desk, desk, peer_spec, profile, rule
+from tests.support.core import EU, MODEL, MS, US, Desk, desk, peer_spec
+from tests.support.followed import FAILS, Followed
 
 SHADOW = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
 
 
-class Watched:
+class Watched(Followed):
     """A core whose every step the log sees."""
 
     def __init__(self, core: Desk, config: DecisionsConfig | None = None) -> None:
-        self.desk = core
+        super().__init__(core)
         self.stream = io.StringIO()
         logger = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
-        self.log = DecisionLog(GatewayId("us-1"), US, config or DecisionsConfig(), logger)
-        peers = tuple(state.spec for state in core.core.peers)
-        replicas = tuple(state.spec for state in core.core.replicas)
-        self.log.on_step(0, AssignmentApplied(1, replicas, peers), [])
-
-    def tell(self, event: Event) -> None:
-        self.log.on_step(self.desk.now_ns, event, self.desk.tell(event))
-
-    def free_replicas(self) -> None:
-        self.log.on_step(self.desk.now_ns, TimePassed(), self.desk.probe())
-
-    def ask(self, request_id: str, **details: str) -> None:
-        self.tell(RequestArrived(profile(request_id, **details), self.desk.now_ns + 60 * SECOND))  # type: ignore[arg-type]
-
-    def forward(self, request_id: str, **changes: object) -> None:
-        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
-        values = {
-            "profile": profile(request_id),
-            "deadline_ns": self.desk.now_ns + 60 * SECOND,
-            "origin_gateway_id": GatewayId("eu-1"),
-            "hops": Hops(0, 1),
-            "stamp": stamp,
-            **changes,
-        }
-        self.tell(ForwardArrived(**values))  # type: ignore[arg-type]
-
-    def end(self, request_id: str, result: LegResult = LegResult.COMPLETED, attempt: int = 1) -> None:
-        refusal = RefusalReason.BUSY if result is LegResult.REFUSED else None
-        self.tell(LegEnded(RequestId(request_id), attempt, 1, result, refusal=refusal, detail="why"))
+        self.log = DecisionLog(GatewayId("us-1"), US, config or DecisionsConfig(), self.ledger, logger)
+        self.ledger.hand_to(self.log.on_finished)
+        self.watch([self.log])
 
     def explain(self, wanted: str) -> ExplainedRequest:
         explained = self.log.explain(wanted, self.desk.now_ns)
@@ -97,8 +59,9 @@ def test_a_forward_is_remembered_with_what_spoke_for_and_against_each_target() -
     watched = busy_us_with_eu()
     watched.ask("r-1")
     watched.desk.now_ns += 40 * MS
-    watched.tell(FirstToken(RequestId("r-1"), 1, 1))
-    watched.end("r-1")
+    watched.first_token("r-1")
+    watched.end("r-1", detail="why")
+    watched.finish("r-1")
     explained = watched.explain("r-1")
     (placement,) = explained.placements
     assert (placement.kind, placement.target, placement.region) == ("peer", "eu-1", EU.region)
@@ -116,26 +79,46 @@ def test_a_forward_is_remembered_with_what_spoke_for_and_against_each_target() -
 def test_every_attempt_is_kept_with_its_end() -> None:
     watched = busy_us_with_eu()
     watched.ask("r-1")
-    watched.end("r-1", LegResult.REFUSED)
+    watched.end("r-1", LegResult.REFUSED, detail="why")
     watched.tell(LegEnded(RequestId("r-1"), 1, 1, LegResult.FAILED, detail="a late word"))
-    watched.free_replicas()
+    watched.probe()
     results = [(each.attempt, each.result, each.refusal, each.detail) for each in watched.explain("r-1").placements]
     assert results == [(1, "refused", "busy", "why"), (2, "", "", "")]
 
 
-def test_where_it_ran_comes_from_its_owner_and_never_from_another_request_of_the_same_id() -> None:
-    watched = busy_us_with_eu()
+def test_of_two_requests_with_one_id_the_later_is_told_whichever_is_finished_first() -> None:
+    watched = Watched(desk())
+    watched.serve("r-1")
+    watched.ask("r-1")
+    assert watched.explain("r-1").outcome == "", "the one that runs"
+    watched.end("r-1")
+    first, end = watched.profiles["r-1"], watched.ends["r-1"]
+    watched.desk.now_ns += 1
     watched.ask("r-1")
     watched.end("r-1")
-    (end,) = [effect for effect in watched.desk.effects if isinstance(effect, EndRequest)]
-    summary = RequestSummary(ran_at=RanAt(ReplicaId("eu-1-r0"), EU))
+    watched.finish("r-1", RanAt(ReplicaId("r1"), EU))
+    watched.ledger.on_finished(first, end, RequestSummary(ran_at=RanAt(ReplicaId("r0"), US)))
+    assert (watched.explain("r-1").ran_in, watched.explain("r-1").replica) == (EU.region, "r1")
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_of_two_legs_each_is_a_placement_of_its_own_with_its_number(failing: int) -> None:
+    watched = Watched(desk())
+    watched.two_legs("r-1")
+    watched.two_ends("r-1", FAILS[failing], Outcome.FAILED_MIDSTREAM)
+    watched.finish("r-1")
+    name = decision_id(GatewayId("us-1"), RequestId("r-1"), 1, 2)
+    assert name == "us-1:r-1.1-2"
+    explained = watched.explain(name)
+    told = [(each.attempt, each.leg, each.target, each.result) for each in explained.placements]
+    assert told == [(1, 1, "r0", FAILS[failing][0]), (1, 2, "r1", FAILS[failing][1])]
+
+
+def test_an_only_leg_has_no_number() -> None:
+    watched = Watched(desk())
     watched.ask("r-1")
-    watched.log.on_finished(profile("r-1"), end, summary)
-    assert watched.explain("r-1").ran_in == ""
-    watched.end("r-1")
-    *_, second = [effect for effect in watched.desk.effects if isinstance(effect, EndRequest)]
-    watched.log.on_finished(profile("r-1"), second, summary)
-    assert (watched.explain("r-1").ran_in, watched.explain("r-1").replica) == (EU.region, "eu-1-r0")
+    (placement,) = json.loads(msgspec.json.encode(watched.explain("r-1")))["placements"]
+    assert "leg" not in placement
 
 
 def test_a_decision_is_found_by_its_own_id_too() -> None:
@@ -148,7 +131,7 @@ def test_a_decision_is_found_by_its_own_id_too() -> None:
 
 def test_a_rejected_request_is_remembered_with_its_outcome() -> None:
     watched = Watched(desk())
-    watched.ask("r-1", model="nobody's")
+    watched.ask("r-1", model=ModelName("nobody's"))
     explained = watched.explain("r-1")
     assert (explained.outcome, explained.placements) == ("rejected_unknown_model", ())
 
@@ -179,6 +162,7 @@ def test_a_refused_forward_keeps_its_refusals_when_it_comes_again() -> None:
 def test_a_refusal_of_a_double_does_not_hide_the_request_that_runs() -> None:
     watched = Watched(desk(peers=[peer_spec("eu-1", EU)]))
     watched.ask("r-1")
+    watched.desk.now_ns += 1
     watched.forward("r-1")
     assert isinstance(watched.desk.effects[-1], RefuseForward)
     explained = watched.explain("r-1")
@@ -194,22 +178,18 @@ def test_the_refusals_kept_are_bounded() -> None:
 
 def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
     watched = Watched(desk(), DecisionsConfig(requests_max=2))
-    for name in ("a", "b", "c"):
-        watched.ask(name)
+    watched.serve("a", "b", "c")
     assert len(watched.log) == 2
     assert watched.log.explain("a", 0) is None
-    watched.end("a")
     assert watched.explain("c").request_id == "c"
 
 
 def test_the_oldest_is_forgotten_when_they_are_too_large_and_the_count_of_bytes_stays_true() -> None:
     watched = Watched(desk(), DecisionsConfig(held_max_bytes=10_000))
-    for number in range(50):
-        watched.ask(f"r-{number}")
-        watched.end(f"r-{number}")
+    watched.serve(*(f"r-{number}" for number in range(50)))
     assert 1 < len(watched.log) < 10
     assert watched.log.size_bytes <= 10_000
-    assert watched.log.size_bytes == sum(each.size_bytes for each in watched.log._records.values())
+    assert watched.log.size_bytes == sum(map(_size_of, watched.log._records.values()))
     assert watched.explain("r-49").outcome == "completed"
 
 
@@ -218,9 +198,8 @@ def test_bytes_are_rather_counted_too_high_than_too_low() -> None:
     tracemalloc.start()
     try:
         for number in range(500):
-            watched.ask(f"request-{number:058}")
+            watched.serve(f"request-{number:058}")
             watched.desk.effects.clear()
-            watched.end(f"request-{number:058}")
         watched.desk.effects.clear()
         held, _ = tracemalloc.get_traced_memory()
     finally:
@@ -240,7 +219,7 @@ def test_shadow_overflow_is_remembered_counted_and_logged() -> None:
     line = json.loads(watched.stream.getvalue())
     assert (line["event"], line["peer"], line["model"]) == ("shadow: would have been forwarded", "eu-1", MODEL)
     watched.desk.now_ns += 250 * MS
-    watched.free_replicas()
+    watched.probe()
     assert watched.log.describe()["shadow_overflow"] == [
         {
             "peer": "eu-1",
@@ -257,7 +236,7 @@ def test_shadow_lines_are_rare_and_say_how_many_they_stand_for() -> None:
     for number in range(10):
         watched.ask(f"r-{number}")
         watched.desk.now_ns += 200 * MS
-        watched.free_replicas()
+        watched.probe()
         watched.end(f"r-{number}")
         watched.desk.probe(waiting=1)
         watched.desk.hear("eu-1", EU)
@@ -292,13 +271,3 @@ async def test_both_sides_are_put_together_and_each_peer_is_asked_once() -> None
     assert [each.problem for each in explanation.there] == ["it is on fire"]
     assert asked == [("eu-1", "r-1")]
     assert await explain_both(watched.log, ask_peer, "nothing", 0) is None
-
-
-def test_no_tenant_and_no_prompt_is_kept() -> None:
-    watched = Watched(desk())
-    watched.ask("r-1", tenant="acme", prompt="a secret")
-    watched.end("r-1")
-    kept = repr(watched.log._records) + repr(watched.explain("r-1"))
-    assert "r-1" in kept
-    assert "acme" not in kept
-    assert "secret" not in kept

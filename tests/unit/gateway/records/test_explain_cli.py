@@ -133,6 +133,16 @@ def test_a_sentence_says_where_it_ran_and_what_was_tried_before() -> None:
     )
 
 
+def test_legs_of_one_attempt_are_told_apart() -> None:
+    legs = (placement(replica("a"), leg=1, result=""), placement(replica("b"), leg=2, result=""))
+    told = sentence(request(*legs, outcome=""))
+    assert told.startswith("Attempt 1, leg 1, went to us-east-1 (replica a) because a was")
+    assert "; it still runs. It was sent to us-east-1 (replica b)" in told
+    told = printed(Explanation(request(*legs)))
+    assert "Decision us-1:r-1.1: local_explore" in told
+    assert "Decision us-1:r-1.1-2: local_explore" in told
+
+
 def test_where_an_earlier_attempt_ran_is_not_taken_for_where_the_last_one_did() -> None:
     failed = placement(peer(), result="failed")
     told = sentence(request(failed, ran_in="eu-west-1", replica="eu-a", outcome="failed_midstream"))

@@ -41,6 +41,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.journal import JournalSettings, JournalUnreadable
 from gateway.ground.pump import Step
 from gateway.records.journal import (
+    FORMAT,
     Journal,
     encode_header,
     encode_step,
@@ -140,7 +141,7 @@ class TestReading:
         [
             lambda text: b"",
             lambda text: b"{}\n" + text,
-            lambda text: text.replace(b'"format":1', b'"format":99', 1),
+            lambda text: text.replace(f'"format":{FORMAT}'.encode(), b'"format":99', 1),
             lambda text: text.replace(b'"ConfigApplied"', b'"ConfigUnheardOf"', 1),
             lambda text: text.replace(b'"seed":7', b'"seed":"x"', 1),
             lambda text: text.replace(b"[0,", b"[zero,", 1),
@@ -150,6 +151,12 @@ class TestReading:
         path = write_story(tmp_path / "a.journal", tell_story())
         path.write_bytes(spoil(path.read_bytes()))
         with pytest.raises(JournalUnreadable, match=r"a\.journal"):
+            replay([path])
+
+    def test_one_of_an_older_format_is_refused_by_its_number(self, tmp_path: Path) -> None:
+        path = write_story(tmp_path / "a.journal", tell_story())
+        path.write_bytes(path.read_bytes().replace(f'"format":{FORMAT}'.encode(), b'"format":1', 1))
+        with pytest.raises(JournalUnreadable, match=rf"^a\.journal: is of format 1, and this version reads {FORMAT}$"):
             replay([path])
 
     def test_a_missing_file_is_unreadable(self, tmp_path: Path) -> None:

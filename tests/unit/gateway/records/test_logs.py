@@ -2,49 +2,57 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from gateway.core.effects import EndRequest
-from gateway.core.events import FirstToken, PolicyApplied, RequestArrived
-from gateway.core.residency import LoggingRule, ResidencyPolicy
+from gateway.core.events import TimePassed
+from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, Outcome, ReplicaId, RequestId
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.records.logs import RequestLog
-from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import ANYWHERE, EU, MS, SECOND, US, desk, profile
+from gateway.request.legs import RanAt
+from tests.support.core import EU, MS, SECOND, US, desk, policy, profile
+from tests.support.followed import FAILS, Followed
 
 JSON = LoggingConfig(format=LogFormat.JSON)
 
 
-def request_log(stream: io.StringIO, rule: LoggingRule | None = None) -> RequestLog:
-    log = RequestLog(make_logger(JSON, GatewayId("us-1"), stream), GatewayId("us-1"))
-    if rule is not None:
-        log.on_step(0, PolicyApplied(ResidencyPolicy(US, ANYWHERE, ANYWHERE, logging=rule)), [])
-    return log
+class Logged(Followed):
+    """With a line for each finished request."""
+
+    def __init__(self, *, rule: LoggingRule | None = None, has_policy: bool = True) -> None:
+        super().__init__(desk(own_policy=replace(policy(US), logging=rule or LoggingRule())))
+        self.stream = io.StringIO()
+        log = RequestLog(make_logger(JSON, GatewayId("us-1"), self.stream), GatewayId("us-1"), self.ledger)
+        self.ledger.hand_to(log.on_finished)
+        if has_policy:
+            self.watch()
+
+    def line(self) -> dict[str, Any]:
+        (line,) = map(json.loads, self.stream.getvalue().splitlines())
+        assert isinstance(line, dict)
+        return line
 
 
-def finish(log: RequestLog, outcome: Outcome = Outcome.COMPLETED, detail: str = "") -> None:
-    summary = RequestSummary(
-        ran_at=RanAt(ReplicaId("eu-a"), EU),
+def test_one_json_line_tells_what_was_decided_and_what_became_of_it() -> None:
+    logged = Logged()
+    logged.ask("r-1")
+    logged.desk.now_ns += 250 * MS
+    logged.first_token("r-1")
+    logged.end("r-1")
+    logged.finish(
+        "r-1",
+        RanAt(ReplicaId("eu-a"), EU),
         prompt_tokens=5,
         output_tokens=9,
         duration_ns=1500 * MS,
         attempts=["peer:eu-1: completed"],
     )
-    log.on_finished(profile("r-1"), EndRequest(RequestId("r-1"), outcome, detail, 1), summary)
-
-
-def test_one_json_line_tells_what_was_decided_and_what_became_of_it() -> None:
-    stream = io.StringIO()
-    log = request_log(stream, LoggingRule())
-    gateway = desk()
-    arrived = RequestArrived(profile("r-1"), 60 * SECOND)
-    log.on_step(gateway.now_ns, arrived, gateway.tell(arrived))
-    gateway.now_ns += 250 * MS
-    first = FirstToken(RequestId("r-1"), 1, 1)
-    log.on_step(gateway.now_ns, first, gateway.tell(first))
-    finish(log)
-    (line,) = map(json.loads, stream.getvalue().splitlines())
+    line = logged.line()
     del line["timestamp"]
     assert line == {
         "event": "request",
@@ -70,34 +78,47 @@ def test_one_json_line_tells_what_was_decided_and_what_became_of_it() -> None:
     }
 
 
-def test_the_policy_says_whether_a_tenant_is_named() -> None:
-    for rule, named in ((None, False), (LoggingRule(tenant=False), False), (LoggingRule(tenant=True), True)):
-        stream = io.StringIO()
-        finish(request_log(stream, rule))
-        assert ("tenant" in json.loads(stream.getvalue())) is named
+@pytest.mark.parametrize("named", [False, True])
+def test_the_policy_says_whether_a_tenant_is_named(named: bool) -> None:
+    logged = Logged(rule=LoggingRule(tenant=named))
+    logged.serve("r-1")
+    assert ("tenant" in logged.line()) is named
+
+
+def test_before_any_policy_no_tenant_is_named() -> None:
+    logged = Logged(has_policy=False)
+    logged.serve("r-1")
+    assert "tenant" not in logged.line()
 
 
 def test_a_request_that_was_never_placed_has_its_line_too() -> None:
-    stream = io.StringIO()
-    log = request_log(stream)
-    log.on_finished(profile("q"), EndRequest(RequestId("q"), Outcome.EXPIRED_IN_QUEUE, "full", 0), RequestSummary())
-    line = json.loads(stream.getvalue())
-    assert (line["outcome"], line["detail"]) == ("expired_in_queue", "full")
+    logged = Logged()
+    logged.desk.probe(waiting=1)
+    logged.ask("q")
+    logged.desk.now_ns += 60 * SECOND
+    logged.tell(TimePassed())
+    logged.finish("q")
+    line = logged.line()
+    assert (line["outcome"], line["detail"]) == ("expired_in_queue", "no replica was free for 60000 ms")
     assert "placed_by" not in line
     assert "region" not in line
 
 
-def test_failures_are_warnings() -> None:
-    stream = io.StringIO()
-    finish(request_log(stream), Outcome.FAILED_MIDSTREAM)
-    assert json.loads(stream.getvalue())["level"] == "warning"
+def test_what_the_ledger_has_no_record_of_has_its_line_too() -> None:
+    logged = Logged()
+    logged.profiles["q"], logged.ends["q"] = profile("q"), EndRequest(RequestId("q"), Outcome.COMPLETED, "", 0)
+    logged.finish("q")
+    assert "decision" not in logged.line()
 
 
-def test_a_decision_is_forgotten_with_its_line() -> None:
-    log = request_log(io.StringIO())
-    gateway = desk()
-    arrived = RequestArrived(profile("r-1"), 60 * SECOND)
-    log.on_step(0, arrived, gateway.tell(arrived))
-    assert len(log._followed) == 1
-    finish(log)
-    assert log._followed == {}
+@pytest.mark.parametrize("failing", [1, 2])
+def test_of_two_legs_the_last_that_was_started_is_named(failing: int) -> None:
+    logged = Logged()
+    logged.two_legs("r-1")
+    logged.desk.now_ns += 250 * MS
+    logged.first_token("r-1")
+    logged.two_ends("r-1", FAILS[failing], Outcome.FAILED_MIDSTREAM)
+    logged.finish("r-1")
+    line = logged.line()
+    assert (line["decision"], line["first_token_ms"]) == ("us-1:r-1.1-2", 250)
+    assert line["level"] == "warning", "it failed"

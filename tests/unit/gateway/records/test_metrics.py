@@ -1,79 +1,49 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gateway.core.description import gauges_of
 from gateway.core.events import (
     AssignmentApplied,
-    Event,
-    FirstToken,
-    ForwardArrived,
     LegEnded,
     PeersObserved,
     PolicyApplied,
     RequestAbandoned,
-    RequestArrived,
     TargetLost,
+    TimePassed,
 )
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
-    Hops,
     LegResult,
     LoadReport,
     ModelCapacity,
     ModelName,
+    Outcome,
     PeerObservation,
-    RefusalReason,
+    ReplicaId,
     RequestId,
-    ResidencyStamp,
     peer_target,
+    replica_target,
 )
 from gateway.records.metrics import Metrics
 from gateway.records.model_labels import MODELS_MAX
-from tests.support.core import (
-    EU,
-    MODEL,
-    MS,
-    SECOND,
-    TENANT,
-    US,
-    Desk,
-    desk,
-    peer_spec,
-    policy,
-    profile,
-    replica_spec,
-    rule,
-)
+from tests.support.core import EU, MODEL, MS, US, desk, peer_spec, policy, replica_spec
+from tests.support.followed import FAILS, Followed, leg_order
 
 
-class Watched:
+class Watched(Followed):
     """A core whose every step is counted."""
 
     def __init__(self, replicas: int = 2) -> None:
-        peers = (peer_spec("eu-1", EU),)
-        specs = tuple(replica_spec(f"r{index}") for index in range(replicas))
-        self.desk: Desk = desk(replicas=specs, peers=peers)
-        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns))
-        self.metrics.on_step(0, AssignmentApplied(1, specs, peers), [])
-
-    def tell(self, event: Event) -> None:
-        self.metrics.on_step(self.desk.now_ns, event, self.desk.tell(event))
-
-    def ask(self, request_id: str, model: str = MODEL) -> None:
-        event = RequestArrived(profile(request_id, model=ModelName(model)), self.desk.now_ns + 60 * SECOND)
-        self.tell(event)
+        super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
+        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.ledger)
+        self.watch([self.metrics])
 
     def hear(self, available: int = 1, model: str = MODEL) -> None:
         capacities = (ModelCapacity(ModelName(model), replica_spec("x").pool, EU, 1, available),)
         report = LoadReport(GatewayId("eu-1"), EU, self.desk.now_ns, True, 1, "d", capacities)
         self.tell(PeersObserved((PeerObservation(report, self.desk.now_ns, self.desk.now_ns, 80 * MS, 90 * MS),)))
-
-    def end(self, request_id: str, result: LegResult, attempt: int = 1, **more: object) -> None:
-        self.tell(LegEnded(RequestId(request_id), attempt, 1, result, **more))  # type: ignore[arg-type]
 
     def value(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"nightside_{name}", labels) or 0.0
@@ -83,9 +53,9 @@ def test_a_completed_request_counts_where_it_ran_and_how_fast() -> None:
     watched = Watched()
     watched.ask("a")
     watched.desk.now_ns += 200 * MS
-    watched.tell(FirstToken(RequestId("a"), 1, 1))
+    watched.first_token("a")
     watched.desk.now_ns += 1000 * MS
-    watched.end("a", LegResult.COMPLETED, prompt_tokens=7, output_tokens=11)
+    watched.end("a", prompt_tokens=7, output_tokens=11)
     assert watched.value("requests_total", model="llama", source="client", outcome="completed") == 1
     assert watched.value("attempts_total", target="replica", result="completed") == 1
     assert watched.value("first_token_seconds_sum", model="llama", ran="local") == pytest.approx(0.2)
@@ -101,37 +71,63 @@ def test_a_forward_counts_by_peer_and_a_refusal_by_reason() -> None:
     watched = Watched(replicas=0)
     watched.hear()
     watched.ask("a")
-    watched.end("a", LegResult.REFUSED, refusal=RefusalReason.BUSY)
+    watched.end("a", LegResult.REFUSED)
     assert watched.value("forwards_sent_total", peer="eu-1") == 1
     assert watched.value("forwards_refused_total", peer="eu-1", reason="busy") == 1
     watched.desk.now_ns += 200 * MS
     watched.hear()
     assert watched.value("retries_total", after="refused") == 1
-    watched.tell(FirstToken(RequestId("a"), 2, 1))
-    watched.end("a", LegResult.COMPLETED, attempt=2)
+    watched.first_token("a", attempt=2)
+    watched.end("a", attempt=2)
     assert watched.value("first_token_seconds_count", model="llama", ran="forward") == 1
     assert watched.value("attempts_total", target="peer", result="completed") == 1
 
 
 def test_a_forward_from_a_peer_counts_as_received_with_our_answer() -> None:
     watched = Watched()
-    stamp = ResidencyStamp(EU, TENANT, rule(US), "d")
-    arrived = ForwardArrived(profile("a"), 60 * SECOND, GatewayId("eu-1"), Hops(0, 1), stamp)
-    watched.tell(arrived)
+    watched.forward("a")
     assert watched.value("forwards_received_total", peer="eu-1", answer="accepted") == 1
-    watched.tell(arrived)
+    watched.forward("a")
     assert watched.value("forwards_received_total", peer="eu-1", answer="duplicate") == 1
-    watched.tell(replace(arrived, profile=profile("b"), origin_gateway_id=GatewayId("who")))
+    watched.forward("b", origin_gateway_id=GatewayId("who"))
     assert watched.value("forwards_received_total", peer="other", answer="residency_not_accepted") == 1
-    watched.tell(FirstToken(RequestId("a"), 1, 1))
-    watched.end("a", LegResult.COMPLETED)
+    watched.first_token("a")
+    watched.end("a")
     assert watched.value("requests_total", model="llama", source="peer", outcome="completed") == 1
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_of_two_legs_each_counts_and_the_attempt_is_tried_again_for_the_one_that_failed(failing: int) -> None:
+    watched = Watched()
+    watched.two_legs("a")
+    watched.two_ends("a", FAILS[failing])
+    watched.step(TimePassed(), [leg_order("a", 1, replica_target(ReplicaId("r1")), attempt=2)])
+    assert watched.value("attempts_total", target="replica", result="failed") == 1
+    assert watched.value("attempts_total", target="replica", result="cancelled") == 1
+    assert watched.value("placements_total", reason="local_explore") == 3
+    assert watched.value("queue_wait_seconds_count", model="llama") == 1
+    assert watched.value("prefix_matched_share_count") == 1
+    assert watched.value("retries_total", after="failed") == 1
+    assert watched.value("retries_total", after="cancelled") == 0
+
+
+def test_two_legs_that_complete_count_one_prompt_and_one_first_token() -> None:
+    watched = Watched()
+    watched.two_legs("a")
+    watched.first_token("a", leg=2)
+    watched.first_token("a", leg=1)
+    watched.two_ends("a", [LegResult.COMPLETED] * 2, Outcome.COMPLETED)
+    assert watched.value("first_token_seconds_count", model="llama", ran="local") == 1
+    assert watched.value("prompt_tokens_total", model="llama") == 7
+    assert watched.value("output_tokens_total", model="llama") == 22
+    assert watched.value("output_token_seconds_count", model="llama", ran="local") == 2
+    assert watched.value("requests_total", model="llama", source="client", outcome="completed") == 1
 
 
 def test_names_that_nobody_configured_share_one_label() -> None:
     watched = Watched()
     for index in range(50):
-        watched.ask(f"x{index}", model=f"made-up-{index}")
+        watched.ask(f"x{index}", model=ModelName(f"made-up-{index}"))
     assert watched.value("requests_total", model="other", source="client", outcome="rejected_unknown_model") == 50
     assert b"made-up" not in watched.metrics.render()
 
@@ -147,26 +143,15 @@ def test_a_peer_that_makes_up_models_takes_no_label_from_ours() -> None:
     assert b"rotated" not in watched.metrics.render()
 
 
-def test_nothing_is_kept_of_requests_that_are_over() -> None:
+def test_a_request_that_is_left_counts_with_what_ran_for_it() -> None:
     watched = Watched(replicas=1)
-    watched.ask("done")
-    watched.end("done", LegResult.CLIENT_ERROR)
-    watched.desk.probe()
     watched.ask("left")
     watched.tell(RequestAbandoned(RequestId("left")))
     watched.end("left", LegResult.CANCELLED)
-    assert watched.metrics._requests == {}
+    watched.step(LegEnded(RequestId("left"), 1, 1, LegResult.FAILED))
     assert watched.value("requests_total", model="llama", source="client", outcome="abandoned") == 1
     assert watched.value("attempts_total", target="replica", result="cancelled") == 1
-
-
-def test_an_abandoned_request_in_the_queue_is_forgotten_too() -> None:
-    watched = Watched(replicas=0)
-    watched.hear(available=0)
-    watched.ask("a")
-    assert len(watched.metrics._requests) == 1
-    watched.tell(RequestAbandoned(RequestId("a")))
-    assert watched.metrics._requests == {}
+    assert watched.value("attempts_total", target="replica", result="failed") == 0, "that word came late"
 
 
 def test_levels_are_asked_of_the_core_at_each_scrape() -> None:

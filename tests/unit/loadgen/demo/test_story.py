@@ -9,9 +9,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from gateway.core.vocabulary import RegionName
+from loadgen.demo.report import RunResult
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario
 from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
-from loadgen.report import MachineUse, RequestEnd, RequestRecord, RunResult
+from loadgen.report import MachineUse, RequestEnd, RequestRecord
 from loadgen.round_trips import read_round_trips
 
 SCENARIO = DemoScenario()

@@ -95,7 +95,7 @@ def test_the_code_of_a_cell_is_whatever_playing_it_imports() -> None:
         "loadgen/report.py",
     }
     assert found > {"loadgen/traces/servegen.py", "loadgen/engine/model.py", "loadgen/simulator/world.py"}
-    shown = {"loadgen/page.py", "loadgen/evaluation/main.py", "loadgen/evaluation/skywalker/page.py"}
+    shown = {"loadgen/pages/runs.py", "loadgen/evaluation/main.py", "loadgen/evaluation/skywalker/page.py"}
     assert not found & shown
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.core.vocabulary import RegionName
 from loadgen.load.outcome import LiveRun, live_document, live_figures
-from loadgen.page import page_of
+from loadgen.pages.runs import page_of
 from loadgen.report import MachineUse, RequestEnd, RequestRecord
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario

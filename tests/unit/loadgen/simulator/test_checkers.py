@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -180,7 +181,7 @@ def ended_while_it_ran(told: Witness) -> None:
         (pushed_on_old_news, Witness(), "only fresh probes count"),
         (accepted_from_a_stranger, Witness(accept="nobody"), "only accepted origins come in"),
         (refused_as_dishonest, Witness(), "no honest forward is called dishonest"),
-        (ended_while_it_ran, Witness(), "who ends a request ends its attempt"),
+        (ended_while_it_ran, Witness(), "who ends a request ends its legs"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
@@ -188,6 +189,26 @@ def test_what_does_not_hold_is_named(story: Callable[[Witness], None], told: Wit
     with pytest.raises(Broken) as caught:
         story(told)
     assert caught.value.what == what
+
+
+@dataclass
+class IdleEngine:
+    """Has had nothing to do since the world began."""
+
+    replica_id: ReplicaId
+    is_up: bool = True
+    outstanding: int = 0
+    changed_ns: int = 0
+
+
+@pytest.mark.parametrize(("failed_at", "may_wait"), [("r-us", True), ("r-eu", False)])
+def test_a_failure_excuses_no_wait_but_beside_the_engine_where_it_was(failed_at: str, may_wait: bool) -> None:
+    told = Witness()
+    told.arrive("a", start("a", at=failed_at))
+    told.end("a")
+    engines = {ReplicaId("r-us"): IdleEngine(ReplicaId("r-us"))}
+    with nullcontext() if may_wait else pytest.raises(Broken, match="nobody waits beside an idle engine"):
+        told.watch.look_for_idle_engines(engines, told.now_ns + 10 * SECOND)  # type: ignore[arg-type]
 
 
 def ask() -> Ask:

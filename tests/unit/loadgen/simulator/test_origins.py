@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.figures import Figures
-from loadgen.page import page_of
+from loadgen.pages.runs import page_of
 from loadgen.simulator.origins import origins_of
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, Summary
-from loadgen.bench.relay.page import Aim, Story, aim_rows, cell, markdown, number, part_rows, ratio_rows, table
+from loadgen.bench.relay.page import Aim, Story, aim_rows, cell, number, page_of, part_rows, ratio_rows, table
 
 READINGS = [
     Reading(1, "ours", Figure.CPU_PER_CHUNK, 30.0),
@@ -75,7 +75,7 @@ def test_processes_are_told_apart() -> None:
 
 
 def test_the_page_has_no_empty_sections_and_names_what_was_not_measured() -> None:
-    text = markdown(STORY)
+    text = page_of(STORY)
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# What a relay costs",
         "## Ratios",
@@ -90,4 +90,4 @@ def test_the_page_has_no_empty_sections_and_names_what_was_not_measured() -> Non
 
 
 def test_what_people_wrote_stands_in_the_page_as_it_is() -> None:
-    assert "\n\n## What paid\n\nFewer copies.\n\n## Conditions" in markdown(STORY, "## What paid\n\nFewer copies.\n")
+    assert "\n\n## What paid\n\nFewer copies.\n\n## Conditions" in page_of(STORY, "## What paid\n\nFewer copies.\n")

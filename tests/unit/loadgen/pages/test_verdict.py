@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.figures import Figures
-from loadgen.verdict import Verdict, verdicts
+from loadgen.pages.verdict import Verdict, verdicts
 
 
 def run(name: str, tokens: float = 100.0, p90_ms: float | None = 1000.0, **rest: Any) -> Figures:
@@ -67,3 +67,14 @@ def test_where_all_lose_requests_they_are_compared_and_what_they_lost_is_said() 
     assert words(of("p90", one, other)) == ("0.1 s", "a", ("b 0.9 s (× 9)", "a lost 30.0 %", "b lost 2.0 %"))
     assert words(of("p90", one, run("b", p90_ms=None))) == ("0.1 s", "a", ("a lost 30.0 %",))
     assert words(of("p90", run("a", p90_ms=None, failed=100))) == ("–", "not measured", ("a lost 100.0 %",))
+
+
+def test_one_run_is_no_best() -> None:
+    assert [each.title for each in verdicts([run("a")])] == [
+        "Output tokens",
+        "TTFT, p50",
+        "TTFT, p90",
+        "Prefix hits",
+        "Failed or unfinished",
+    ]
+    assert verdicts([run("a"), run("b")])[0].title == "Most output tokens"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.figures import Figures
-from loadgen.page import page_of, sweep_page
+from loadgen.pages.runs import page_of, sweep_page
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World

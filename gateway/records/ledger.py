@@ -1,0 +1,299 @@
+"""Follows each request from its arrival to its owner's last word, once for all who tell of requests: the log, the
+metrics, the decisions and the audit read its records, or are handed them when they are complete.
+
+It decides nothing, and a record names neither tenant nor text, so that whoever is handed one may keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from gateway.core import effects as ordered
+from gateway.core import events
+from gateway.core.effects import Effect
+from gateway.core.events import Event
+from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.value import value
+from gateway.core.vocabulary import (
+    Decision,
+    GatewayId,
+    Hops,
+    LegResult,
+    LegRole,
+    ModelName,
+    Place,
+    PlaceRule,
+    RequestId,
+    RequestProfile,
+    Target,
+    peer_target,
+    replica_target,
+)
+from gateway.request.legs import RanAt, RequestSummary
+
+OPEN_MAX = 100_000
+"""Requests followed at once; of more, the oldest are told without a record."""
+
+
+@dataclass(slots=True, eq=False)
+class LegRecord:
+    """One leg of an attempt."""
+
+    attempt: int
+    leg: int
+    role: LegRole
+    target: Target
+    decision: Decision
+    started_ns: int
+    place: Place | None
+    """Of the target, as it was assigned then."""
+    policy: ResidencyPolicy
+    """Ours, then."""
+    replicas_here: int
+    """Replicas of our own for the model, then."""
+    accepted_ns: int | None = None
+    first_token_ns: int | None = None
+    ended_ns: int | None = None
+    result: LegResult | None = None
+    """None while it runs."""
+    ended: events.LegEnded | None = None
+    """With its refusal, detail and tokens."""
+    has_stored_response: bool = False
+
+
+@value
+class Origin:
+    """Who forwarded a request to us."""
+
+    gateway_id: GatewayId
+    hops: Hops
+    policy: ResidencyPolicy
+    """As far as its stamp tells."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestRecord:
+    """One request at this gateway. The ledger writes it until its owner is done; nobody does afterwards."""
+
+    request_id: RequestId
+    model: ModelName
+    arrived_ns: int
+    origin: Origin | None
+    """None for a client's request."""
+    policy: ResidencyPolicy
+    """Ours, when it arrived."""
+    profile_key: int
+    """Identity of its profile: an id can come again while the last answer to it is still on its way out."""
+    legs: list[LegRecord] = field(default_factory=list)
+    """In the order of their start."""
+    first_leg: LegRecord | None = None
+    """The one that brought the first token."""
+    first_token_ns: int | None = None
+    shadow: ordered.RecordShadow | None = None
+    refusals: tuple[ordered.RefuseForward, ...] = ()
+    """How often, and why, it was turned away here before, as far as that is remembered."""
+    end: ordered.EndRequest | None = None
+    ran_at: RanAt | None = None
+
+    def leg(self, attempt: int, number: int) -> LegRecord | None:
+        for leg in reversed(self.legs):
+            if leg.attempt == attempt and leg.leg == number:
+                return leg
+        return None
+
+    def number_of(self, leg: LegRecord) -> int | None:
+        """Where an attempt has more than one leg they are told apart; None where it has no other."""
+        is_alone = len(self.legs) == 1 or not any(each.attempt == leg.attempt and each is not leg for each in self.legs)
+        return None if is_alone else leg.leg
+
+    def ended_by(self, attempt: int) -> LegResult | None:
+        """What ended an attempt: of several legs, the one that the others were cancelled for."""
+        results = [leg.result for leg in self.legs if leg.attempt == attempt]
+        others = (LegResult.COMPLETED, LegResult.CANCELLED, None)
+        return next((each for each in results if each not in others), results[-1] if results else None)
+
+
+TakeFinished = Callable[[RequestProfile, ordered.EndRequest, RequestSummary, RequestRecord | None], None]
+"""Told once of each request that was ours. It has no record if it came after a crash of the core, or of too many."""
+
+
+class Ledger:
+    """An observer of the driver, the first: what it knows includes the step that the others are just told of."""
+
+    def __init__(self, place: Place) -> None:
+        self.policy = closed_policy(place, "no policy applied yet")
+        """In force now."""
+        self.places: dict[Target, Place] = {}
+        """Of the targets assigned now."""
+        self.replicas_of: dict[ModelName, int] = {}
+        """Replicas of our own by model, assigned now."""
+        self.forgotten = 0
+        """Requests that were open beyond OPEN_MAX: nobody is handed a record of these."""
+        self._open: dict[RequestId, RequestRecord] = {}
+        self._departing: dict[int, RequestRecord] = {}
+        """By `profile_key`: those whose id has come again before their owner was done."""
+        self._takers: list[TakeFinished] = []
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._departing)
+
+    def get(self, request_id: RequestId) -> RequestRecord | None:
+        """Of a request whose owner is not done yet; of two with one id, the later."""
+        return self._open.get(request_id)
+
+    def leg_of(
+        self, event: events.LegAccepted | events.FirstToken | events.ResponseStored | events.LegEnded
+    ) -> LegRecord | None:
+        record = self._open.get(event.request_id)
+        return None if record is None else record.leg(event.attempt, event.leg)
+
+    def hand_to(self, take: TakeFinished) -> None:
+        """Whoever wants the records of finished requests. They are told in the order in which they asked."""
+        self._takers.append(take)
+
+    def on_finished(self, profile: RequestProfile, end: ordered.EndRequest, summary: RequestSummary) -> None:
+        """Called once by each request's owner. One taker that fails does not cost the others their record; the first
+        failure is raised."""
+        record = self._take(profile)
+        if record is not None and record.end is end:
+            record.ran_at = summary.ran_at
+        failures: list[Exception] = []
+        for take in self._takers:
+            try:
+                take(profile, end, summary, record)
+            except Exception as error:  # noqa: BLE001 - raised below, once everybody has been told
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        match event:
+            case events.ReplicasObserved() | events.PeersObserved() | events.TimePassed():
+                pass
+            case events.RequestArrived():
+                self._follow(event, now_ns)
+            case events.FirstToken():
+                self._first_token_came(event, now_ns)
+            case events.LegEnded():
+                self._leg_ended(event, now_ns)
+            case events.ForwardArrived():
+                if refusal_in(effects) is None:
+                    self._follow(event, now_ns)
+            case events.LegAccepted():
+                if (leg := self.leg_of(event)) is not None:
+                    leg.accepted_ns = now_ns
+            case events.ResponseStored():
+                if (leg := self.leg_of(event)) is not None:
+                    leg.has_stored_response = True
+            case events.AssignmentApplied():
+                self._assigned(event)
+            case events.PolicyApplied():
+                self.policy = event.policy
+            case (
+                events.ConfigApplied()
+                | events.DrainRequested()
+                | events.LockdownChanged()
+                | events.TargetLost()
+                | events.RequestAbandoned()
+            ):
+                pass
+            case _ as never:
+                assert_never(never)
+        for effect in effects:
+            self._take_effect(effect, now_ns)
+
+    def record_of(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> RequestRecord:
+        """One of its arrival alone, which nobody follows: all there is of a forward that is turned away."""
+        profile = event.profile
+        origin = None if isinstance(event, events.RequestArrived) else _origin_of(event)
+        return RequestRecord(profile.request_id, profile.model, now_ns, origin, self.policy, id(profile))
+
+    def _take_effect(self, effect: Effect, now_ns: int) -> None:
+        match effect:
+            case ordered.StartLeg():
+                self._leg_started(effect, now_ns)
+            case ordered.EndRequest():
+                record = self._open.get(effect.request_id)
+                if record is not None and record.end is None:
+                    record.end = effect
+            case ordered.RecordShadow():
+                record = self._open.get(effect.request_id)
+                if record is not None:
+                    record.shadow = effect
+            case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                pass
+            case _ as never:
+                assert_never(never)
+
+    def _follow(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> None:
+        record = self.record_of(event, now_ns)
+        before = self._open.pop(record.request_id, None)
+        if before is not None:
+            self._departing[before.profile_key] = before
+        self._open[record.request_id] = record
+        if len(self) > OPEN_MAX:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self.forgotten += 1
+        if self._departing:
+            del self._departing[next(iter(self._departing))]
+        else:
+            del self._open[next(iter(self._open))]
+
+    def _take(self, profile: RequestProfile) -> RequestRecord | None:
+        record = self._open.get(profile.request_id)
+        if record is None or record.profile_key != id(profile):
+            return self._departing.pop(id(profile), None)
+        del self._open[profile.request_id]
+        return record
+
+    def _leg_started(self, order: ordered.StartLeg, now_ns: int) -> None:
+        record = self._open.get(order.request_id)
+        if record is not None:
+            leg = LegRecord(
+                order.attempt,
+                order.leg,
+                order.role,
+                order.target,
+                order.decision,
+                now_ns,
+                self.places.get(order.target),
+                self.policy,
+                self.replicas_of.get(record.model, 0),
+            )
+            record.legs.append(leg)
+
+    def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
+        record = self._open.get(event.request_id)
+        leg = None if record is None else record.leg(event.attempt, event.leg)
+        if record is None or leg is None or leg.ended is not None or leg.first_token_ns is not None:
+            return
+        leg.first_token_ns = now_ns
+        if record.first_leg is None:
+            record.first_leg, record.first_token_ns = leg, now_ns
+
+    def _leg_ended(self, event: events.LegEnded, now_ns: int) -> None:
+        leg = self.leg_of(event)
+        if leg is not None and leg.ended is None:
+            leg.ended, leg.result, leg.ended_ns = event, event.result, now_ns
+
+    def _assigned(self, event: events.AssignmentApplied) -> None:
+        self.places = {replica_target(each.replica_id): each.place for each in event.replicas}
+        self.places |= {peer_target(each.gateway_id): each.place for each in event.peers}
+        self.replicas_of = {}
+        for model in (model for replica in event.replicas for model in replica.models):
+            self.replicas_of[model] = self.replicas_of.get(model, 0) + 1
+
+
+def refusal_in(effects: Iterable[Effect]) -> ordered.RefuseForward | None:
+    """Whether a forward that arrived was turned away."""
+    return next((each for each in effects if isinstance(each, ordered.RefuseForward)), None)
+
+
+def _origin_of(event: events.ForwardArrived) -> Origin:
+    stamp = event.stamp
+    policy = ResidencyPolicy(stamp.origin, stamp.rule, PlaceRule(), digest=stamp.policy_digest)
+    return Origin(event.origin_gateway_id, event.hops, policy)

@@ -1,0 +1,26 @@
+"""Tables and lists of pages that are Markdown. It lays out what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NOTHING = "–"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, figures to the right."""
+    assert all(len(row) == len(head) for row in rows), "every row has every column"
+    rule = [":--", *["--:"] * (len(head) - 1)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
+    return "\n".join(lines) + "\n"
+
+
+def listed(words: Sequence[str]) -> str:
+    """a, b and c."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) + "\n"

@@ -1,0 +1,27 @@
+"""The one template engine of all pages. Whatever a template is given is escaped, unless it is markup by its type.
+
+Templates lay out; what they show is decided and counted before. A name that a template lacks is an error.
+"""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from loadgen.pages.drawing import Picture
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("loadgen.pages"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def render(template: str, **values: object) -> str:
+    return _ENVIRONMENT.get_template(template).render(**values) + "\n"
+
+
+def picture_file(picture: Picture) -> str:
+    """A picture as a file of its own, which follows its reader's light or dark scheme."""
+    return render("picture.svg", picture=picture)
