@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError
 from gateway.core.config import OverflowMode, PlacementPolicy, PushingMode
 from gateway.core.vocabulary import GatewayId, RegionName, TenantName
+from gateway.ground.faults import ConfigError
 from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key
 
 SCENARIOS = sorted((Path(__file__).parents[4] / "loadgen/scenarios").glob("*.yaml"))
