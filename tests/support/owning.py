@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.description import gauges_of
-from gateway.core.effects import Effect, EndRequest, StartLeg
+from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
     ConfigApplied,
