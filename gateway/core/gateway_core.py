@@ -43,7 +43,8 @@ from gateway.core.events import (
     TimePassed,
 )
 from gateway.core.peers import Peers, PeerState
-from gateway.core.placement import Placement, Placer
+from gateway.core.placement.placer import Placement, Placer
+from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.residency import both, closed_policy, may_enter, processing_rule, refusal_of
@@ -94,7 +95,8 @@ class CoreGauges:
 class GatewayCore:
     """Queues, places and follows every request of one gateway."""
 
-    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int) -> None:
+    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns = no_plug_ins) -> None:
+        """`plug_ins` finds the placement policies that a config may name and that do not come with us."""
         self.gateway_id = gateway_id
         self.place = place
         self.config = CoreConfig()
@@ -108,7 +110,9 @@ class GatewayCore:
         self._publish_timer = Timer(TimerKind.PUBLISH, "")
         self.replicas = Replicas(self.config, self._timers)
         self.peers = Peers(self.config, self._timers)
-        self.placer = Placer(place.region, self.config.placement, self.replicas, self.peers, random.Random(seed))
+        self.placer = Placer(
+            place.region, self.config.placement, self.replicas, self.peers, random.Random(seed), plug_ins=plug_ins
+        )
         self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
