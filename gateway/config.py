@@ -59,6 +59,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaSpec,
 )
+from gateway.ground.placement_plug_ins import placement_faults, with_version
 
 _MILLISECOND_NS = 1_000_000
 _HEARTBEATS_TIME_MIN_NS = 5 * _MILLISECOND_NS
@@ -832,8 +833,14 @@ class CoreFile(_FileModel):
     attempt: Annotated[AttemptConfig, _Settings()] = AttemptConfig()
     observation: Annotated[ObservationConfig, _Settings()] = ObservationConfig()
 
+    @model_validator(mode="after")
+    def _check_placement(self) -> Self:
+        if faults := [f"placement.{fault}" for fault in placement_faults(self.placement)]:
+            raise ValueError("\n".join(faults))
+        return self
+
     def as_config(self) -> CoreConfig:
-        return CoreConfig(self.placement, self.pushing, self.queue, self.attempt, self.observation)
+        return CoreConfig(with_version(self.placement), self.pushing, self.queue, self.attempt, self.observation)
 
 
 class RegionFile(_FileModel):
@@ -888,6 +895,7 @@ class RegionFile(_FileModel):
             *self._exposure_faults(),
             *self._identity_faults(),
             *self._number_faults(),
+            *(f"placement.{fault}" for fault in placement_faults(self.placement)),
         ]
         if faults:
             raise ValueError("\n".join(faults))
@@ -905,7 +913,7 @@ class RegionFile(_FileModel):
             replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, self.probes)),
             dns_replicas=tuple(each.as_config(home, self.probes) for each in self.dns_replicas),
             peers=tuple(each.as_config() for each in self.peers),
-            core=CoreConfig(self.placement, self.pushing, self.queue, self.attempt, self.observation),
+            core=CoreConfig(with_version(self.placement), self.pushing, self.queue, self.attempt, self.observation),
             limits=self.limits,
             probes=self.probes,
             discovery=self.discovery,

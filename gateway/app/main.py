@@ -41,6 +41,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
+from gateway.ground.placement_plug_ins import find_policy
 from gateway.ground.reloader import Reloader
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api, make_runner
@@ -234,7 +235,7 @@ class _Desk:
         self.log = log
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
-        self.core = GatewayCore(config.gateway_id, config.place, seed=seed)
+        self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.metrics = Metrics(lambda: self.core.gauges(clock.now_ns()))
         self._header = _journal_header(config, clock, seed)
         self._journal = _journal(config, self._header, self._journal_stopped)

@@ -62,6 +62,7 @@ from gateway.core.vocabulary import (
     TargetKind,
     peer_target,
 )
+from gateway.ground.placement_plug_ins import find_policy
 from loadgen.engine.model import EngineRequest, Rejection
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask, RanAt, Upstream
@@ -254,7 +255,7 @@ class SimGateway:
 
     def start(self, first_probe_ns: int = 0) -> None:
         self._life += 1
-        self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life)
+        self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life, plug_ins=find_policy)
         self.heartbeats.forget()
         self._around.watch.gateway_started(self.spec, self._policy, self.core)
         self.tell(ConfigApplied(self.spec.config))

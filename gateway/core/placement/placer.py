@@ -15,7 +15,7 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.fleet import Fleet
-from gateway.core.placement.policy import PlugIns, Policy, is_worth_following, no_plug_ins
+from gateway.core.placement.policy import PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.value import value
@@ -256,8 +256,8 @@ class Placer:
 
     def _take_policy(self, config: PlacementConfig) -> None:
         """Begin with the policy that the config names, and tell it who is there."""
-        policy_class = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
-        self._policy: Policy = policy_class(self._fleet, config)
+        factory: PolicyFactory = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
+        self._policy = factory(self._fleet, config)
         self._wants_prefixes = self._policy.wants_prefixes()
         self._takes_full_replicas = self._policy.takes_full_replicas()
         for replica in self._replicas:

@@ -88,11 +88,12 @@ class Policy(ABC):
         """A replica of ours, which knew that much of the prompt, gave its first token this long after it was asked."""
 
 
-PlugIns = Callable[[str], type[Policy]]
+PolicyFactory = Callable[[Fleet, PlacementConfig], Policy]
+PlugIns = Callable[[str], PolicyFactory]
 """Finds the policies that do not come with us, by name. Whoever puts a name into a config has made sure that it can."""
 
 
-def no_plug_ins(name: str) -> type[Policy]:
+def no_plug_ins(name: str) -> PolicyFactory:
     raise AssertionError(f"there is no placement policy {name}, and nobody handed in others")
 
 
