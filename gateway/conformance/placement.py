@@ -23,6 +23,7 @@ from types import FunctionType, ModuleType
 
 import click
 
+from gateway.conformance.purity import imports_of, impurities
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.effects import RecordShadow, StartLeg
 from gateway.core.events import (
@@ -66,46 +67,6 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.placement_plug_ins import PlugInUnusable, find_policy, policy_fault
 
-FORBIDDEN_IMPORTS = frozenset(
-    {
-        "aiohttp",
-        "asyncio",
-        "boto3",
-        "click",
-        "concurrent",
-        "ctypes",
-        "datetime",
-        "grpc",
-        "http",
-        "importlib",
-        "io",
-        "logging",
-        "msgspec",
-        "multiprocessing",
-        "os",
-        "pathlib",
-        "pickle",
-        "prometheus_client",
-        "pydantic",
-        "secrets",
-        "shutil",
-        "signal",
-        "socket",
-        "ssl",
-        "structlog",
-        "subprocess",
-        "sys",
-        "tempfile",
-        "threading",
-        "time",
-        "urllib",
-        "uuid",
-        "uvloop",
-        "yaml",
-    }
-)
-"""What no module of the core imports, and a few ways around that."""
-FORBIDDEN_CALLS = frozenset({"__import__", "compile", "eval", "exec", "hash", "id", "input", "open", "print"})
 REQUESTS = 4_000
 BOOKS_BYTES_MAX = 128 * 2**10
 """What a policy may hold after so many requests to some ten targets."""
@@ -170,10 +131,8 @@ def _source_faults(policy: type[Policy]) -> Iterator[str]:
     while left:
         name = left.pop()
         tree = ast.parse(_source_of(name))
-        for node in ast.walk(tree):
-            for fault in _faults_of(node):
-                yield f"{name}:{getattr(node, 'lineno', 0)}: {fault}"
-        own = {each for each in _imports_of(tree) if each.partition(".")[0] == package and _is_module(each)}
+        yield from (f"{name}:{fault}" for fault in (*impurities(tree, [package]), *_chances_of(tree)))
+        own = {each for each in _names_of(tree) if each.partition(".")[0] == package and _is_module(each)}
         left += sorted(own - seen)
         seen |= own
 
@@ -194,37 +153,25 @@ def _is_module(name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _imports_of(tree: ast.AST) -> Iterator[str]:
+def _names_of(tree: ast.AST) -> Iterator[str]:
+    """Of all that may be a module."""
+    for node, module in imports_of(tree):
+        yield module
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{module}.{each.name}" for each in node.names)
+
+
+def _chances_of(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-
-
-def _faults_of(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Import(names=names):
-            yield from (f"imports {each.name}" for each in names if _is_forbidden(each.name))
-        case ast.ImportFrom(level=level) if level:
-            yield "imports by a relative name, which nobody can follow"
-        case ast.ImportFrom(module="random", names=names):
-            yield from (f"takes {each.name} from random" for each in names if each.name != "Random")
-        case ast.ImportFrom(module=str(module)) if _is_forbidden(module):
-            yield f"imports {module}"
-        case ast.Attribute(value=ast.Name(id="random"), attr=attribute) if attribute != "Random":
-            yield f"uses random.{attribute}: chance is the fleet's"
-        case ast.Call(func=ast.Name(id="Random") | ast.Attribute(value=ast.Name(id="random"), attr="Random")):
-            yield "draws chance of its own: it is the fleet's"
-        case ast.Call(func=ast.Name(id=name)) if name in FORBIDDEN_CALLS:
-            yield f"calls {name}()"
-        case _:
-            pass
-
-
-def _is_forbidden(module: str) -> bool:
-    return module.partition(".")[0] in FORBIDDEN_IMPORTS
+        match node:
+            case ast.ImportFrom(module="random", names=names) if any(each.name != "Random" for each in names):
+                yield f"{node.lineno}: takes chance from random: it is the fleet's"
+            case ast.Attribute(value=ast.Name(id="random"), attr=attribute) if attribute != "Random":
+                yield f"{node.lineno}: uses random.{attribute}: chance is the fleet's"
+            case ast.Call(func=ast.Name(id="Random") | ast.Attribute(value=ast.Name(id="random"), attr="Random")):
+                yield f"{node.lineno}: draws chance of its own: it is the fleet's"
+            case _:
+                pass
 
 
 # How it decides
