@@ -49,7 +49,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "env/bin/python"
     sources = shutil.copytree(EXAMPLE, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet"]
-    subprocess.run([*pip, "--no-index", "--no-build-isolation", "--no-deps", sources], check=True)
+    subprocess.run([*map(str, pip), "--no-index", "--no-build-isolation", "--no-deps", sources], check=True)
     return python
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from gateway.conformance import placement
 from gateway.conformance.placement import conformance_faults, main
+from gateway.core.effects import RecordShadow, StartLeg
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.policy import Policy
 from gateway.core.vocabulary import PlacementReason
@@ -25,8 +26,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def policy_in(site: Path, package: str, source: str = SOURCE) -> type[Policy]:
     put(site, package, name=package, source=source)
-    policy = import_module(package).First
-    assert issubclass(policy, Policy)
+    policy: type[Policy] = import_module(package).First
     return policy
 
 
@@ -114,10 +114,13 @@ def test_options_that_it_refuses_cannot_be_tested(site: Path) -> None:
 
 
 def test_the_mesh_it_plays_in_asks_every_question() -> None:
-    walk = placement._Walk(BUILT_IN["prefix"], {})
     reasons: Counter[str] = Counter()
-    walk.note = lambda effect: reasons.update([f"{type(effect).__name__} {effect.decision.reason}"])
-    walk.run()
+
+    class Counted(placement._Walk):
+        def note(self, effect: RecordShadow | StartLeg) -> None:
+            reasons[f"{type(effect).__name__} {effect.decision.reason}"] += 1
+
+    Counted(BUILT_IN["prefix"], {}).run()
     wanted = [*(f"StartLeg {each}" for each in PlacementReason if each not in UNASKED), "RecordShadow remote_nearest"]
     assert [each for each in wanted if reasons[each] < 10] == []
 

@@ -124,7 +124,7 @@ class TestPolicyFromOutside:
     def told(self, folder: Path, version: str | None) -> Path:
         config = CoreConfig(PlacementConfig("replayed", version))
         core = GatewayCore(GATEWAY, US, seed=7, plug_ins=find_policy)
-        events = [ConfigApplied(config), DrainRequested(), TimePassed()]
+        events: list[Event] = [ConfigApplied(config), DrainRequested(), TimePassed()]
         steps = [Step(at, event, core.handle(event, at)) for at, event in enumerate(events)]
         return write_story(folder / "a.journal", steps)
 

@@ -79,7 +79,7 @@ class Wide(Noted):
         return True
 
 
-def foreign(policy: type[Policy] = Noted, **options: int) -> tuple[Desk, list[Noted]]:
+def foreign(policy: type[Policy] = Noted) -> tuple[Desk, list[Noted]]:
     """A core under a policy that does not come with it."""
     made: list[Noted] = []
 
@@ -90,7 +90,7 @@ def foreign(policy: type[Policy] = Noted, **options: int) -> tuple[Desk, list[No
         return it
 
     one = Desk(GatewayCore(GatewayId("gw"), US, seed=1, plug_ins={"foreign": make}.__getitem__))
-    one.tell(ConfigApplied(config(**options)))
+    one.tell(ConfigApplied(config()))
     one.tell(PolicyApplied(policy_of(US)))
     one.tell(AssignmentApplied(1, (replica_spec("r0"), replica_spec("r1")), (peer_spec("gw-eu", EU),)))
     one.probe()
