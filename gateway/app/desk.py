@@ -10,6 +10,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.reload import PolicyPart
+from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
@@ -44,7 +45,7 @@ class Desk:
         self.log = log
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
-        self.core = GatewayCore(config.gateway_id, config.place, seed=seed)
+        self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.ledger = Ledger(config.place)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._header = _journal_header(config, clock, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.config.names import PROMPT_BLOCKS_MAX
+from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.region_file import RegionFile
 from gateway.ground.faults import Fault
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
@@ -20,6 +21,8 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _exposure_faults(file)
     yield from _identity_faults(file)
     yield from _number_faults(file)
+    for key, what in placement_faults(file.core.placement):
+        yield Fault(f"placement.{key}", what)
 
 
 def _name_faults(file: RegionFile) -> Iterator[Fault]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 
 from pydantic import Field, PrivateAttr, Strict, ValidationInfo, model_validator
 
 from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, Url
+from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
 from gateway.config.targets import (
     Dialect,
@@ -176,8 +177,17 @@ class PeerFile(FileModel):
 class CoreFile(RegionSections[CoreConfig]):
     """The sections of a region file that decisions depend on, for whoever drives a core without the rest of it."""
 
+    @model_validator(mode="after")
+    def _check_placement(self) -> Self:
+        if faults := [
+            Fault(f"placement.{key}", what) for key, what in placement_faults(self.take(CoreConfig).placement)
+        ]:
+            raise KeyFaults(*faults)
+        return self
+
     def as_config(self) -> CoreConfig:
-        return self.take(CoreConfig)
+        config = self.take(CoreConfig)
+        return replace(config, placement=with_version(config.placement))
 
 
 class RegionFile(RegionSections[CoreConfig | Sections]):
@@ -238,7 +248,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, sections.probes)),
             dns_replicas=tuple(each.as_config(home, sections.probes) for each in self.dns_replicas),
             peers=tuple(each.as_config() for each in self.peers),
-            core=self.core,
+            core=replace(self.core, placement=with_version(self.core.placement)),
             keys_file=self.keys,
             admin_token=self._admin_token,
             **{each.name: getattr(sections, each.name) for each in fields(sections)},

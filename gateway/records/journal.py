@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 import msgspec
 
+from gateway.config.placement_plug_ins import find_policy, placement_faults
 from gateway.core.effects import Effect
-from gateway.core.events import Event
+from gateway.core.events import ConfigApplied, Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version, complete_lines
@@ -116,14 +117,22 @@ class ReplayReport:
 def replay(paths: Sequence[Path]) -> ReplayReport:
     """Tell a story to a fresh core and compare every effect. Raises JournalUnreadable."""
     header, steps = _whole_story(paths)
-    core = GatewayCore(header.gateway_id, header.place, seed=header.seed)
+    core = GatewayCore(header.gateway_id, header.place, seed=header.seed, plug_ins=find_policy)
     count = 0
     for count, step in enumerate(steps, start=1):
+        _require_policy(step.event, count)
         got = _retell(core, step)
         if got != step.effects and not (step.effects is None and isinstance(got, str)):
             divergence = Divergence(count, repr(step.event), _describe(step.effects), _describe(got))
             return ReplayReport(count, header.code_version, divergence)
     return ReplayReport(count, header.code_version, None)
+
+
+def _require_policy(event: Event, step: int) -> None:
+    """A plug-in decides as it did then only if it is here, in the version that it was."""
+    if isinstance(event, ConfigApplied):
+        for key, what in placement_faults(event.config.placement):
+            raise JournalUnreadable(f"step {step} cannot be told again here: placement.{key}: {what}")
 
 
 def _retell(core: GatewayCore, step: GatewayStep) -> list[Effect] | str:

@@ -34,7 +34,7 @@ def test_durations_and_sizes_become_integers(tmp_path: Path) -> None:
     config = load_config(region_at(tmp_path, text), environ={})
     assert config.core.queue.wait_max_ns == 1_500_000_000
     assert config.core.placement.prefix_index_bytes_max == 2**20
-    assert config.core.placement.policy is PlacementPolicy.LEAST_LOAD
+    assert config.core.placement.policy == PlacementPolicy.LEAST_LOAD
     assert config.core.placement.explore_below_share == CoreConfig().placement.explore_below_share
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.config.placement_plug_ins import find_policy
 from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
 from gateway.core.effects import Effect, StartLeg
 from gateway.core.events import (
@@ -52,6 +53,7 @@ from gateway.records.journal import (
 )
 from gateway.request.driver import GatewayStep
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.plug_ins import put
 
 GATEWAY = GatewayId("us-1")
 HEADER = new_header(GATEWAY, US, seed=7, story="story")
@@ -113,6 +115,33 @@ def keep(journal: Journal, steps: list[GatewayStep]) -> None:
     for step in steps:
         assert step.effects is not None
         journal.on_step(step.now_ns, step.event, step.effects)
+
+
+class TestPolicyFromOutside:
+    """A replay decides by the same code, or not at all."""
+
+    def told(self, folder: Path, version: str | None) -> Path:
+        config = CoreConfig(PlacementConfig("replayed", version))
+        core = GatewayCore(GATEWAY, US, seed=7, plug_ins=find_policy)
+        events: list[Event] = [ConfigApplied(config), DrainRequested(), TimePassed()]
+        steps = [Step(at, event, core.handle(event, at)) for at, event in enumerate(events)]
+        return write_story(folder / "a.journal", steps)
+
+    def test_it_is_told_again_by_the_version_that_the_journal_names(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(tmp_path, "replayed", name="replayed", version="1.4")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        path = self.told(tmp_path, "1.4")
+        assert b'"policy":"replayed","policy_version":"1.4"' in path.read_bytes()
+        assert replay([path]).divergence is None
+        with pytest.raises(JournalUnreadable, match=r"step 1 .*: of replayed, 1\.4 is installed and not 1\.3"):
+            replay([self.told(tmp_path, "1.3")])
+
+    def test_without_it_nothing_is_told(self, tmp_path: Path) -> None:
+        step: GatewayStep = Step(0, ConfigApplied(CoreConfig(PlacementConfig("long_gone", "1"))), [])
+        with pytest.raises(JournalUnreadable, match=r"step 1 .* placement\.policy: 'long_gone' is none of prefix"):
+            replay([write_story(tmp_path / "a.journal", [step])])
 
 
 class TestReading:

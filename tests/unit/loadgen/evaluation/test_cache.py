@@ -91,7 +91,7 @@ def test_the_code_of_a_cell_is_whatever_playing_it_imports() -> None:
     assert found > {
         "gateway/config/region_file.py",
         "gateway/policy/file.py",
-        "gateway/core/placement.py",
+        "gateway/core/placement/prefix.py",
         "loadgen/report.py",
     }
     assert found > {"loadgen/traces/servegen.py", "loadgen/engine/model.py", "loadgen/simulator/world.py"}
