@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.config.sections import GatewayConfig, ProbeConfig
+from gateway.core.events import ConfigApplied
+from gateway.core.vocabulary import Standing
 from tests.fakes.engine import (
     DONE,
     GOOD_STREAM,
@@ -48,12 +50,6 @@ def stands(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> Stands
         return stand(tmp_path, unused_tcp_port_factory, **options)
 
     return make
-
-
-def impatient(config: GatewayConfig) -> GatewayConfig:
-    """A first token has to come soon, yet not sooner than a good engine's on a busy machine."""
-    attempt = replace(config.core.attempt, first_token_deadline_ns=2 * SECOND)
-    return replace(config, core=replace(config.core, attempt=attempt))
 
 
 def raw(data: bytes, *, cuts: bool = True) -> Script:
@@ -137,8 +133,16 @@ class TestBeforeAToken:
 
     @pytest.mark.parametrize("bad", NO_TOKEN_IN_TIME.values(), ids=NO_TOKEN_IN_TIME)
     async def test_what_hangs_is_left_and_had_elsewhere(self, stands: Stands, bad: Script) -> None:
-        async with stands(engines=2, change=impatient) as stand:
-            await self.is_had_elsewhere(stand, bad)
+        async with stands(engines=2) as stand:
+            patient = stand.gateway.config.core
+            impatient = replace(patient, attempt=replace(patient.attempt, first_token_deadline_ns=SECOND))
+
+            async def hanging(exchange: Exchange) -> None:
+                stand.gateway.driver.submit(ConfigApplied(patient))  # whoever is asked next has all the time
+                await bad(exchange)
+
+            stand.gateway.driver.submit(ConfigApplied(impatient))
+            await self.is_had_elsewhere(stand, hanging)
             await until(lambda: stand.aborted > 0)
 
     async def is_had_elsewhere(self, stand: Stand, bad: Script) -> None:
@@ -204,7 +208,7 @@ class TestAfterAToken:
     @pytest.mark.parametrize("across", [False, True])
     async def test_one_that_hangs_is_left_at_the_deadline(self, stands: Stands, across: bool) -> None:
         def change(config: GatewayConfig) -> GatewayConfig:
-            return replace(config, limits=replace(config.limits, request_deadline_ns=SECOND))
+            return replace(config, limits=replace(config.limits, request_deadline_ns=4 * SECOND))
 
         async with stands(across=across, change=change) as stand:
             stand.engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))
@@ -283,7 +287,8 @@ class TestMetrics:
 
         async with stands(engines=2, change=change) as stand:
             stand.engines[0].probe_script = bad
-            await until(lambda: free_replicas(stand.gateway) == 1)
+            garbled = next(iter(stand.gateway.core.replicas))
+            await until(lambda: garbled.standing is not Standing.AVAILABLE)
             for _ in range(5):
                 await stand.is_served(None)
             assert (stand.engines[0].arrived.count, stand.engines[1].arrived.count) == (0, 5)
