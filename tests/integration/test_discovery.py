@@ -14,8 +14,8 @@ import dns.rcode
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import read_region_file
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.reading import read_region_file
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.support.core import MODEL, US

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import read_region_file
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import Standing
 from tests.fakes.engine import GOOD_ANSWER
 from tests.fakes.engine_pages import (

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from gateway.config import Dialect
+from gateway.config.targets import Dialect
 from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig, QueueConfig
 from gateway.core.description import describe, gauges_of
 from gateway.core.effects import Effect, EndRequest

@@ -16,9 +16,10 @@ import openai
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import JournalConfig, LimitsConfig, LogFormat, LoggingConfig, LogLevel
-from gateway.records.logs import make_logger
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import JournalConfig, LimitsConfig
+from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
+from gateway.ground.logs import make_logger
 from gateway.security.keys import mint
 from tests.fakes.engine import (
     DONE,

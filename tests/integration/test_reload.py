@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import read_region_file
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import GatewayId
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
 from tests.support.core import EU, MODEL, US

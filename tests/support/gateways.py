@@ -14,18 +14,12 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from gateway.app.main import GatewayHandle
-from gateway.config import (
-    Address,
-    Dialect,
-    GatewayConfig,
-    ListenConfig,
-    PeerConfig,
-    PeeringConfig,
-    ReplicaConfig,
-)
+from gateway.app.gateway import GatewayHandle
+from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
+from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
+from gateway.ground.values import Address
 from tests.support.core import AP, EU, MODEL, MS, US
 
 _Asked = aiohttp.client._RequestContextManager

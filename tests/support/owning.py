@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.description import gauges_of
-from gateway.core.effects import Effect, EndRequest, StartLeg
+from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
     ConfigApplied,
@@ -151,6 +151,10 @@ class RecordingSink:
         await asyncio.sleep(self.drain_s)
         self._is_full = False
 
+    @property
+    def has_drained(self) -> bool:
+        return self.drains > 0 and not self._is_full
+
     async def accepted(self) -> None:
         self.is_accepted = True
 
@@ -241,10 +245,16 @@ class Scene:
         is_control: bool = False,
     ) -> Outcome:
         owner = self.owner(*replies, forwarded=forwarded, stores_response=stores_response, is_control=is_control)
-        end = await owner.run()
+        end = await self.run(owner)
         assert isinstance(end, EndRequest)
         self.check()
         return end.outcome
+
+    async def run(self, owner: RequestOwner) -> EndRequest | RefuseForward:
+        try:
+            return await owner.run()
+        finally:
+            assert all(task.done() for task in self.tasks), "a leg outlived its owner"
 
     def check(self) -> None:
         """What holds however a request ended."""
@@ -253,7 +263,6 @@ class Scene:
         assert self.opener.opened == self.opener.closed == len(self.attempts_ended)
         assert len(self.finished) == 1
         assert not self.driver.failed.is_set(), self.driver.crash
-        assert all(task.done() for task in self.tasks), "a leg outlived its owner"
         self.driver.close()
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import GatewayConfig, ProbeConfig
+from gateway.config.sections import GatewayConfig, ProbeConfig
 from gateway.core.events import ConfigApplied
 from gateway.core.vocabulary import Standing
 from tests.fakes.engine import (

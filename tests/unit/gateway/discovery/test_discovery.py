@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.config import ReplicaConfig
+from gateway.config.targets import ReplicaConfig
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.source import Report
 from tests.fakes.engine import Tally

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import Dialect
+from gateway.config.targets import Dialect
 from gateway.engines.dialects import (
     DIALECTS,
     ListedModel,

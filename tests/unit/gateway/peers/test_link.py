@@ -8,9 +8,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
+from gateway.ground.transport import Plaintext
 from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import EU, MS, peer_spec
