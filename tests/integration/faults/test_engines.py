@@ -31,6 +31,7 @@ from tests.fakes.engine import (
     hang_up,
     stream,
     stream_and_cut,
+    stream_and_hang,
     stream_until,
     token,
 )
@@ -116,8 +117,8 @@ NO_TOKEN_IN_TIME: dict[str, Script] = {
     "sends interim answers": raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, cuts=False),
     "hangs before its headers": hang,
     "hangs in its headers": raw(b"HTTP/1.1 200 OK\r\ncontent-ty", cuts=False),
-    "hangs after its headers": stream_until(asyncio.Event(), ()),
-    "hangs after its role": stream_until(asyncio.Event(), (ROLE,)),
+    "hangs after its headers": stream_and_hang(),
+    "hangs after its role": stream_and_hang(ROLE),
     "keeps its stream alive and says nothing": endlessly(b": keep-alive\n\n"),
     "drips an event that never ends": endlessly(b"x", before=b"data: "),
 }
