@@ -357,7 +357,7 @@ class GatewayCore(GatewayState):
                 assert_never(never)
 
     def _attempt_failed(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
-        """All its legs are over and the client has nothing: try again, or give up."""
+        """All its legs are over, and none brought the whole answer: try again, or give up."""
         if not attempt.failures:
             self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, "every leg ended, and none of them with an answer")
             return
@@ -365,7 +365,9 @@ class GatewayCore(GatewayState):
             self._learn_from_failure(request, end)
         worst = next((end for end in attempt.failures if end.result is LegResult.FAILED), attempt.failures[0])
         request.last_failure = worst.in_words
-        if worst.result is LegResult.FAILED:
+        if request.phase is Phase.ANSWERING:  # a leg that was on its way out had begun to answer
+            self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
+        elif worst.result is LegResult.FAILED:
             self._try_again_after_failure(request, now_ns)
         elif worst.result is LegResult.BUSY:
             self._try_again_after_busy(request, now_ns)
