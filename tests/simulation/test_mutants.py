@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import ModuleType
 
@@ -18,8 +19,8 @@ class Door:
     def is_open(self) -> bool:
         return False
 
-    def knock(self, times: int) -> int:
-        return times
+    def knock(self, times: str) -> int:
+        return int(json.loads(times))
 
 
 def twice() -> int:
@@ -30,12 +31,12 @@ def yes(original: Original, door: Door) -> bool:
     return not original(door)
 
 
-def louder(original: Original, door: Door, times: int) -> int:
+def louder(original: Original, door: Door, times: str) -> int:
     return int(original(door, times)) + 1
 
 
-def without_its_door(original: Original, times: int) -> int:
-    return times
+def without_its_door(original: Original, times: str) -> int:
+    return len(times)
 
 
 def thrice(original: Original) -> int:
@@ -80,7 +81,7 @@ def test_a_mutant_that_does_not_fit_its_seam_has_found_nothing(monkeypatch: pyte
     monkeypatch.setattr(Door, "knock", Door.knock)
     plant = planted(without_its_door, "Door.knock")
     with pytest.raises(TypeError):
-        Door().knock(1)
+        Door().knock("1")
     with pytest.raises(AssertionError, match="does not fit any more"):
         plant.check()
 
@@ -88,9 +89,10 @@ def test_a_mutant_that_does_not_fit_its_seam_has_found_nothing(monkeypatch: pyte
 def test_what_the_core_itself_raises_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Door, "knock", Door.knock)
     plant = planted(louder, "Door.knock")
-    with pytest.raises(ValueError, match="invalid literal"):
-        Door().knock("loud")  # type: ignore[arg-type]
-    assert plant.calls == 1
+    assert Door().knock("1") == 2
+    with pytest.raises(ValueError, match="Expecting value"):
+        Door().knock("loud")
+    plant.check()
 
 
 @pytest.mark.slow
