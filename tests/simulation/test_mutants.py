@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,10 @@ def louder(original: Original, door: Door, times: str) -> int:
 
 def without_its_door(original: Original, times: str) -> int:
     return len(times)
+
+
+def by_its_bell(original: Original, door: Any, times: str) -> int:
+    return int(door.bell)
 
 
 def thrice(original: Original) -> int:
@@ -77,10 +82,13 @@ def test_a_function_is_replaced_for_those_who_imported_it_by_name(monkeypatch: p
     assert (twice(), importer.borrowed()) == (3, 3)
 
 
-def test_a_mutant_that_does_not_fit_its_seam_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mutated", [without_its_door, by_its_bell])
+def test_a_mutant_that_does_not_fit_its_seam_has_found_nothing(
+    mutated: Original, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Door, "knock", Door.knock)
-    plant = planted(without_its_door, "Door.knock")
-    with pytest.raises(TypeError):
+    plant = planted(mutated, "Door.knock")
+    with pytest.raises((AttributeError, TypeError)):
         Door().knock("1")
     with pytest.raises(AssertionError, match="does not fit any more"):
         plant.check()
