@@ -118,7 +118,8 @@ class _View:
     stopped: set[tuple[RequestId, int, int]] = field(default_factory=set)
     """Those of them that were ordered to end."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
-    failures: Counter[ReplicaId] = field(default_factory=Counter)
+    failed: set[Target] = field(default_factory=set)
+    """Where a leg may have failed."""
     stored: dict[str, Target] = field(default_factory=dict)
     """By key, where the response is kept, as far as this gateway can know."""
     arrivals: int = 0
@@ -317,12 +318,12 @@ class Watch:
         key = event.request_id, event.attempt, event.leg
         view.stopped.discard(key)
         target = view.alive.pop(key, None)
-        if target is not None and target.kind is TargetKind.REPLICA:
-            replica_id = ReplicaId(target.id)
-            view.in_flight[replica_id] -= 1
-            may_be_a_failure = event.result in (LegResult.FAILED, LegResult.CANCELLED)
-            view.failures[replica_id] += may_be_a_failure
-            self._check_breaker(view, replica_id)
+        if target is not None:
+            if target.kind is TargetKind.REPLICA:
+                view.in_flight[ReplicaId(target.id)] -= 1
+            if event.result in (LegResult.FAILED, LegResult.CANCELLED):
+                view.failed.add(target)
+            self._check_breaker(view, target)
         visit = view.visits.get(event.request_id)
         if visit is not None and not visit.waits and visit.attempt == event.attempt:
             if target is not None and event.result is not LegResult.BUSY:
@@ -454,11 +455,12 @@ class Watch:
         may_be_here = event.stamp.rule in stamped and names_place(event.stamp.rule, here)
         self._expect("nothing leaves the regions its policy allows", may_be_here, where)
 
-    def _check_breaker(self, view: _View, replica_id: ReplicaId) -> None:
-        state = view.core.replicas.get(replica_id)
-        if state is not None and not view.failures[replica_id]:
+    def _check_breaker(self, view: _View, target: Target) -> None:
+        targets = view.core.replicas if target.kind is TargetKind.REPLICA else view.core.peers
+        state = targets.get(target.id)
+        if state is not None and target not in view.failed:
             is_closed = state.breaker.state is BreakerState.CLOSED
-            self._expect("client errors are not held against a replica", is_closed, replica_id)
+            self._expect("only failures are held against a target", is_closed, str(target))
 
     def _expect(self, what: str, holds: bool, detail: str) -> None:
         if not holds:
