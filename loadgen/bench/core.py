@@ -13,18 +13,10 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
+from gateway.core import events
 from gateway.core.config import CoreConfig, PushingConfig, PushingMode, QueueConfig
 from gateway.core.effects import Effect, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    Event,
-    FirstToken,
-    LegEnded,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestArrived,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.residency import ResidencyPolicy
@@ -90,9 +82,9 @@ class _Bench:
         specs = tuple(ReplicaSpec(replica_id, _PLACE, (_MODEL,)) for replica_id in self._replicas)
         open_rule = PlaceRule(regions=frozenset({_PLACE.region}))
         pushing = PushingConfig(PushingMode.OUTSTANDING, outstanding_max=8)
-        self._tell(ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=_FAR_NS))))
-        self._tell(PolicyApplied(ResidencyPolicy(_PLACE, open_rule, open_rule, digest="bench")))
-        self._tell(AssignmentApplied(1, specs, ()))
+        self._tell(events.ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=_FAR_NS))))
+        self._tell(events.PolicyApplied(ResidencyPolicy(_PLACE, open_rule, open_rule, digest="bench")))
+        self._tell(events.AssignmentApplied(1, specs, ()))
         self._probe()
         for _ in range(self._in_flight_max + queued if queued else self._in_flight_max // 2):
             self._ask()
@@ -113,16 +105,16 @@ class _Bench:
         profile = RequestProfile(
             request_id, _MODEL, _TENANT, _PROMPT_BYTES, chain, _BLOCK_BYTES, "session", stream=True
         )
-        self._tell(RequestArrived(profile, _FAR_NS))
+        self._tell(events.RequestArrived(profile, _FAR_NS))
 
     def _finish_one(self) -> None:
         request_id, attempt = self._running.popleft()
-        self._tell(FirstToken(request_id, attempt, 1))
-        self._tell(LegEnded(request_id, attempt, 1, LegResult.COMPLETED))
+        self._tell(events.FirstToken(request_id, attempt, 1))
+        self._tell(events.LegEnded(request_id, attempt, 1, LegResult.COMPLETED))
 
     def _probe(self) -> None:
         self._tell(
-            ReplicasObserved(
+            events.ReplicasObserved(
                 tuple(ReplicaObservation(replica, self._now_ns, healthy=True) for replica in self._replicas)
             )
         )

@@ -8,24 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.description import gauges_of
 from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegAccepted,
-    LegEnded,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestAbandoned,
-    RequestArrived,
-    ResponseStored,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
@@ -60,7 +47,7 @@ from tests.fakes.engine import (
     response_created,
     token,
 )
-from tests.support.core import EU, MODEL, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.core import EU, MODEL, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
 MESSAGE_OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
@@ -199,20 +186,22 @@ class Scene:
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
         self.driver = Driver(self.core, self.clock, observers=[self])
-        self.driver.submit(ConfigApplied(CoreConfig(attempt=self.attempts)))
-        self.driver.submit(PolicyApplied(policy(US)))
-        self.driver.submit(AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),)))
+        self.driver.submit(events.ConfigApplied(CoreConfig(attempt=self.attempts)))
+        self.driver.submit(events.PolicyApplied(policy(US)))
+        self.driver.submit(
+            events.AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),))
+        )
         self.probe(waiting=0)
 
     def probe(self, *, waiting: int) -> None:
         now_ns = self.clock.now_ns()
         names = (ReplicaId("a"), ReplicaId("b"))
         observed = tuple(ReplicaObservation(name, now_ns, healthy=True, waiting=waiting) for name in names)
-        self.driver.submit(ReplicasObserved(observed))
+        self.driver.submit(events.ReplicasObserved(observed))
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self.events.append(event)
-        if isinstance(event, RequestArrived):
+        if isinstance(event, events.RequestArrived):
             self.opened_at_arrival = self.opener.opened
             self.has_arrived.set()
 
@@ -245,9 +234,9 @@ class Scene:
         deadline_ns = self.clock.now_ns() + 60 * SECOND
         stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
         arrival = (
-            ForwardArrived(asked, deadline_ns, GatewayId("eu-1"), Hops(0, 1), stamp)
+            events.ForwardArrived(asked, deadline_ns, GatewayId("eu-1"), Hops(0, 1), stamp)
             if forwarded
-            else RequestArrived(asked, deadline_ns)
+            else events.RequestArrived(asked, deadline_ns)
         )
         outbound = OutboundRequest(asked, "/v1/chat/completions", (), b"{}", stores_response=stores_response)
         return RequestOwner(context, arrival, outbound, self.sink)
@@ -276,8 +265,8 @@ class Scene:
         self.driver.close()
 
     @property
-    def attempts_ended(self) -> list[LegEnded]:
-        return [event for event in self.events if isinstance(event, LegEnded)]
+    def attempts_ended(self) -> list[events.LegEnded]:
+        return of_kind(events.LegEnded, self.events)
 
     @property
     def results(self) -> list[LegResult]:
@@ -297,13 +286,13 @@ class TestWatching:
         scene = Scene()
         await scene.play(Reply())
         assert scene.seen_at_end == scene.events
-        assert isinstance(scene.seen_at_end[-1], LegEnded)
+        assert isinstance(scene.seen_at_end[-1], events.LegEnded)
 
     async def test_so_has_it_of_a_request_that_is_turned_away_at_once(self) -> None:
         scene = Scene()
-        scene.driver.submit(DrainRequested())
+        scene.driver.submit(events.DrainRequested())
         assert await scene.play() is Outcome.REJECTED_DRAINING
-        assert [type(event) for event in scene.seen_at_end[-2:]] == [DrainRequested, RequestArrived]
+        assert [type(event) for event in scene.seen_at_end[-2:]] == [events.DrainRequested, events.RequestArrived]
 
 
 class TestEventStreams:
@@ -314,7 +303,7 @@ class TestEventStreams:
         assert scene.sink.head is not None
         assert scene.sink.head.headers == EVENT_STREAM
         assert scene.finished[0][2].ran_at == scene.sink.head.ran_at
-        assert [scene.count(kind) for kind in (FirstToken, LegEnded)] == [1, 1]
+        assert [scene.count(kind) for kind in (events.FirstToken, events.LegEnded)] == [1, 1]
         (ended,) = scene.attempts_ended
         assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
 
@@ -324,7 +313,7 @@ class TestEventStreams:
         cut = tuple(GOOD[at : at + size] for at in range(0, len(GOOD), size))
         assert await scene.play(Reply(cut)) is Outcome.COMPLETED
         assert scene.sink.body == GOOD
-        assert scene.count(FirstToken) == 1
+        assert scene.count(events.FirstToken) == 1
 
     async def test_a_stream_that_falls_silent_has_failed(self) -> None:
         scene = Scene(RelaySettings(engine_stall_s=0.02))
@@ -361,7 +350,7 @@ class TestEventStreams:
             for _ in range(10):
                 await asyncio.sleep(0)
             assert scene.sink.head is None
-            assert scene.count(FirstToken) == 0
+            assert scene.count(events.FirstToken) == 0
             gate.set()
         assert isinstance(running.result(), EndRequest)
         assert scene.sink.body == ROLE + b"".join(GOOD_STREAM[1:])
@@ -462,7 +451,7 @@ class TestWholeAnswers:
         assert scene.sink.body == GOOD_ANSWER
         assert scene.sink.head is not None
         assert scene.sink.head.headers == (*JSON, ("content-length", str(len(GOOD_ANSWER))))
-        assert scene.count(FirstToken) == 0, "its end says it all"
+        assert scene.count(events.FirstToken) == 0, "its end says it all"
         summary = scene.finished[0][2]
         assert (summary.prompt_tokens, summary.output_tokens, summary.cached_tokens) == (22, 1, 16)
         assert not summary.is_event_stream
@@ -483,7 +472,7 @@ class TestWholeAnswers:
         assert scene.sink.head is not None
         assert scene.sink.head.status == status
         assert scene.results == [LegResult.CLIENT_ERROR]
-        assert [scene.count(kind) for kind in (LegAccepted, FirstToken)] == [0, 0]
+        assert [scene.count(kind) for kind in (events.LegAccepted, events.FirstToken)] == [0, 0]
 
     async def test_a_stream_that_begins_with_a_client_error_becomes_that_error(self) -> None:
         scene = Scene()
@@ -509,7 +498,7 @@ class TestWholeAnswers:
         scene = Scene()
         scene.sink.is_immediate = False
         assert await scene.play(Reply((GOOD_ANSWER,), 200, JSON)) is Outcome.COMPLETED
-        assert scene.count(FirstToken) == 1
+        assert scene.count(events.FirstToken) == 1
 
 
 class TestStoredResponses:
@@ -519,28 +508,28 @@ class TestStoredResponses:
         scene = Scene()
         assert await scene.play(reply, stores_response=True, forwarded=forwarded) is Outcome.COMPLETED
         kinds = [type(event) for event in scene.events]
-        told = FirstToken if FirstToken in kinds else LegEnded
-        assert kinds.index(ResponseStored) < kinds.index(told)
-        (stored,) = [event for event in scene.events if isinstance(event, ResponseStored)]
-        assert stored == ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
+        told = events.FirstToken if events.FirstToken in kinds else events.LegEnded
+        assert kinds.index(events.ResponseStored) < kinds.index(told)
+        (stored,) = of_kind(events.ResponseStored, scene.events)
+        assert stored == events.ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
 
     async def test_an_answer_too_large_to_hold_is_stored_all_the_same(self) -> None:
         scene = Scene(RelaySettings(held_bytes_max=20))
         assert await scene.play(Reply((GOOD_RESPONSE,), headers=JSON), stores_response=True) is Outcome.COMPLETED
-        assert scene.count(ResponseStored) == 1
+        assert scene.count(events.ResponseStored) == 1
 
     @pytest.mark.parametrize("reply", [Reply(GOOD_RESPONSE_STREAM), Reply((GOOD_RESPONSE,), headers=JSON)])
     async def test_one_that_is_not_kept_is_not_told_of(self, reply: Reply) -> None:
         scene = Scene()
         assert await scene.play(reply) is Outcome.COMPLETED
-        assert scene.count(ResponseStored) == 0
+        assert scene.count(events.ResponseStored) == 0
 
     async def test_one_that_fails_before_its_first_token_is_had_elsewhere_under_another_id(self) -> None:
         scene = Scene()
         broken = Reply((response_created("resp_0"), FAILED))
         assert await scene.play(broken, Reply(GOOD_RESPONSE_STREAM), stores_response=True) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(GOOD_RESPONSE_STREAM)
-        keys = [event.key for event in scene.events if isinstance(event, ResponseStored)]
+        keys = [event.key for event in of_kind(events.ResponseStored, scene.events)]
         assert keys == [stored_response_key(TENANT, "resp_1")]
 
     async def test_what_a_stored_response_says_of_itself_is_no_fault_of_now(self) -> None:
@@ -610,7 +599,7 @@ class TestLeaving:
         with pytest.raises(asyncio.CancelledError):
             await task
         scene.check()
-        assert scene.count(RequestAbandoned) == 1
+        assert scene.count(events.RequestAbandoned) == 1
         assert scene.opener.opened == 0
 
     async def test_a_sink_that_breaks_is_a_client_that_left(self) -> None:
@@ -627,7 +616,7 @@ class TestOrders:
     async def test_a_deadline_stops_the_leg_and_ends_the_request(self) -> None:
         scene = Scene()
         owner = scene.owner(Reply((ROLE, token("x"), asyncio.Event())))
-        assert isinstance(owner._arrival, RequestArrived)
+        assert isinstance(owner._arrival, events.RequestArrived)
         owner._arrival = replace(owner._arrival, deadline_ns=scene.clock.now_ns() + 10_000_000)
         end = await owner.run()
         assert isinstance(end, EndRequest)
@@ -644,14 +633,14 @@ class TestOrders:
 
     async def test_a_refused_forward_leaves_the_sink_alone(self) -> None:
         scene = Scene()
-        scene.driver.submit(PolicyApplied(policy(US, accept=rule(US))))
+        scene.driver.submit(events.PolicyApplied(policy(US, accept=rule(US))))
         refusal = await scene.owner(forwarded=True).run()
         assert isinstance(refusal, RefuseForward)
         assert refusal.reason is RefusalReason.RESIDENCY_NOT_ACCEPTED
         assert not scene.sink.is_accepted
         assert scene.sink.ends == []
         assert scene.finished == []
-        assert scene.count(RequestAbandoned) == 0
+        assert scene.count(events.RequestAbandoned) == 0
         scene.driver.close()
 
     async def test_an_accepted_forward_says_so_first(self) -> None:
@@ -669,7 +658,7 @@ class TestOrders:
 
     async def test_a_rejected_request_ends_without_a_leg(self) -> None:
         scene = Scene()
-        scene.driver.submit(AssignmentApplied(2, (replica_spec("a", models=()),), ()))
+        scene.driver.submit(events.AssignmentApplied(2, (replica_spec("a", models=()),), ()))
         assert await scene.play() is Outcome.REJECTED_UNKNOWN_MODEL
         assert scene.sink.head is None
         assert MODEL in scene.sink.ends[0].detail
