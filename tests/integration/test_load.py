@@ -18,18 +18,16 @@ import yaml
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import serve_engines
 from loadgen.engine.server_config import EngineServerConfig
+from tests.support.scenarios import small_document
 
 ROOT = Path(__file__).parents[2]
 MODEL = "any-model"
-SCENARIO: dict[str, Any] = {
-    "name": "small",
-    "duration": "2s",
-    "drain": "10s",
-    "sample": "200ms",
-    "model": MODEL,
-    "round_trips": [["eu", "us", "80ms"]],
-    "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-    "workloads": {
+SCENARIO = small_document(
+    duration="2s",
+    drain="10s",
+    sample="200ms",
+    model=MODEL,
+    workloads={
         "chat": {
             "conversations": {
                 "output_tokens": {"median": 4, "sigma": 0, "minimum": 4, "maximum": 4},
@@ -39,11 +37,11 @@ SCENARIO: dict[str, Any] = {
             }
         }
     },
-    "clients": [
+    clients=[
         {"region": "us", "workload": "chat", "arrivals": {"rate": 10, "variation": 0}},
         {"region": "eu", "workload": "chat", "clients": 1},
     ],
-}
+)
 
 
 @asynccontextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from loadgen.report import RequestEnd
-from loadgen.simulator.scenario import parse_scenario
 from loadgen.simulator.world import Story, World
+from tests.support.scenarios import small_scenario
 
 ROUND_TRIP_NS = 80_000_000
 SECOND = 1_000_000_000
@@ -16,16 +15,12 @@ SECOND = 1_000_000_000
 
 def play(**changes: Any) -> tuple[Story, list[str]]:
     """The story and every line of it; checked to its end."""
-    document: dict[str, Any] = {
-        "name": "small",
+    own = {
         "duration": "8s",
-        "preset": "tiny",
-        "round_trips": [["eu", "us", "80ms"]],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
         "workloads": {"chat": {"conversations": {}}, "tree": {"tree": {}}, "bursts": {"bursts": {"requests": 30}}},
         "clients": [{"region": "eu", "workload": "chat", "clients": 3}],
     }
-    scenario = parse_scenario(document | changes, Path("small.yaml"))
+    scenario = small_scenario(**own | changes)
     lines: list[str] = []
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=lines.append)
     story = world.play()
@@ -150,16 +145,7 @@ def test_a_lockdown_of_two_kinds_ends_with_the_last_of_them() -> None:
 
 
 def test_who_says_stop_gets_the_story_so_far() -> None:
-    document = {
-        "name": "stopped",
-        "duration": "60s",
-        "preset": "tiny",
-        "round_trips": [],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 1}},
-        "workloads": {"chat": {"conversations": {}}},
-        "clients": [{"region": "us", "workload": "chat", "clients": 2}],
-    }
-    scenario = parse_scenario(document, Path("stopped.yaml"))
+    scenario = small_scenario(duration="60s")
     world = World(scenario, scenario.runs[0])
     story = world.play(lambda: world.progress.simulated_ns < 5 * SECOND)
     assert story.simulated_ns == 5 * SECOND
