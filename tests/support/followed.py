@@ -6,28 +6,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gateway.core import events
-from gateway.core.effects import Effect, EndRequest, StartLeg
+from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event
 from gateway.core.vocabulary import (
-    Decision,
-    GatewayId,
-    Hops,
     LegResult,
-    LegRole,
     Outcome,
-    PlacementReason,
     RefusalReason,
     ReplicaId,
     RequestId,
     RequestProfile,
-    ResidencyStamp,
-    Target,
     replica_target,
 )
 from gateway.records.ledger import Ledger
 from gateway.request.driver import GatewayObserver
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import EU, MS, SECOND, TENANT, US, Desk, profile, rule
+from tests.support.core import MS, SECOND, US, Desk, profile
+from tests.support.orders import forward_from_eu, leg_order
 
 FAILS = {1: (LegResult.FAILED, LegResult.CANCELLED), 2: (LegResult.CANCELLED, LegResult.FAILED)}
 """By the leg that fails: how both end."""
@@ -70,9 +64,7 @@ class Followed:
 
     def forward(self, request_id: str, **changes: object) -> None:
         made = self.profiles[request_id] = profile(request_id)
-        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest-of-eu")
-        deadline_ns = self.desk.now_ns + 60 * SECOND
-        arrival = events.ForwardArrived(made, deadline_ns, GatewayId("eu-1"), Hops(0, 1), stamp)
+        arrival = forward_from_eu(made, self.desk.now_ns + 60 * SECOND)
         self.tell(replace(arrival, **changes))  # type: ignore[arg-type]
 
     def first_token(self, request_id: str, attempt: int = 1, leg: int = 1) -> None:
@@ -112,8 +104,3 @@ class Followed:
     def _arrival(self, request_id: str, **changes: object) -> events.RequestArrived:
         made = self.profiles[request_id] = replace(profile(request_id), **changes)  # type: ignore[arg-type]
         return events.RequestArrived(made, self.desk.now_ns + 60 * SECOND)
-
-
-def leg_order(request_id: str, leg: int, target: Target, attempt: int = 1) -> StartLeg:
-    decision = Decision(PlacementReason.LOCAL_EXPLORE, 0, 0, 2, 0)
-    return StartLeg(RequestId(request_id), attempt, leg, LegRole.WHOLE, target, decision, 60 * SECOND)

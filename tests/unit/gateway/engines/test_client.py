@@ -12,12 +12,8 @@ import pytest
 from gateway.config import Dialect
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
-    Decision,
     LegResult,
-    LegRole,
-    PlacementReason,
     ReplicaId,
-    RequestId,
     replica_target,
 )
 from gateway.engines.client import ClientSettings, EngineClient
@@ -39,10 +35,15 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.core import SECOND, US, profile
+from tests.support.orders import leg_order
 
-DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
 PATH = "/v1/chat/completions"
 HEADERS = (("content-type", "application/json"), ("x-request-id", "r1"))
+
+
+def order(replica: str = "a", attempt: int = 1) -> StartLeg:
+    deadline_ns = Clock().now_ns() + 60 * SECOND
+    return leg_order("r1", 1, replica_target(ReplicaId(replica)), attempt, deadline_ns=deadline_ns)
 
 
 class Bench:
@@ -58,17 +59,8 @@ class Bench:
         self.accepted = 0
 
     def open(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> AbstractAsyncContextManager[Leg]:
-        order = StartLeg(
-            RequestId("r1"),
-            attempt,
-            1,
-            LegRole.WHOLE,
-            replica_target(ReplicaId(replica)),
-            DECISION,
-            Clock().now_ns() + 60 * SECOND,
-        )
         request = OutboundRequest(profile("r1"), PATH, HEADERS, body)
-        return self.client.open(order, request, on_accepted=self._on_accepted)
+        return self.client.open(order(replica, attempt), request, on_accepted=self._on_accepted)
 
     async def read(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> bytes:
         async with self.open(replica=replica, attempt=attempt, body=body) as leg:
@@ -152,11 +144,8 @@ class TestMethods:
         ],
     )
     async def test_a_call_without_a_body_goes_out_as_it_is(self, bench: Bench, method: str, path: str) -> None:
-        order = StartLeg(
-            RequestId("r1"), 1, 1, LegRole.WHOLE, replica_target(ReplicaId("a")), DECISION, Clock().now_ns() + SECOND
-        )
         request = OutboundRequest(profile("r1"), path, HEADERS, b"", method)
-        async with bench.client.open(order, request, on_accepted=lambda: None):
+        async with bench.client.open(order(), request, on_accepted=lambda: None):
             pass
         (received,) = bench.engine.received
         assert (received.method, received.path.replace("[]", "%5B%5D"), received.body) == (method, path, b"")

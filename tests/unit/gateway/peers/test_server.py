@@ -16,21 +16,16 @@ from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
-    Decision,
     GatewayId,
-    Hops,
     LegResult,
-    LegRole,
     LoadReport,
     Place,
-    PlacementReason,
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
     RequestId,
     ResidencyStamp,
     TargetKind,
-    peer_target,
 )
 from gateway.ground.clock import Clock
 from gateway.peers import codec
@@ -46,6 +41,7 @@ from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanA
 from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
+from tests.support.orders import forward_order
 
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
@@ -125,20 +121,6 @@ class Callee:
         with pytest.raises(LegFailure) as caught:
             await self.read(order, gateway_id)
         return caught.value
-
-
-def forward_order(request_id: str = "r-1", *, stamp: ResidencyStamp | None = None) -> StartLeg:
-    return StartLeg(
-        profile(request_id).request_id,
-        1,
-        1,
-        LegRole.WHOLE,
-        peer_target(GatewayId("eu-1")),
-        Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
-        deadline_ns=Clock().now_ns() + 30 * SECOND,
-        hops=Hops(0, 1),
-        stamp=stamp or ResidencyStamp(US, TENANT, rule(US, EU), "digest"),
-    )
 
 
 def start_core(driver: Driver) -> None:

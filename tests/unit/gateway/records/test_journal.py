@@ -16,13 +16,11 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
     GatewayId,
-    Hops,
     LegResult,
     PlaceRule,
     RegionName,
     ReplicaId,
     ReplicaObservation,
-    ResidencyStamp,
     TenantName,
     replica_target,
 )
@@ -40,7 +38,8 @@ from gateway.records.journal import (
     write_tail,
 )
 from gateway.request.driver import GatewayStep
-from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.core import ANYWHERE, EU, SECOND, US, of_kind, peer_spec, policy, profile, replica_spec, rule
+from tests.support.orders import forward_from_eu
 from tests.support.threads import threads_taken
 
 GATEWAY = GatewayId("us-1")
@@ -60,7 +59,6 @@ def tell_story(requests: int = 20) -> list[GatewayStep]:
         return effects
 
     tenants = {TenantName("acme"): TenantPolicy(rule(EU)), TenantName("zeta"): TenantPolicy(ANYWHERE)}
-    stamp = ResidencyStamp(EU, TENANT, ANYWHERE, "digest")
     tell(events.ConfigApplied(NO_PLACE))
     tell(events.PolicyApplied(policy(US, tenants=tenants)))
     tell(events.AssignmentApplied(1, tuple(replica_spec(name) for name in "abcdefgh"), (peer_spec("eu-1", EU),)))
@@ -68,11 +66,11 @@ def tell_story(requests: int = 20) -> list[GatewayStep]:
     for number in range(requests):
         asked = profile(f"r{number}")
         arrival = (
-            events.ForwardArrived(asked, 60 * SECOND, GatewayId("eu-1"), Hops(0, 1), stamp)
+            forward_from_eu(asked, 60 * SECOND, may_run=ANYWHERE)
             if number % 3 == 0
             else events.RequestArrived(asked, 60 * SECOND)
         )
-        for start in [effect for effect in tell(arrival) if isinstance(effect, StartLeg)]:
+        for start in of_kind(StartLeg, tell(arrival)):
             tell(events.LegAccepted(start.request_id, start.attempt, start.leg))
             tell(events.FirstToken(start.request_id, start.attempt, start.leg))
             tell(events.LegEnded(start.request_id, start.attempt, start.leg, LegResult.COMPLETED, output_tokens=9))

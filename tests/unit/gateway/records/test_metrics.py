@@ -21,7 +21,8 @@ from gateway.core.vocabulary import (
 from gateway.records.metrics import Metrics
 from gateway.records.model_labels import MODELS_MAX
 from tests.support.core import EU, MODEL, MS, US, desk, peer_spec, policy, replica_spec
-from tests.support.followed import FAILS, Followed, leg_order
+from tests.support.followed import FAILS, Followed
+from tests.support.orders import leg_order
 
 
 class Watched(Followed):

@@ -10,13 +10,10 @@ from gateway.core import events
 from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import Event
 from gateway.core.vocabulary import (
-    Decision,
     GatewayId,
     LegResult,
-    LegRole,
     LoadReport,
     Outcome,
-    PlacementReason,
     RefusalReason,
     ReplicaId,
     RequestId,
@@ -26,9 +23,9 @@ from gateway.ground.clock import Clock
 from gateway.request.driver import Driver, GatewayCrash
 from gateway.request.mailbox import Mailbox
 from tests.support.core import US, profile
+from tests.support.orders import leg_order
 
 R1 = RequestId("r1")
-DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
 REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
 
 Answer = Callable[[Any], Iterable[Effect]]
@@ -71,7 +68,7 @@ class ScriptedCore:
 
 
 def start(attempt: int = 1, leg: int = 1) -> StartLeg:
-    return StartLeg(R1, attempt, leg, LegRole.WHOLE, replica_target(ReplicaId("a")), DECISION, deadline_ns=10**18)
+    return leg_order(R1, leg, replica_target(ReplicaId("a")), attempt, deadline_ns=10**18)
 
 
 def arrive(driver: Driver) -> None:

@@ -17,7 +17,6 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     GatewayId,
-    Hops,
     LegResult,
     Outcome,
     RefusalReason,
@@ -25,7 +24,6 @@ from gateway.core.vocabulary import (
     ReplicaObservation,
     RequestId,
     RequestProfile,
-    ResidencyStamp,
     TargetKind,
 )
 from gateway.ground.clock import Clock
@@ -48,6 +46,7 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.core import EU, MODEL, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
+from tests.support.orders import forward_from_eu
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
 MESSAGE_OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
@@ -232,12 +231,7 @@ class Scene:
         )
         asked = replace(profile("r1"), is_control=is_control)
         deadline_ns = self.clock.now_ns() + 60 * SECOND
-        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
-        arrival = (
-            events.ForwardArrived(asked, deadline_ns, GatewayId("eu-1"), Hops(0, 1), stamp)
-            if forwarded
-            else events.RequestArrived(asked, deadline_ns)
-        )
+        arrival = forward_from_eu(asked, deadline_ns) if forwarded else events.RequestArrived(asked, deadline_ns)
         outbound = OutboundRequest(asked, "/v1/chat/completions", (), b"{}", stores_response=stores_response)
         return RequestOwner(context, arrival, outbound, self.sink)
 
