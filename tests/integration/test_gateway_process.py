@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -17,18 +17,6 @@ from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream
 from tests.support.core import EU, US
 from tests.support.gateways import ask, write_policy
 from tests.support.processes import Process, command, gateway_process, region_file
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine().serving() as fake:
-        yield fake
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as made:
-        yield made
 
 
 async def test_it_serves_says_so_and_logs_a_line_per_request(

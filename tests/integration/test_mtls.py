@@ -126,12 +126,6 @@ async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> As
         yield made
 
 
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as made:
-        yield made
-
-
 async def test_gateways_that_know_each_other_forward(mesh: Mesh, session: aiohttp.ClientSession) -> None:
     us, eu = await mesh.us_and_eu()
     async with ask(session, us.gateway.http_url) as response:

@@ -12,6 +12,7 @@ from gateway.app.main import GatewayHandle, serve_gateway
 from gateway.config import GatewayConfig
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
+from loadgen.engine.tokens import Message, chat_prompt, continuation
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
 
@@ -68,6 +69,11 @@ async def served(
         if across:
             await until(lambda: MODEL in gateways[0].core.peers.models())
         yield Served(gateways[0], servers, gateways)
+
+
+def expected(*said: tuple[str, str], tokens: int = 6) -> str:
+    """What an engine answers to this conversation."""
+    return continuation(MODEL, chat_prompt(Message(*each) for each in said), tokens).decode()
 
 
 async def in_thread(work: Callable[[], object]) -> None:

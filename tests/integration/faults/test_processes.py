@@ -49,12 +49,6 @@ BLIND = {"mode": "blind"}
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine().serving() as fake:
-        yield fake
-
-
-@pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=50)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as made:

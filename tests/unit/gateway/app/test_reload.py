@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from gateway.core.vocabulary import GatewayId
 from gateway.ground.reloader import Reloader, ReloadRefused
 from gateway.records.logs import make_logger
 from tests.fakes.engine import Tally
+from tests.support.background import in_background
 from tests.support.core import EU, US
 from tests.support.gateways import write_policy
 
@@ -77,7 +76,7 @@ class TestReloader:
         read = Tally()
         reloader = bench.reloader()
         reloader.add("part", read.add)
-        async with running(reloader):
+        async with in_background(reloader.run()):
             reloader.request()
             await read.reaches(1)
             reloader.request()
@@ -91,7 +90,7 @@ class TestReloader:
         reloader = bench.reloader(watch_s=0.001)
         reloader.add("a", read_a.add, lambda: [a])
         reloader.add("b", read_b.add, lambda: [b])
-        async with running(reloader):
+        async with in_background(reloader.run()):
             b.write_text("22")
             await read_b.reaches(1)
         assert (read_a.count, read_b.count) == (0, 1)
@@ -167,14 +166,6 @@ class TestReloader:
 async def look_twice(reloader: Reloader) -> None:
     await reloader.look()
     await reloader.look()
-
-
-@asynccontextmanager
-async def running(reloader: Reloader) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(reloader.run())
-        yield
-        task.cancel()
 
 
 class Region:

@@ -17,6 +17,7 @@ from gateway.engines.prober import Prober, next_beat_ns, wait_s
 from gateway.ground.clock import Clock
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
 from tests.fakes.engine_pages import PagesEngine, vllm_page
+from tests.support.background import in_background
 from tests.support.core import US
 
 FAST = ProbeConfig(interval_ns=1_000_000, life_interval_ns=1_000_000)
@@ -64,10 +65,8 @@ async def watching(
     *endpoints: ReplicaEndpoint, settings: ProbeConfig = FAST, clock: Clock | None = None, batch_s: float = 0.002
 ) -> AsyncIterator[Watch]:
     watch = Watch(endpoints, settings, clock or Clock(), batch_s)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(watch.prober.run())
+    async with in_background(watch.prober.run()):
         yield watch
-        running.cancel()
 
 
 @pytest.fixture

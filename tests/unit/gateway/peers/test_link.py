@@ -13,6 +13,7 @@ from gateway.peers.link import PeerLink
 from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
+from tests.support.background import in_background
 from tests.support.core import EU, MS, peer_spec
 
 SPEC = peer_spec("eu-1", EU)
@@ -62,10 +63,8 @@ async def fake() -> AsyncIterator[FakePeer]:
 
 @asynccontextmanager
 async def following(link: PeerLink) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(link.follow_credentials())
+    async with in_background(link.follow_credentials()):
         yield
-        task.cancel()
     await link.close()
 
 

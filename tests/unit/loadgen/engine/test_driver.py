@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.model import EngineModel, Rejection
 from loadgen.engine.presets import TINY
 from loadgen.engine.sequences import EngineRequest, FinishReason
+from tests.support.background import in_background
 
 MS = 1_000_000
 
@@ -32,10 +32,8 @@ def tiny_driver(clock: Clock, *, time_scale: float = 1.0, queued_requests_max: i
 
 @asynccontextmanager
 async def running(driver: EngineDriver) -> AsyncIterator[EngineDriver]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(driver.run())
+    async with in_background(driver.run()):
         yield driver
-        task.cancel()
 
 
 def submitted(driver: EngineDriver, request: EngineRequest) -> TokenFeed:
