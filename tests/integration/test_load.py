@@ -18,6 +18,7 @@ import yaml
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import serve_engines
 from loadgen.engine.server_config import EngineServerConfig
+from tests.support.processes import killed_at_the_end
 from tests.support.scenarios import small_document
 
 ROOT = Path(__file__).parents[2]
@@ -62,12 +63,8 @@ async def loading(
     command = [sys.executable, "-m", "nightside", "load", str(scenario), *where, "-o", str(tmp_path / "out"), *options]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=pipe, stderr=pipe)
-    try:
+    async with killed_at_the_end(process):
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def its_end(process: asyncio.subprocess.Process, tmp_path: Path) -> tuple[int | None, str, dict[str, Any]]:

@@ -214,10 +214,11 @@ class TestRetries:
         assert started(one.probe(first)) == []
         assert started(one.probe(other)) == [other]
 
-    def test_a_lone_replica_is_tried_again_once_a_probe_found_it_well(self) -> None:
+    @pytest.mark.parametrize("result", [LegResult.FAILED, LegResult.BUSY])
+    def test_a_lone_replica_rests_and_is_tried_again_once_a_probe_found_it_well(self, result: LegResult) -> None:
         one = desk(replicas=1)
         one.ask("q")
-        assert started(one.finish("q", LegResult.FAILED)) == []
+        assert started(one.finish("q", result)) == []
         one.wait(10 * MS)
         assert started(one.probe()) == ["r0"]
 
@@ -246,13 +247,6 @@ class TestRetries:
         one.ask("q")
         one.first_token("q")
         assert ended(one.finish("q", LegResult.FAILED)) == [("q", "failed_midstream")]
-
-    def test_a_busy_engine_costs_no_retry_and_rests_until_its_next_probe(self) -> None:
-        one = desk(replicas=1)
-        one.ask("q")
-        assert started(one.finish("q", LegResult.BUSY)) == []
-        one.wait(10 * MS)
-        assert started(one.probe()) == ["r0"]
 
     def test_engines_that_are_full_again_and_again_are_busy_and_not_broken(self) -> None:
         one = desk(replicas=1, config=CoreConfig(attempt=AttemptConfig(refusals_max=2)))

@@ -19,6 +19,8 @@ from tests.support.core import EU, MS, peer_spec
 SPEC = peer_spec("eu-1", EU)
 ASK = pb.SubscribeRequest(gateway_id="us-1")
 
+Stream = grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]
+
 
 class Renewable(Plaintext):
     """Credentials that change when a test says so."""
@@ -62,9 +64,16 @@ async def fake() -> AsyncIterator[FakePeer]:
 
 
 @asynccontextmanager
-async def following(link: PeerLink) -> AsyncIterator[None]:
+async def streaming(fake: FakePeer, peering: PeeringConfig) -> AsyncIterator[tuple[PeerLink, Renewable, Peer, Stream]]:
+    """A link that follows its credentials, and a stream over it that has begun."""
+    peer, transport = Peer(), Renewable()
+    fake.subscribed = peer.subscribed
+    link = PeerLink(fake.config(SPEC), peering, transport)
     async with in_background(link.follow_credentials()):
-        yield
+        running = link.stub.Subscribe(ASK)
+        peer.ticks.put_nowait(True)
+        assert await running.read() == pb.SubscribeResponse(sequence=1)
+        yield link, transport, peer, running
     await link.close()
 
 
@@ -83,13 +92,7 @@ async def until_closed(channel: grpc.aio.Channel) -> None:
 
 
 async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer) -> None:
-    peer, transport = Peer(), Renewable()
-    fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), PeeringConfig(), transport)
-    async with following(link):
-        running = link.stub.Subscribe(ASK)
-        peer.ticks.put_nowait(True)
-        assert await running.read() == pb.SubscribeResponse(sequence=1)
+    async with streaming(fake, PeeringConfig()) as (link, transport, peer, running):
         transport.renew()
         await until_version(link, 2)
         peer.ticks.put_nowait(True)
@@ -107,13 +110,7 @@ async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer
 
 
 async def test_a_stream_that_outlasts_the_grace_is_cut(fake: FakePeer) -> None:
-    peer, transport = Peer(), Renewable()
-    fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), PeeringConfig(connection_grace_ns=20 * MS), transport)
-    async with following(link):
-        running = link.stub.Subscribe(ASK)
-        peer.ticks.put_nowait(True)
-        await running.read()
+    async with streaming(fake, PeeringConfig(connection_grace_ns=20 * MS)) as (_, transport, _, running):
         transport.renew()
         with pytest.raises(asyncio.CancelledError):
             await running.read()
@@ -121,13 +118,7 @@ async def test_a_stream_that_outlasts_the_grace_is_cut(fake: FakePeer) -> None:
 
 
 async def test_leaving_closes_old_channels_too(fake: FakePeer) -> None:
-    peer, transport = Peer(), Renewable()
-    fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), PeeringConfig(), transport)
-    async with following(link):
-        running = link.stub.Subscribe(ASK)
-        peer.ticks.put_nowait(True)
-        await running.read()
+    async with streaming(fake, PeeringConfig()) as (link, transport, _, running):
         transport.renew()
         await until_version(link, 2)
     assert [is_closed(channel) for channel in transport.opened] == [True, True]

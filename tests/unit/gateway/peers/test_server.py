@@ -41,6 +41,7 @@ from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanA
 from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
+from tests.support.legs import Pouring
 from tests.support.orders import forward_order
 
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
@@ -77,19 +78,13 @@ class Engine:
 
 
 @dataclass
-class EngineLeg:
+class EngineLeg(Pouring):
     queue: asyncio.Queue[bytes | None]
     head: LegHead = HEAD
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while (chunk := await self.queue.get()) is not None:
             yield chunk
-
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        async for data in self.chunks():
-            if not take(data):
-                return False
-        return True
 
 
 @dataclass

@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver, GatewayCrash
 from gateway.request.mailbox import Mailbox
+from tests.support.clock import StillClock
 from tests.support.core import US, profile
 from tests.support.orders import leg_order
 
@@ -29,14 +30,6 @@ R1 = RequestId("r1")
 REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
 
 Answer = Callable[[Any], Iterable[Effect]]
-
-
-class StillClock(Clock):
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def now_ns(self) -> int:
-        return self.now
 
 
 class ScriptedCore:
@@ -138,7 +131,7 @@ class Watcher:
 
 class TestObserving:
     def watched(self, *watchers: Watcher, **answers: Answer) -> Driver:
-        return Driver(ScriptedCore(**answers), StillClock(), observers=watchers)
+        return Driver(ScriptedCore(**answers), StillClock(1_000), observers=watchers)
 
     async def test_observers_see_each_step_once_and_in_order_with_its_effects(self) -> None:
         first, second = Watcher(), Watcher()
@@ -211,7 +204,7 @@ class TestObserving:
         seen_at_crash: list[list[Event]] = []
         core = ScriptedCore(DrainRequested=fail)
         driver = Driver(
-            core, StillClock(), observers=[watcher], on_crash=lambda _: seen_at_crash.append(list(watcher.events))
+            core, StillClock(1_000), observers=[watcher], on_crash=lambda _: seen_at_crash.append(list(watcher.events))
         )
         driver.submit(events.TimePassed())
         driver.submit(events.DrainRequested())
@@ -241,7 +234,7 @@ class TestObserving:
         crashes: list[GatewayCrash] = []
         watcher = Watcher(fails_over=events.TimePassed)
         core = ScriptedCore(DrainRequested=fail)
-        driver = Driver(core, StillClock(), observers=[watcher], on_crash=crashes.append)
+        driver = Driver(core, StillClock(1_000), observers=[watcher], on_crash=crashes.append)
         driver.submit(events.TimePassed())
         driver.submit(events.DrainRequested())
         assert [str(crash.error) for crash in crashes] == ["no such label"]
@@ -423,7 +416,7 @@ class TestTimer:
         assert core.told == [events.DrainRequested(), events.TimePassed()]
 
     async def test_a_timer_that_fires_early_only_arms_the_next(self) -> None:
-        clock = StillClock()
+        clock = StillClock(1_000)
         core, driver = make(clock)
         core.wakeup_ns = clock.now
         driver.submit(events.DrainRequested())
@@ -436,7 +429,7 @@ class TestTimer:
         driver.close()
 
     async def test_an_earlier_wakeup_moves_the_timer_and_a_later_one_does_not(self) -> None:
-        clock = StillClock()
+        clock = StillClock(1_000)
         core, driver = make(clock)
         core.wakeup_ns = clock.now + 10**12
         driver.submit(events.DrainRequested())
@@ -459,7 +452,7 @@ class TestFailing:
 
         crashes: list[GatewayCrash] = []
         core = ScriptedCore(RequestArrived=lambda _: [start()], DrainRequested=fail)
-        return core, Driver(core, StillClock(), on_crash=crashes.append), crashes
+        return core, Driver(core, StillClock(1_000), on_crash=crashes.append), crashes
 
     async def test_the_tail_is_handed_over_with_the_fatal_step_last(self) -> None:
         _, driver, crashes = self.failing()
@@ -494,7 +487,7 @@ class TestFailing:
 
     async def test_the_tail_has_a_bound(self) -> None:
         core, _, _ = self.failing()
-        driver = Driver(core, StillClock(), tail_steps=3)
+        driver = Driver(core, StillClock(1_000), tail_steps=3)
         for _ in range(10):
             driver.submit(events.TimePassed())
         driver.submit(events.DrainRequested())

@@ -46,6 +46,7 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.core import EU, MODEL, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
+from tests.support.legs import Pouring
 from tests.support.orders import forward_from_eu
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
@@ -72,7 +73,7 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = EVENT_STREAM
 
 
-class ScriptedLeg:
+class ScriptedLeg(Pouring):
     def __init__(self, reply: Reply, order: StartLeg) -> None:
         self.head = LegHead(reply.status, reply.headers, RanAt(ReplicaId(order.target.id), US), order.attempt)
         self._pieces = iter(reply.pieces)
@@ -86,12 +87,6 @@ class ScriptedLeg:
                     await piece.wait()
                 case LegFailure():
                     raise piece
-
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        async for data in self.chunks():
-            if not take(data):
-                return False
-        return True
 
 
 class ScriptedOpener:

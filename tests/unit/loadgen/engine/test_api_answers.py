@@ -18,13 +18,10 @@ REQUEST = GenerationRequest(
     model="m",
     prompt=PROMPT,
     output_tokens_max=None,
-    output_tokens_min=0,
     ignore_eos=False,
     stream=True,
-    include_usage=False,
-    continuous_usage=False,
     cache_salt="",
-    return_token_ids=False,
+    include_usage=False,
 )
 
 
