@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from gateway.core.events import DrainRequested
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.tokens import Message, chat_prompt, token_count
 from tests.support.core import EU, MODEL, US
-from tests.support.served import Served, expected, in_thread, served
+from tests.support.served import HELLO, HELLO_ANSWERED, Ports, Served, expected, in_thread, served
 
-HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOL: Any = {
     "name": "weather",
     "input_schema": {
@@ -26,10 +25,6 @@ TOOL: Any = {
         "required": ["city", "days"],
     },
 }
-
-Ports = Callable[[], int]
-
-HELLO_ANSWERED = expected(("user", "hello"))
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,8 @@ from loadgen.engine.tokens import continuation
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import free_replicas, until
-from tests.support.served import Served, expected, in_thread, served
+from tests.support.served import HELLO, HELLO_ANSWERED, Ports, Served, expected, in_thread, served
 
-HELLO: Any = [{"role": "user", "content": "hello"}]
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -31,10 +30,6 @@ WEATHER = {
 }
 CHAT_TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
 TOOL: Any = {"type": "function", "name": "weather", "parameters": WEATHER}
-
-Ports = Callable[[], int]
-
-HELLO_ANSWERED = expected(("user", "hello"))
 
 
 @asynccontextmanager

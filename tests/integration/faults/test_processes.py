@@ -198,7 +198,12 @@ def tear(file: Path) -> None:
     file.write_bytes(text + last[: len(last) // 2])
 
 
-@pytest.mark.parametrize("has_begun", [False, True], ids=["before the first token", "after it"])
+@pytest.fixture(params=[False, True], ids=["before the first token", "after it"])
+def has_begun(request: pytest.FixtureRequest) -> bool:
+    """Whether what breaks off has sent its first token."""
+    return bool(request.param)
+
+
 async def test_a_killed_origin_leaves_nothing_running_at_its_peer(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int], has_begun: bool
 ) -> None:
@@ -212,7 +217,6 @@ async def test_a_killed_origin_leaves_nothing_running_at_its_peer(
         await mesh.eu.until_at_rest(session)
 
 
-@pytest.mark.parametrize("has_begun", [False, True], ids=["before the first token", "after it"])
 async def test_a_killed_peer_leaves_no_count_at_its_origin(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int], has_begun: bool
 ) -> None:

@@ -133,6 +133,12 @@ class TestObserving:
     def watched(self, *watchers: Watcher, **answers: Answer) -> Driver:
         return Driver(ScriptedCore(**answers), StillClock(1_000), observers=watchers)
 
+    def after_a_step(self) -> tuple[Watcher, Driver]:
+        watcher = Watcher()
+        driver = self.watched(watcher)
+        driver.submit(events.TimePassed())
+        return watcher, driver
+
     async def test_observers_see_each_step_once_and_in_order_with_its_effects(self) -> None:
         first, second = Watcher(), Watcher()
         driver = self.watched(first, second, DrainRequested=lambda _: [PublishLoad(REPORT)])
@@ -162,18 +168,14 @@ class TestObserving:
 
     async def test_they_are_told_before_whatever_comes_in_after_the_step(self) -> None:
         """A page of metrics that is asked for after a step counts that step."""
-        watcher = Watcher()
-        driver = self.watched(watcher)
-        driver.submit(events.TimePassed())
+        watcher, _ = self.after_a_step()
         asked: list[list[Event]] = []
         asyncio.get_running_loop().call_soon(lambda: asked.append(watcher.events))
         await asyncio.sleep(0)
         assert asked == [[events.TimePassed()]]
 
     async def test_whoever_rests_on_what_they_know_may_have_them_told_at_once(self) -> None:
-        watcher = Watcher()
-        driver = self.watched(watcher)
-        driver.submit(events.TimePassed())
+        watcher, driver = self.after_a_step()
         driver.tell_observers()
         assert watcher.events == [events.TimePassed()]
         driver.submit(events.DrainRequested())
@@ -181,9 +183,7 @@ class TestObserving:
         assert watcher.events == [events.TimePassed(), events.DrainRequested()]
 
     async def test_the_last_steps_are_told_when_the_gateway_stops(self) -> None:
-        watcher = Watcher()
-        driver = self.watched(watcher)
-        driver.submit(events.TimePassed())
+        watcher, driver = self.after_a_step()
         driver.close()
         assert watcher.events == [events.TimePassed()]
 

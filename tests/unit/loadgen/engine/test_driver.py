@@ -35,6 +35,13 @@ def submitted(driver: EngineDriver, request: EngineRequest) -> TokenFeed:
     return feed
 
 
+def let_it_run(driver: EngineDriver, clock: StillClock, until_ns: int) -> None:
+    """A driver that does not run looks at its clock when it is asked for its load."""
+    driver.load()
+    clock.now = until_ns
+    driver.load()
+
+
 async def test_tokens_come_one_after_the_other_and_then_the_reason() -> None:
     async with running(tiny_driver(Clock(), time_scale=0.1)) as driver:
         feed = submitted(driver, EngineRequest("a", 20, 5, finish_reason=FinishReason.STOP))
@@ -62,9 +69,7 @@ async def test_a_slow_reader_gets_everything_in_one_piece() -> None:
     clock = StillClock()
     driver = tiny_driver(clock)
     feed = submitted(driver, EngineRequest("a", 20, 10))
-    driver.load()
-    clock.now = 3_600_000 * MS
-    driver.load()
+    let_it_run(driver, clock, 3_600_000 * MS)
 
     await feed.more_than(0)
     assert (feed.tokens, feed.reason) == (10, FinishReason.LENGTH)
@@ -75,9 +80,7 @@ async def test_the_scale_stretches_wall_time(time_scale: float, tokens: int) -> 
     clock = StillClock()
     driver = tiny_driver(clock, time_scale=time_scale)
     feed = submitted(driver, EngineRequest("a", 10, 10))
-    driver.load()
-    clock.now = 5 * MS + 10 * MS // 4
-    driver.load()
+    let_it_run(driver, clock, 5 * MS + 10 * MS // 4)
 
     assert isinstance(TINY.cost, LinearCost)
     assert TINY.cost.iteration_ns(sequences=1, prefill_tokens=10) == 4.7 * MS
@@ -88,9 +91,7 @@ async def test_metrics_are_in_wall_time() -> None:
     clock = StillClock()
     driver = tiny_driver(clock, time_scale=0.5)
     submitted(driver, EngineRequest("a", 10, 3))
-    driver.load()
-    clock.now = 1_000 * MS
-    driver.load()
+    let_it_run(driver, clock, 1_000 * MS)
 
     assert driver.metrics.first_token.total == pytest.approx(0.00235)
     assert driver.metrics.inter_token.total == pytest.approx(2 * 0.00225)
@@ -130,9 +131,7 @@ async def test_an_answer_that_has_ended_is_not_aborted() -> None:
     clock = StillClock()
     driver = tiny_driver(clock)
     feed = submitted(driver, EngineRequest("a", 10, 1))
-    driver.load()
-    clock.now = 1_000 * MS
-    driver.load()
+    let_it_run(driver, clock, 1_000 * MS)
     driver.abort_all()
 
     assert feed.reason is FinishReason.LENGTH
