@@ -35,35 +35,36 @@ sglang:num_running_reqs{dp_rank="1",tp_rank="3"} 7.0
 sglang:num_queue_reqs{dp_rank="1",tp_rank="2"} 2.0
 sglang:num_queue_reqs{dp_rank="0",tp_rank="0"} 0.0
 """
-GARBAGE_METRICS = [
-    b"",
-    b"<html>not found</html>",
-    b"# HELP vllm:num_requests_waiting Number of requests.\n",
-    b"vllm:num_requests_waiting_by_reason 3.0\n",
-    b"vllm:num_requests_waiting NaN\n",
-    b"vllm:num_requests_waiting +Inf\n",
-    b"vllm:num_requests_waiting -1\n",
-    b"vllm:num_requests_waiting 0\nvllm:num_requests_running NaN\n",
-    b"vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc NaN\n",
-    b'vllm:num_requests_waiting{tp_rank="x"} 0\n',
-    b'vllm:num_requests_waiting{priority="high"} 0\n',
-]
-GARBAGE_LOADS = [
-    b"",
-    b"[]",
-    b"{}",
-    b'{"loads":[]}',
-    b'{"loads":[{"num_running_reqs":1}]}',
-    b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":-1}]}',
-    b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":"2"}]}',
-    b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":2,"token_usage":-1}]}',
-]
+
+GARBAGE: dict[Callable[[bytes], object], list[bytes]] = {
+    read_metrics: [
+        b"",
+        b"<html>not found</html>",
+        b"# HELP vllm:num_requests_waiting Number of requests.\n",
+        b"vllm:num_requests_waiting_by_reason 3.0\n",
+        b"vllm:num_requests_waiting NaN\n",
+        b"vllm:num_requests_waiting +Inf\n",
+        b"vllm:num_requests_waiting -1\n",
+        b"vllm:num_requests_waiting 0\nvllm:num_requests_running NaN\n",
+        b"vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc NaN\n",
+        b'vllm:num_requests_waiting{tp_rank="x"} 0\n',
+        b'vllm:num_requests_waiting{priority="high"} 0\n',
+    ],
+    read_loads: [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"loads":[]}',
+        b'{"loads":[{"num_running_reqs":1}]}',
+        b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":-1}]}',
+        b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":"2"}]}',
+        b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":2,"token_usage":-1}]}',
+    ],
+    read_slots: [b"", b"[]", b"{}", b'[{"id":0}]'],
+}
 
 
-@pytest.mark.parametrize(
-    ("read", "page"),
-    [*((read_metrics, page) for page in GARBAGE_METRICS), *((read_loads, page) for page in GARBAGE_LOADS)],
-)
+@pytest.mark.parametrize(("read", "page"), [(read, page) for read, pages in GARBAGE.items() for page in pages])
 def test_garbage_is_never_taken_for_idleness(read: Callable[[bytes], object], page: bytes) -> None:
     with pytest.raises(BadProbe):
         read(page)
@@ -146,11 +147,6 @@ class TestSlots:
 
     def test_behind_full_slots_somebody_may_wait(self) -> None:
         assert read_slots(llama_slots(True, True).body) == [Reading(2, 1)]
-
-    @pytest.mark.parametrize("page", [b"", b"[]", b"{}", b'[{"id":0}]'])
-    def test_garbage_is_never_taken_for_idleness(self, page: bytes) -> None:
-        with pytest.raises(BadProbe):
-            read_slots(page)
 
 
 class TestModels:
