@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 COMMANDS = {
-    "gateway": ("gateway.app.main:cli", "Serve one region."),
+    "gateway": ("gateway.app.commands:cli", "Serve one region."),
     "policy": ("gateway.policy.command:policy", "Check a residency policy and explain its decisions."),
     "keys": ("gateway.security.keys_cli:keys", "Say who may call a gateway, and how much."),
     "dev-certs": ("gateway.security.dev_certs_cli:dev_certs", "Make certificates to try TLS with."),

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import DnsReplicasConfig, GatewayConfig, ReplicaConfig
+from gateway.config.sections import GatewayConfig
+from gateway.config.targets import DnsReplicasConfig, ReplicaConfig
 from gateway.core.events import Event
 from gateway.discovery.assignments import Assignments
 from gateway.discovery.discovery import Discovery

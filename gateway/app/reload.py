@@ -10,9 +10,12 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import ConfigError, GatewayConfig, RegionFile, read_named_files, read_region_file
+from gateway.config.reading import read_named_files, read_region_file
+from gateway.config.region_file import RegionFile
+from gateway.config.sections import GatewayConfig
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
+from gateway.ground.faults import ConfigError, Fault, FileError
 from gateway.ground.reloader import ReloadRefused
 from gateway.policy.file import load_policy_or_closed
 
@@ -26,7 +29,7 @@ class RegionPart:
         self._apply = apply
 
     def files(self) -> list[Path]:
-        return [self._file.path] if self._file.reload.region_file else []
+        return [self._file.path] if self._file.sections.reload.region_file else []
 
     def credential_files(self) -> list[Path]:
         return self._file.engine_files()
@@ -43,21 +46,21 @@ class RegionPart:
         try:
             file = await asyncio.to_thread(read)
             if faults := [*self._faults_at_rest(file), *self._policy_faults(file)]:
-                raise ReloadRefused("\n".join(f"{file.path.name}: {fault}" for fault in faults))
+                raise FileError(file.path, file.source.located(faults))
             self._apply(file.as_config())
         except ConfigError as error:
             raise ReloadRefused(str(error)) from error
         self._file = file
 
-    def _faults_at_rest(self, file: RegionFile) -> list[str]:
-        return [f"{key}: cannot change while the gateway runs" for key in changed_at_rest(self._file, file)]
+    def _faults_at_rest(self, file: RegionFile) -> list[Fault]:
+        return [Fault(key, "cannot change while the gateway runs") for key in changed_at_rest(self._file, file)]
 
-    def _policy_faults(self, file: RegionFile) -> list[str]:
+    def _policy_faults(self, file: RegionFile) -> list[Fault]:
         """Another policy file must be of use before the region moves over to it."""
         if file.policy is None or file.policy == self._file.policy:
             return []
         problem = load_policy_or_closed(file.policy, file.as_config().place)[1]
-        return [] if problem is None else [f"policy: {problem}"]
+        return [] if problem is None else [Fault("policy", problem)]
 
 
 LIVE_KEYS = frozenset(

@@ -12,7 +12,8 @@ _SECOND_NS = 1_000_000_000
 
 
 class PlacementPolicy(StrEnum):
-    """How one target is picked among those that are available (SkyWalker §3.2 and the baselines of §5.1)."""
+    """How one target is picked among those that are available: the policies that come with us (SkyWalker §3.2 and the
+    baselines of §5.1). `gateway.core.placement` says what each of them does."""
 
     PREFIX = "prefix"
     CONSISTENT_HASH = "consistent_hash"
@@ -21,11 +22,7 @@ class PlacementPolicy(StrEnum):
     RANDOM = "random"
     POWER_OF_TWO = "power_of_two"
     CACHE_AWARE = "cache_aware"
-    """As SGLang's router does it: the best match above a share of the prompt, else the replica with the smallest tree;
-    the shortest queue while loads are far apart. A baseline: a choice costs time in proportion to the replicas."""
     NEAREST_REGION = "nearest_region"
-    """As a multi-cluster gateway does it: replicas in turn, the nearest region with room once ours is full, and beyond
-    that ours anyway. A baseline: it never lets a request wait for want of room."""
 
 
 class ExploreRule(StrEnum):
@@ -69,7 +66,12 @@ class OverflowMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    policy: PlacementPolicy = PlacementPolicy.PREFIX
+    policy: str = PlacementPolicy.PREFIX
+    """One of `PlacementPolicy`, or one that a plug-in brings."""
+    policy_version: str | None = None
+    """Of a plug-in: the only version that will do. None in a core's config: the policy came with us."""
+    policy_options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Of a plug-in: whatever it asks for."""
     explore_below_share: float = 0.5
     """Below this matched share of the prompt the least loaded replica is chosen instead under `ExploreRule.SHARE`
     (SkyWalker §5.1), and a sibling gateway that knows more is not followed under either rule."""

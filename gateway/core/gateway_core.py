@@ -41,7 +41,8 @@ from gateway.core.events import (
 )
 from gateway.core.intake import Intake
 from gateway.core.peers import PeerState
-from gateway.core.placement import Placement
+from gateway.core.placement.placer import Placement
+from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.publishing import Publisher
 from gateway.core.requests import AttemptState, Conclusion, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
@@ -71,8 +72,9 @@ _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalRe
 class GatewayCore(GatewayState):
     """Queues, places and follows every request of one gateway."""
 
-    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int) -> None:
-        super().__init__(gateway_id, place, seed=seed)
+    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns = no_plug_ins) -> None:
+        """`plug_ins` finds the placement policies that a config may name and that do not come with us."""
+        super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
         self._intake = Intake(self)
         self._publisher = Publisher(self)
         self._retry_budget = RetryBudget(self.config.attempt)

@@ -49,6 +49,13 @@ class HashRing:
             self._mask ^= 1 << slot
             self._settled = False
 
+    def resize(self, virtual_nodes: int) -> None:
+        """Give every slot so many points from the next question on."""
+        if virtual_nodes != self._virtual_nodes:
+            self._virtual_nodes = virtual_nodes
+            self._points, self._slots, self._placed = self._points[:0], self._slots[:0], {}
+            self._settled = False
+
     def owner(self, key: str, available: int) -> int | None:
         """The first slot in `available` at or after the key's point; None when no slot of the ring is available."""
         candidates = available & self._mask

@@ -7,7 +7,8 @@ import random
 from gateway.core.admission import WaitingRoom
 from gateway.core.config import CoreConfig
 from gateway.core.peers import Peers
-from gateway.core.placement import Placer
+from gateway.core.placement.placer import Placer
+from gateway.core.placement.policy import PlugIns
 from gateway.core.replicas import Replicas
 from gateway.core.requests import RequestState
 from gateway.core.residency import ResidencyPolicy, closed_policy
@@ -19,7 +20,7 @@ from gateway.core.vocabulary import GatewayId, Place, RequestId
 class GatewayState:
     """Shared by those who decide in `GatewayCore`; everybody else only looks at it."""
 
-    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int) -> None:
+    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns) -> None:
         self.gateway_id = gateway_id
         self.place = place
         self.config = CoreConfig()
@@ -32,5 +33,7 @@ class GatewayState:
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
-        self.placer = Placer(place.region, self.config.placement, self.replicas, self.peers, random.Random(seed))
+        self.placer = Placer(
+            place.region, self.config.placement, self.replicas, self.peers, random.Random(seed), plug_ins=plug_ins
+        )
         self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gateway.config import ReplicaConfig
+from gateway.config.targets import ReplicaConfig
 from gateway.core.events import AssignmentApplied
 from gateway.core.vocabulary import ModelName, PeerSpec, ReplicaId
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Never
 
-from gateway.config import ReplicaConfig
+from gateway.config.targets import ReplicaConfig
 from gateway.discovery.source import ReplicaSource
 
 OnFound = Callable[[str, tuple[ReplicaConfig, ...]], None]

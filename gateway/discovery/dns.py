@@ -13,7 +13,8 @@ from typing import Never
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import DiscoveryConfig, DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
+from gateway.config.sections import DiscoveryConfig
+from gateway.config.targets import DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
 from gateway.core.vocabulary import ReplicaId
 from gateway.discovery.names import Answer, Location, LookupFailed, NameLookup
 from gateway.discovery.source import Report

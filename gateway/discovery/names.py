@@ -16,7 +16,8 @@ import dns.rdtypes.IN.AAAA
 import dns.rdtypes.IN.SRV
 import dns.resolver
 
-from gateway.config import Address, DnsRecord, DnsReplicasConfig
+from gateway.config.targets import DnsRecord, DnsReplicasConfig
+from gateway.ground.values import Address
 
 _SECOND_NS = 1_000_000_000
 _TARGETS_MAX = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.config import ReplicaConfig
+from gateway.config.targets import ReplicaConfig
 
 Report = Callable[[tuple[ReplicaConfig, ...]], None]
 """Told the whole set whenever it may have changed; never a part of it, and nothing when nothing is known."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gateway.config import Dialect
+from gateway.config.targets import Dialect
 from gateway.core.value import value
 from gateway.engines.exposition import BadProbe, Sample, find, first_present, lines_about, samples
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gateway.config import Dialect, ReplicaConfig
+from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Place, ReplicaId
 from gateway.engines.tls import EngineTls, TlsContexts
 from gateway.request.legs import RanAt

@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.ground.clock import Clock
-
-_SECOND_NS = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    restart_min_s: float = 0.1
-    restart_max_s: float = 30.0
+from gateway.ground.supervisor import Backoff, OnFailure, keep_running
 
 
 class EngineLoops:
@@ -26,14 +19,14 @@ class EngineLoops:
         self,
         endpoints: ReplicaEndpoints,
         clock: Clock,
-        settings: LoopSettings,
-        on_restart: Callable[[str, Exception], None] | None = None,
+        backoff: Backoff,
+        on_restart: OnFailure | None = None,
     ) -> None:
         """`on_restart` is told the URL of the engine."""
         self.restarts: Counter[str] = Counter()
         self._endpoints = endpoints
         self._clock = clock
-        self._settings = settings
+        self._backoff = backoff
         self._on_restart = on_restart
 
     async def run(self, loop: Callable[[Engine], Awaitable[None]]) -> None:
@@ -49,18 +42,16 @@ class EngineLoops:
                 await self._endpoints.until_replaced()
 
     async def _keep_running(self, loop: Callable[[Engine], Awaitable[None]], engine: Engine) -> None:
-        pause_s = self._settings.restart_min_s
-        while self._endpoints.of(engine):
-            started_ns = self._clock.now_ns()
-            try:
-                await loop(engine)
-            except Exception as error:  # noqa: BLE001 - a fault of ours in one loop must not end the others
-                self.restarts[engine.url] += 1
-                if self._on_restart is not None:
-                    self._on_restart(engine.url, error)
-            else:
-                return
-            if self._clock.now_ns() - started_ns > self._settings.restart_max_s * _SECOND_NS:
-                pause_s = self._settings.restart_min_s
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, self._settings.restart_max_s)
+        await keep_running(
+            engine.url,
+            partial(loop, engine),
+            clock=self._clock,
+            on_failure=self._failed,
+            backoff=self._backoff,
+            is_wanted=lambda: bool(self._endpoints.of(engine)),
+        )
+
+    def _failed(self, url: str, error: Exception) -> None:
+        self.restarts[url] += 1
+        if self._on_restart is not None:
+            self._on_restart(url, error)

@@ -12,15 +12,17 @@ from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import ProbeConfig, is_model_name
+from gateway.config.names import is_model_name
+from gateway.config.sections import ProbeConfig
 from gateway.core.vocabulary import ModelName, ReplicaId
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import listed_models
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
-from gateway.engines.loops import EngineLoops, LoopSettings
+from gateway.engines.loops import EngineLoops
 from gateway.engines.probe import FAULTS, get_page, probe_connections
 from gateway.ground.clock import Clock
+from gateway.ground.supervisor import Backoff, OnFailure
 
 _SECOND_NS = 1_000_000_000
 _RETRY_S = 1.0
@@ -41,15 +43,15 @@ class ModelWatcher:
         on_listed: Listed,
         *,
         log: FilteringBoundLogger,
-        on_restart: Callable[[str, Exception], None] | None = None,
-        loops: LoopSettings = LoopSettings(),  # noqa: B008 - frozen
+        on_restart: OnFailure | None = None,
+        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
     ) -> None:
         """`on_listed` is told an engine's replicas and its models, base models first, each time it lists them."""
         self._endpoints = endpoints
         self._config = config
         self._on_listed = on_listed
         self._log = log
-        self._loops = EngineLoops(endpoints, clock, loops, on_restart)
+        self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
         self._asked: set[Engine] = set()
         self._has_asked = asyncio.Event()
 

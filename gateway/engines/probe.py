@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 from urllib.parse import urljoin, urlsplit
 
-from gateway.config import ProbeConfig
+from gateway.config.sections import ProbeConfig
 from gateway.engines.connection import ConnectionPool, Response, origin_of
 from gateway.engines.dialects import DIALECTS, Reading
 from gateway.engines.endpoints import Engine

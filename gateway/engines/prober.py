@@ -12,15 +12,16 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 
-from gateway.config import ProbeConfig
+from gateway.config.sections import ProbeConfig
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.loops import EngineLoops, LoopSettings
+from gateway.engines.loops import EngineLoops
 from gateway.engines.probe import EngineProbe, probe_connections
 from gateway.ground.clock import Clock
+from gateway.ground.supervisor import Backoff, OnFailure
 
 _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_MIN_S = 2.0
@@ -57,16 +58,16 @@ class Prober:
         clock: Clock,
         config: ProbeConfig,
         submit: Callable[[ReplicasObserved], None],
-        on_restart: Callable[[str, Exception], None] | None = None,
+        on_restart: OnFailure | None = None,
         *,
-        loops: LoopSettings = LoopSettings(),  # noqa: B008 - frozen
+        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
         batch_s: float = _BATCH_S,
     ) -> None:
         self._endpoints = endpoints
         self._clock = clock
         self._config = config
         self._submit = submit
-        self._loops = EngineLoops(endpoints, clock, loops, on_restart)
+        self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
         self._batch_s = batch_s
         self._started_ns = clock.now_ns()
         """Beats are counted from here: whether gateways beside each other ask an engine at the same time is chance."""

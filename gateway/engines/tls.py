@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 
-from gateway.config import ConfigError, EngineTlsConfig
+from gateway.config.targets import EngineTlsConfig
+from gateway.ground.faults import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from os import urandom
 
 from xxhash import xxh3_64_hexdigest
 
-from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX
+from gateway.config.names import MODEL_NAME_LENGTH_MAX
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.value import value
@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
     RequestProfile,
     TenantName,
 )
+from gateway.ground.values import ID_PATTERN
 from gateway.http.bodies import read_body
 from gateway.http.errors import INVALID_FIELD, INVALID_TENANT, MODEL_NOT_FOUND, ClientFault
 from gateway.http.settings import HttpSettings

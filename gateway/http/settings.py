@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from gateway.config import GatewayConfig
+from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId, Place
 
 _SECOND_NS = 1_000_000_000

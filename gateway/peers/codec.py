@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
+from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import ForwardArrived
 from gateway.core.forwarding import UNKNOWN_REFUSAL
@@ -40,6 +40,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     TenantName,
 )
+from gateway.ground.values import ID_PATTERN
 from gateway.records.decisions import ExplainedCandidate, ExplainedPlacement, ExplainedRefusal, ExplainedRequest
 from gateway.request.engine_api import is_engine_call, stored_response_of
 from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary

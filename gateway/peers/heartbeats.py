@@ -17,10 +17,10 @@ import grpc
 import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.ground.clock import Clock
+from gateway.ground.supervisor import Backoff
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
@@ -117,6 +117,7 @@ class Heartbeats:
         self._submit = submit
         self._clock = clock
         self._rng = rng
+        self._backoff = Backoff(link.peering.reconnect_min_ns, link.peering.reconnect_max_ns)
         self._on_refused = on_refused
         self._measured = asyncio.Event()
         self._heard = False
@@ -135,9 +136,9 @@ class Heartbeats:
             try:
                 await self._subscribe()
             except PeerLost as lost:
-                failures = failures_in_a_row(failures, self._heard_for_ns(), self._link.peering)
+                failures = self._backoff.failures_in_a_row(failures, self._heard_for_ns())
                 self._lose(lost, failures)
-            await asyncio.sleep(backoff_s(failures, self._link.peering, self._rng))
+            await asyncio.sleep(self._backoff.pause_s(failures, self._rng))
 
     async def measure(self) -> Never:
         """Time a round trip at every interval. One that fails says nothing of load: silence is noticed by `listen`."""
@@ -277,14 +278,3 @@ def identity_fault(report: LoadReport, spec: PeerSpec) -> str | None:
         claimed = f"{report.place.region}/{report.place.jurisdiction}"
         return f"it claims to be in {claimed}, we know it in {spec.place.region}/{spec.place.jurisdiction}"
     return None
-
-
-def failures_in_a_row(before: int, heard_for_ns: int, peering: PeeringConfig) -> int:
-    """With this one. A peer that is lost as soon as it is found has not recovered from the failure before."""
-    return 1 if heard_for_ns > peering.reconnect_max_ns else before + 1
-
-
-def backoff_s(failures: int, peering: PeeringConfig, rng: random.Random) -> float:
-    """Twice as long after each failure in a row, between bounds, and scattered so that peers do not return as one."""
-    longest_ns = min(peering.reconnect_min_ns << min(max(failures - 1, 0), 32), peering.reconnect_max_ns)
-    return longest_ns * rng.uniform(0.5, 1.0) / _SECOND_NS

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Never
+from typing import Never
 
 import grpc.aio
 
-from gateway.config import PeerConfig, PeeringConfig
-from gateway.peers.transport import Transport
+from gateway.config.sections import PeeringConfig
+from gateway.config.targets import PeerConfig
+from gateway.ground.channels import FollowedChannel, client_options
+from gateway.ground.transport import Transport
 from protos.mesh.v1 import peer_pb2_grpc
 
-_MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
-
-ChannelOptions = list[tuple[str, int]]
-_Begin = Callable[..., grpc.aio.Call]
 
 
 class PeerLink:
@@ -71,77 +68,13 @@ class PeerLink:
         self.version = self._transport.version
         """Of the credentials that new calls go out with."""
         self._line = _Line(
-            self._transport.open_channel(address, spec.gateway_id, spec.place.region, _client_options(self.peering))
+            self._transport.open_channel(address, spec.gateway_id, spec.place.region, client_options(self.peering))
         )
 
 
-class _Line:
-    """A channel that knows which calls are on it. gRPC's own closing with a grace cannot be given up half way."""
+class _Line(FollowedChannel):
+    """A channel with the stub for its calls."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-        self._calls: set[object] = set()
-        self._ended = asyncio.Event()
+        super().__init__(channel)
         self.stub: peer_pb2_grpc.PeerServiceAsyncStub = peer_pb2_grpc.PeerServiceStub(self)  # type: ignore[call-overload]
-
-    def unary_unary(self, *arguments: Any, **options: Any) -> _Begin:
-        """For the stub, like the channel's own."""
-        return self._following(self.channel.unary_unary(*arguments, **options))
-
-    def unary_stream(self, *arguments: Any, **options: Any) -> _Begin:
-        """For the stub, like the channel's own."""
-        return self._following(self.channel.unary_stream(*arguments, **options))
-
-    async def until_silent(self, wait_max_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_max_s):
-                while self._calls:
-                    self._ended.clear()
-                    await self._ended.wait()
-        except TimeoutError:
-            pass
-
-    def _following(self, begin: _Begin) -> _Begin:
-        def begin_and_follow(*arguments: Any, **options: Any) -> grpc.aio.Call:
-            call = begin(*arguments, **options)
-            self._calls.add(call)
-            call.add_done_callback(self._forget)
-            return call
-
-        return begin_and_follow
-
-    def _forget(self, call: object) -> None:
-        self._calls.discard(call)
-        self._ended.set()
-
-
-def shared_options(peering: PeeringConfig) -> ChannelOptions:
-    """What both ends of a connection agree on: message sizes, and checking a silent connection for life.
-
-    A keep-alive waits for a ping that is already on its way, for flow control say, and so for that ping's own timeout.
-    """
-    return [
-        ("grpc.max_receive_message_length", peering.message_max_bytes),
-        ("grpc.max_send_message_length", peering.message_max_bytes),
-        ("grpc.keepalive_time_ms", peering.keepalive_interval_ns // _MILLISECOND_NS),
-        ("grpc.keepalive_timeout_ms", peering.keepalive_timeout_ns // _MILLISECOND_NS),
-        ("grpc.http2.ping_timeout_ms", peering.keepalive_timeout_ns // _MILLISECOND_NS),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-    ]
-
-
-def _client_options(peering: PeeringConfig) -> ChannelOptions:
-    return [
-        *shared_options(peering),
-        ("grpc.enable_http_proxy", 0),  # a proxy named in the environment is for other traffic
-        # Whether a request is tried again is the core's decision, so there is no policy for it here. What is left on
-        # are calls that met a connection just as it took no more, and that the peer has not seen.
-        ("grpc.enable_retries", 1),
-        ("grpc.service_config_disable_resolution", 1),
-        ("grpc.per_rpc_retry_buffer_size", peering.message_max_bytes),
-        ("grpc.use_local_subchannel_pool", 1),  # gateways of one process keep connections of their own
-        ("grpc.initial_reconnect_backoff_ms", peering.reconnect_min_ns // _MILLISECOND_NS),
-        ("grpc.min_reconnect_backoff_ms", peering.connect_timeout_ns // _MILLISECOND_NS),  # of one attempt
-        ("grpc.max_reconnect_backoff_ms", peering.reconnect_max_ns // _MILLISECOND_NS),
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gateway.config import PeerConfig
+from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
 from gateway.peers.link import PeerLink
 

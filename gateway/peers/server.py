@@ -18,13 +18,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import Address, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
+from gateway.ground.channels import server_options
+from gateway.ground.transport import Transport
+from gateway.ground.values import Address
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
-from gateway.peers.link import shared_options
-from gateway.peers.transport import Transport
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.legs import LegHead, RequestSummary
 from gateway.request.owner import OwnerContext, RequestOwner
@@ -33,7 +34,6 @@ from protos.mesh.v1 import peer_pb2_grpc
 
 SERVICE_NAME = "nightside.mesh.v1.PeerService"
 
-_MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 _OTHER_CALLS_MAX = 256
 """Pings and health checks that may run beside forwards and subscriptions."""
@@ -250,14 +250,7 @@ class PeerServer:
         self._board = board
         self._transport = transport
         self._server = grpc.aio.server(
-            options=[
-                *shared_options(peering),
-                ("grpc.so_reuseport", 0),  # a second gateway on one port must fail, not share it
-                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # our peers check silent connections
-                ("grpc.http2.max_ping_strikes", 0),
-                ("grpc.max_connection_age_ms", peering.connection_age_ns // _MILLISECOND_NS),
-                ("grpc.max_connection_age_grace_ms", peering.connection_grace_ns // _MILLISECOND_NS),
-            ],
+            options=server_options(peering),
             maximum_concurrent_rpcs=peering.forwards_max + peering.subscribers_max + _OTHER_CALLS_MAX,
         )
         self._health = health_aio.HealthServicer()

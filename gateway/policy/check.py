@@ -20,8 +20,8 @@ from gateway.core.residency import (
     processing_rule,
 )
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
+from gateway.ground.faults import Fault
 from gateway.policy.file import (
-    Fault,
     NameKind,
     PolicyContradiction,
     contradictions_in,
@@ -50,6 +50,8 @@ class Finding:
     path: Path
     key: str
     message: str
+    line: int | None = None
+    """Where the key stands, as far as whoever read the file tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def check_policies(policies: Mapping[Path, ResidencyPolicy], invalid: Iterable[F
 
 
 def _closed(path: Path, policy: ResidencyPolicy, fault: Fault) -> ResidencyPolicy:
-    return closed_policy(policy.place, str(PolicyContradiction(path, fault.key, fault.message)))
+    return closed_policy(policy.place, str(PolicyContradiction(path, [fault])))
 
 
 def _one_per_region(regions: list[Region]) -> list[Region]:

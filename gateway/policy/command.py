@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from gateway.core.residency import ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place, TenantName
+from gateway.ground.yaml_file import YamlFile
 from gateway.policy.check import Check, Finding, Severity, check_policies
 from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy
 from gateway.policy.flows import Flow, Region, flow_between, flows_between, one_of
@@ -76,14 +77,22 @@ def _console() -> Console:
 
 
 def check_files(files: Iterable[Path]) -> Check:
+    read: dict[Path, YamlFile] = {}
     policies: dict[Path, ResidencyPolicy] = {}
     invalid: list[Finding] = []
     for path in dict.fromkeys(each for file in files for each in _policy_files(file)):
         try:
-            policies[path] = read_policy(path).policy()
+            read[path], document = read_policy(path)
+            policies[path] = document.policy()
         except PolicyError as error:
-            invalid += [Finding(Severity.INVALID, path, each.key, each.message) for each in (error, *error.further)]
-    return check_policies(policies, invalid)
+            invalid += [Finding(Severity.INVALID, path, fault.key, fault.message, fault.line) for fault in error.faults]
+    checked = check_policies(policies, invalid)
+    return replace(checked, findings=[_located(finding, read) for finding in checked.findings])
+
+
+def _located(finding: Finding, read: Mapping[Path, YamlFile]) -> Finding:
+    file = read.get(finding.path)
+    return finding if file is None else replace(finding, line=file.line_of(finding.key))
 
 
 def _policy_files(path: Path) -> list[Path]:
@@ -230,7 +239,8 @@ def _print_region(region: Region, regions: list[Region], console: Console) -> No
 
 def _print_finding(finding: Finding, console: Console) -> None:
     severity = capitalised(finding.severity)
-    where = f"{finding.path}: {finding.key}" if finding.key else str(finding.path)
+    line = "" if finding.line is None else f"line {finding.line}"
+    where = ": ".join(filter(None, (str(finding.path), line, finding.key)))
     text = Text(f"{severity}  {where}\n{_wrapped(finding.message, console)}")
     text.stylize(_FINDING_STYLES.get(finding.severity, "bold"), 0, len(severity))
     console.print()

@@ -11,12 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,12 +23,13 @@ from pydantic import (
     Field,
     StrictBool,
     StringConstraints,
-    ValidationError,
 )
 from pydantic_core import ErrorDetails
 
 from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
+from gateway.ground.faults import Fault, FileError
+from gateway.ground.yaml_file import YamlFile, read_yaml
 
 POLICY_FILE_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 8
@@ -41,33 +40,16 @@ TENANTS_MAX = 4096
 DIGEST_HEX_DIGITS = 16
 
 
-class PolicyError(Exception):
-    """A policy file that cannot be used: which file, which key in it (empty for the file as a whole), and why."""
-
-    def __init__(self, path: Path, key: str, message: str, further: tuple[PolicyError, ...] = ()) -> None:
-        super().__init__(path, key, message, further)
-        self.path = path
-        self.key = key
-        self.message = message
-        self.further = further
-        """Other faults found in the same reading."""
+class PolicyError(FileError):
+    """A policy file that cannot be used, in one line: all of `faults` are for whoever checks it."""
 
     def __str__(self) -> str:
-        where = f"{self.path}: {self.key}" if self.key else str(self.path)
-        more = f" (and {len(self.further)} more)" if self.further else ""
-        return f"{where}: {self.message}{more}"
+        more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
+        return f"{self.path}: {self.faults[0]}{more}"
 
 
 class PolicyContradiction(PolicyError):
     """A file that is well formed and yet cannot be meant: it says two things that exclude each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing wrong in a file, and the key where it is."""
-
-    key: str
-    message: str
 
 
 # The file's shape, which is also the published JSON Schema.
@@ -82,7 +64,7 @@ def _refuse_repeats(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_version(version: object) -> object:
     """Literal[1] alone would take `true` for 1."""
-    if version is True or version != 1:
+    if type(version) is not int or version != 1:
         raise ValueError("is not 1, the one version of the format that this program knows")
     return version
 
@@ -201,10 +183,10 @@ def policy_schema() -> dict[str, Any]:
 
 def load_policy(path: Path) -> ResidencyPolicy:
     """The policy in this file. Raises PolicyError, or PolicyContradiction where the file is at odds with itself."""
-    policy = read_policy(path).policy()
-    contradictions = contradictions_in(policy)
-    if contradictions:
-        raise _error(PolicyContradiction, path, contradictions)
+    file, document = read_policy(path)
+    policy = document.policy()
+    if contradictions := file.located(contradictions_in(policy)):
+        raise PolicyContradiction(path, contradictions)
     return policy
 
 
@@ -220,158 +202,19 @@ def load_policy_or_closed(path: Path, place: Place) -> tuple[ResidencyPolicy, st
     return policy, None
 
 
-def read_policy(path: Path) -> PolicyDocument:
-    """The file's content, well formed but not yet held against itself. Raises PolicyError."""
-    content = _parse(path, _read_text(path))
-    if content is None:
-        raise PolicyError(path, "", "is empty")
+def read_policy(path: Path) -> tuple[YamlFile, PolicyDocument]:
+    """The file and its content, well formed but not yet held against itself. Raises PolicyError."""
     try:
-        return PolicyDocument.model_validate(content)
-    except ValidationError as error:
-        faults = [_shape_fault(each) for each in error.errors(include_url=False)]
-        raise _error(PolicyError, path, faults) from None
+        file = read_yaml(path, bytes_max=POLICY_FILE_BYTES_MAX, depth_max=DEPTH_MAX, is_plain=True)
+        if file.content is None:
+            raise FileError(path, [Fault("", "is empty")])
+        return file, file.read_as(PolicyDocument, words=_shape_words)
+    except FileError as error:
+        raise PolicyError(path, error.faults) from error
 
 
 def in_words(place: Place) -> str:
     return f"{place.region} ({place.jurisdiction})"
-
-
-def _error(kind: type[PolicyError], path: Path, faults: list[Fault]) -> PolicyError:
-    first, *rest = faults
-    return kind(path, first.key, first.message, tuple(kind(path, fault.key, fault.message) for fault in rest))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        content = _read_bytes(path)
-        return content.decode("utf-8")
-    except OSError as error:
-        raise PolicyError(path, "", f"cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise PolicyError(path, "", f"is not UTF-8 text (byte {error.start})") from error
-
-
-def _read_bytes(path: Path) -> bytes:
-    """A pipe or a device is refused unopened: reading one could wait for ever."""
-    if path.exists() and not path.is_file():
-        raise PolicyError(path, "", "is not a file")
-    with path.open("rb") as file:
-        content = file.read(POLICY_FILE_BYTES_MAX + 1)
-    if len(content) > POLICY_FILE_BYTES_MAX:
-        raise PolicyError(path, "", f"is larger than {POLICY_FILE_BYTES_MAX // 1024} KiB")
-    return content
-
-
-# YAML without its traps: `NO` is Norway and not false, a key stands once, and nothing refers to something elsewhere.
-
-
-class _PolicyLoader(yaml.SafeLoader):
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        problem = self._problem(event)
-        if problem:
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def _problem(self, event: yaml.AliasEvent | yaml.ScalarEvent | yaml.CollectionStartEvent) -> str:
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            return "anchors and aliases (& and *) are not allowed: each rule is written out where it holds"
-        if event.tag is not None:
-            return f"the tag {event.tag} is not allowed"
-        return "nested too deeply" if self.depth >= DEPTH_MAX else ""
-
-
-_PolicyLoader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("null", r"~|null|", ["~", "n", ""]),
-    ("bool", r"true|false", ["t", "f"]),
-    ("int", r"0|[1-9][0-9]{0,17}", list("0123456789")),
-):
-    _PolicyLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
-
-
-class _FaultFound(Exception):
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(key, message)
-        self.fault = Fault(key, message)
-
-
-def _parse(path: Path, text: str) -> object:
-    try:
-        node = _compose(text)
-        return None if node is None else _value(node, "")
-    except yaml.MarkedYAMLError as error:
-        raise PolicyError(path, "", _yaml_fault(error)) from error
-    except yaml.YAMLError as error:
-        raise PolicyError(path, "", f"is not YAML: {error}") from error
-    except _FaultFound as found:
-        raise _error(PolicyError, path, [found.fault]) from None
-
-
-def _compose(text: str) -> yaml.Node | None:
-    loader = _PolicyLoader(text)
-    try:
-        return loader.get_single_node()
-    finally:
-        loader.dispose()
-
-
-def _yaml_fault(error: yaml.MarkedYAMLError) -> str:
-    line = f"line {error.problem_mark.line + 1}" if error.problem_mark is not None else None
-    return ": ".join(part for part in (line, error.context, error.problem) if part)
-
-
-def _value(node: yaml.Node, key: str) -> object:
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, key)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, f"{key}[{index}]") for index, item in enumerate(node.value)]
-    return _scalar(node)
-
-
-def _mapping(node: yaml.MappingNode, key: str) -> dict[str, object]:
-    mapping: dict[str, object] = {}
-    for name_node, value_node in node.value:
-        name = _key_name(name_node, key)
-        if name in mapping:
-            raise _FaultFound(_joined(key, name), f"is written twice, again in line {_line_number(name_node)}")
-        mapping[name] = _value(value_node, _joined(key, name))
-    return mapping
-
-
-def _key_name(node: yaml.Node, key: str) -> str:
-    name = _scalar(node) if isinstance(node, yaml.ScalarNode) else None
-    if not isinstance(name, str):
-        raise _FaultFound(key, f"the key in line {_line_number(node)} is not text; put it in quotes")
-    return name
-
-
-def _scalar(node: yaml.Node) -> str | int | bool | None:
-    text = str(node.value)
-    match node.tag.rpartition(":")[2]:
-        case "null":
-            return None
-        case "bool":
-            return text == "true"
-        case "int":
-            return int(text)
-        case _:
-            return text
-
-
-def _line_number(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-def _joined(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
 
 
 # Faults of shape, in plain words.
@@ -381,20 +224,7 @@ _KEYS = sorted(
 )
 
 
-def _shape_fault(error: ErrorDetails) -> Fault:
-    return Fault(_key_path(error["loc"]), _shape_message(error))
-
-
-def _key_path(location: tuple[int | str, ...]) -> str:
-    path = ""
-    for part in location:
-        if part != "[key]":
-            path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part)
-    return path
-
-
 _SHAPE_MESSAGES = {
-    "missing": "is missing",
     "string_type": "should be text; put it in quotes",
     "tuple_type": "should be a list, such as [EU, UK]",
     "dict_type": "should hold keys and values, or {} for none",
@@ -403,7 +233,7 @@ _SHAPE_MESSAGES = {
 }
 
 
-def _shape_message(error: ErrorDetails) -> str:
+def _shape_words(error: ErrorDetails) -> str | None:
     match error["type"]:
         case "extra_forbidden":
             return f"is not a known key{_suggestion(str(error['loc'][-1]))}"
@@ -413,10 +243,8 @@ def _shape_message(error: ErrorDetails) -> str:
             return f"{error['input']!r} should be 1 to 64 letters, digits, dots, dashes or underscores"
         case "too_long":
             return f"holds more than {error['ctx']['max_length']}"
-        case "value_error":
-            return str(error["ctx"]["error"])
         case kind:
-            return _SHAPE_MESSAGES.get(kind, error["msg"])
+            return _SHAPE_MESSAGES.get(kind)
 
 
 def _suggestion(key: str) -> str:

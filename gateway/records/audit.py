@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import AuditConfig, AuditSync
+from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event, ForwardArrived
 from gateway.core.residency import may_accept, may_enter, may_process

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config import ID_PATTERN, DecisionsConfig
+from gateway.config.sections import DecisionsConfig
 from gateway.core.effects import Effect, EndRequest, RecordShadow, RefuseForward, StartLeg
 from gateway.core.events import Event, ForwardArrived
 from gateway.core.vocabulary import (
@@ -25,6 +25,7 @@ from gateway.core.vocabulary import (
     Target,
     TargetKind,
 )
+from gateway.ground.values import ID_PATTERN
 from gateway.records.ledger import Ledger, LegRecord, RequestRecord
 from gateway.request.legs import RequestSummary
 

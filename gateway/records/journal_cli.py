@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from gateway.records.journal import Divergence, JournalUnreadable, ReplayReport
+from gateway.ground.journal import JournalUnreadable
+from gateway.records.journal import Divergence, ReplayReport
 from gateway.records.journal import replay as replay_journal
 
 EXIT_DIVERGED = 1

@@ -1,72 +1,18 @@
-"""Sets up logging, and writes one line per finished request with the decision behind it. Never any content.
-
-Loggers are handed down, not looked up, so that several gateways in one process each say who they are.
-"""
+"""Writes one line per finished request with the decision behind it. Never any content."""
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
-from typing import TextIO
+from structlog.typing import FilteringBoundLogger
 
-import msgspec
-import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor
-
-from gateway.config import LogFormat, LoggingConfig
 from gateway.core.effects import EndRequest
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, Outcome, RequestProfile
-from gateway.ground.clock import Clock
 from gateway.records.decisions import decision_id
 from gateway.records.ledger import Ledger, RequestRecord
 from gateway.request.legs import RequestSummary
 
 _MILLISECOND_NS = 1_000_000
 _WARNED_OUTCOMES = frozenset({Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.FAILED_MIDSTREAM, Outcome.EXPIRED_RUNNING})
-
-
-def make_logger(
-    config: LoggingConfig, gateway_id: GatewayId, stream: TextIO | None = None, clock: Clock | None = None
-) -> FilteringBoundLogger:
-    """A logger of this gateway's own, to standard error and in real time unless told otherwise."""
-    stream = stream or sys.stderr
-    level = logging.getLevelNamesMapping()[config.level.upper()]
-    logger: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
-        processors=[
-            structlog.processors.add_log_level,
-            _stamper(clock or Clock()),
-            *_renderers(config.format, stream),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        cache_logger_on_first_use=True,
-    )
-    return logger.bind(gateway=gateway_id)
-
-
-def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
-    is_console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and stream.isatty())
-    if is_console:
-        return [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
-
-
-def _stamper(clock: Clock) -> Processor:
-    def add_time(_logger: object, _method: str, fields: EventDict) -> EventDict:
-        fields["timestamp"] = clock.wall_time()
-        return fields
-
-    return add_time
-
-
-def _as_json(fields: dict[str, object], **_: object) -> str:
-    """What has no shape in JSON is told in its own words."""
-    try:
-        return msgspec.json.encode(fields, enc_hook=repr).decode()
-    except UnicodeEncodeError:  # half a character, which only escapes can tell
-        return json.dumps(fields, default=repr)
 
 
 class RequestLog:

@@ -103,9 +103,9 @@ class Mailbox:
         "_legs",
         "_on_closed",
         "_orders",
+        "_run_beside",
         "_submit",
         "_waiter",
-        "beside",
         "end",
         "refused",
         "request_id",
@@ -118,7 +118,7 @@ class Mailbox:
         self.end: EndRequest | None = None
         """The core's last word, once spoken; after an early exit it is still there for the log line."""
         self.refused = False
-        self.beside: Callable[[StartLeg], None] | None = None
+        self._run_beside: Callable[[StartLeg], None] | None = None
         """Set while the owner runs a leg itself and reads no orders: whoever runs further legs beside it."""
         self._submit = submit
         self._on_closed = on_closed
@@ -157,6 +157,18 @@ class Mailbox:
         """Run the leg inside this: its StopLeg, or the request's end, breaks it off with TimeoutError."""
         return self._legs[order.attempt, order.leg]
 
+    def busy(self, run_beside: Callable[[StartLeg], None]) -> None:
+        """The owner runs a leg itself from now on: those that are not read yet, and those to come, run beside it."""
+        self._run_beside = run_beside
+        waiting = [order for order in self._orders if isinstance(order, StartLeg)]
+        for order in waiting:
+            self._orders.remove(order)
+            run_beside(order)
+
+    def idle(self) -> None:
+        """The owner reads orders again: the next leg is its own to run."""
+        self._run_beside = None
+
     def end_leg(self, ended: LegEnded) -> None:
         """Answer a StartLeg. One that was answered already, since the owner left first, is not answered again."""
         if self._legs.pop((ended.attempt, ended.leg), None) is not None:
@@ -173,8 +185,8 @@ class Mailbox:
         match order:
             case StartLeg():
                 self._legs[order.attempt, order.leg] = LegScope()
-                if self.beside is not None:
-                    self.beside(order)
+                if self._run_beside is not None:
+                    self._run_beside(order)
                     return
             case StopLeg():
                 if (scope := self._legs.get((order.attempt, order.leg))) is not None:

@@ -109,7 +109,7 @@ class RequestOwner:
             order = await self._mailbox.next()
             match order:
                 case StartLeg():
-                    self._mailbox.beside = self._run_beside
+                    self._mailbox.busy(self._run_beside)
                     await self._run_leg(order, is_own=True)
                 case AcceptForward():
                     await self._sink.accepted()
@@ -164,6 +164,6 @@ class RequestOwner:
             ended = feed.ended_early(*how)
         finally:
             if is_own:
-                self._mailbox.beside = None  # what the core orders next is the owner's to run
+                self._mailbox.idle()
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import yaml
 
-from gateway.config import CERTIFICATE_NAME_PATTERN
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
+from gateway.ground.identity import MeshIdentity, is_trust_domain
+from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
-from gateway.security.identity import MeshIdentity, is_trust_domain
 
 ROOTS = "roots.pem"
 CA_KEY = "development-ca.key"

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.security.identity import MeshIdentity
+from gateway.ground.identity import MeshIdentity
 
 ORGANIZATION = "Nightside development, not for production"
 CLOCK_SKEW = timedelta(minutes=5)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.config import ConfigError
 from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
 from gateway.ground.reloader import ReloadRefused
 from gateway.request.callers import ClientKey
 from gateway.security.keys import KeyTable, read_keys_file

@@ -19,17 +19,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
-    ValidationError,
     model_validator,
 )
 
-from gateway.config import ID_PATTERN, MODEL_NAME_LENGTH_MAX, config_error, read_yaml_mapping
+from gateway.config.names import Model
 from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, TenantName
+from gateway.ground.faults import Fault, KeyFaults
+from gateway.ground.settings import FileModel
+from gateway.ground.values import ID_PATTERN, Id
+from gateway.ground.yaml_file import read_yaml
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 KEYS_MAX = 10_000
@@ -75,21 +76,9 @@ def mint(key_id: str) -> tuple[str, SecretHash]:
 # The file
 
 
-def _check_id(text: str) -> str:
-    if ID_PATTERN.fullmatch(text) is None:
-        raise ValueError(f"{text!r} should be 1 to 64 letters, digits, dots, dashes or underscores")
-    return text
-
-
 def _check_hash(text: str) -> str:
     if _HASH.fullmatch(text) is None:
         raise ValueError("is not what `nightside keys add` writes")
-    return text
-
-
-def _check_model(text: str) -> str:
-    if not text.isprintable() or " " in text or not 0 < len(text) <= MODEL_NAME_LENGTH_MAX:
-        raise ValueError(f"a model name is 1 to {MODEL_NAME_LENGTH_MAX} printable characters without spaces")
     return text
 
 
@@ -106,21 +95,15 @@ def parse_time(text: object) -> object:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-_Id = Annotated[str, AfterValidator(_check_id)]
-_Model = Annotated[str, AfterValidator(_check_model)]
 _Count = Annotated[int, Field(strict=True, ge=1, le=PER_MINUTE_MAX)]
 
 
-class _FileModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class ProcessSection(_FileModel):
+class ProcessSection(FileModel):
     """Where requests of this key may be processed, besides what the policy says: both have to allow a place."""
 
-    jurisdictions: tuple[_Id, ...] = ()
-    regions: tuple[_Id, ...] = ()
-    denied_regions: tuple[_Id, ...] = ()
+    jurisdictions: tuple[Id, ...] = ()
+    regions: tuple[Id, ...] = ()
+    denied_regions: tuple[Id, ...] = ()
 
     def rule(self) -> PlaceRule:
         return PlaceRule(
@@ -130,16 +113,16 @@ class ProcessSection(_FileModel):
         )
 
 
-class KeyEntry(_FileModel):
+class KeyEntry(FileModel):
     """One key as the file has it."""
 
-    id: _Id
+    id: Id
     hash: Annotated[str, AfterValidator(_check_hash)]
-    tenant: _Id
+    tenant: Id
     concurrency: _Count | None = None
     requests_per_minute: _Count | None = None
     tokens_per_minute: _Count | None = None
-    models: Annotated[tuple[_Model, ...], Field(min_length=1, max_length=MODELS_MAX)] | None = None
+    models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=MODELS_MAX)] | None = None
     process: ProcessSection | None = None
     expires: Annotated[datetime, BeforeValidator(parse_time)] | None = None
     disabled: StrictBool = False
@@ -164,7 +147,7 @@ class KeyEntry(_FileModel):
         )
 
 
-class KeysFile(_FileModel):
+class KeysFile(FileModel):
     version: Literal[1] = 1
     keys: Annotated[tuple[KeyEntry, ...], Field(max_length=KEYS_MAX)] = ()
 
@@ -173,7 +156,7 @@ class KeysFile(_FileModel):
         seen: set[str] = set()
         for index, entry in enumerate(self.keys):
             if entry.id in seen:
-                raise ValueError(f"keys[{index}].id: {entry.id!r} is used twice")
+                raise KeyFaults(Fault(f"keys[{index}].id", f"{entry.id!r} is used twice"))
             seen.add(entry.id)
         return self
 
@@ -188,10 +171,9 @@ class KeysFile(_FileModel):
 
 def read_keys_file(path: Path) -> KeysFile:
     """Raises ConfigError."""
-    try:
-        return KeysFile.model_validate(read_yaml_mapping(path))
-    except ValidationError as error:
-        raise config_error(path, error) from error
+    file = read_yaml(path)
+    file.mapping()
+    return file.read_as(KeysFile)
 
 
 # Recognising a key

@@ -15,7 +15,8 @@ import click
 import yaml
 from pydantic import ValidationError
 
-from gateway.config import ConfigError, config_error
+from gateway.ground.faults import ConfigError, FileError
+from gateway.ground.yaml_file import faults_in
 from gateway.security.keys import KeyEntry, KeysFile, mint, read_keys_file
 
 _HEAD = "# Written by `nightside keys`: comments do not last. The hashes give no key away.\n"
@@ -130,7 +131,7 @@ def _editing(file: Path, *, may_be_missing: bool = False) -> Iterator[dict[str, 
         try:
             changed = KeysFile.model_validate(document)
         except ValidationError as error:
-            raise click.ClickException(str(config_error(file, error))) from error
+            raise click.ClickException(str(FileError(file, faults_in(error)))) from error
         _write(file, _HEAD + yaml.safe_dump(changed.as_document(), sort_keys=False))
 
 

@@ -15,8 +15,8 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.clock import Clock
+from gateway.ground.state_files import StateFile, StateUnusable
 from gateway.ground.threads import finish_in_thread
-from gateway.state.files import StateFile, StateUnusable
 
 REASON_LENGTH_MAX = 500
 _KIND = "lockdown"

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gateway.config import read_yaml_mapping
+from gateway.ground.yaml_file import read_yaml
 from loadgen.simulator.scenario import Scenario, check_playable, parse_scenario, set_key
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -89,7 +89,7 @@ class Cell:
 @cache
 def _document_in(path: Path) -> dict[str, Any]:
     """Reading YAML takes longer than all the rest."""
-    return dict(read_yaml_mapping(path))
+    return dict(read_yaml(path).mapping())
 
 
 def all_cells(experiments: Sequence[Experiment]) -> list[Cell]:

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from gateway.config import ConfigError
+from gateway.ground.faults import ConfigError
 from loadgen.evaluation.cache import CellCache, code_version
 from loadgen.evaluation.experiments import Cell, all_cells
 from loadgen.evaluation.playing import Results, play_all

@@ -16,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gateway.config import ConfigError
+from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from gateway.config import ConfigError
 from gateway.core.vocabulary import ModelName, RegionName
+from gateway.ground.faults import ConfigError
 from loadgen.demo.mesh import Mesh, running_mesh
 from loadgen.demo.scenario import DemoScenario, RegionScenario
 from loadgen.simulator.scenario import RunSection, Scenario

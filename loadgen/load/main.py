@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gateway.config import ConfigError
 from gateway.core.vocabulary import ModelName
 from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
 from loadgen.live_client import Api, Dialect

@@ -12,8 +12,9 @@ from pathlib import Path
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
-from gateway.config import ConfigError, read_yaml_mapping
 from gateway.core.vocabulary import RegionName
+from gateway.ground.faults import ConfigError
+from gateway.ground.yaml_file import read_yaml
 from loadgen.live_client import Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LoadPlan, OpenLoop
 from loadgen.simulator.scenario import ArrivalsSection, ClientsSection, Scenario
@@ -77,7 +78,7 @@ def _region_and_url(text: str) -> tuple[str | None, str]:
 def read_keys(given: Sequence[str], file: Path | None, scenario: Scenario) -> Keys:
     """From `OWNER=KEY`, and a YAML file of `OWNER: KEY`. No complaint repeats a key. Raises ConfigError."""
     by_owner: dict[str, str] = {}
-    for owner, key in (read_yaml_mapping(file) if file else {}).items():
+    for owner, key in (read_yaml(file).mapping() if file else {}).items():
         if not isinstance(key, str):
             raise ConfigError(f"{file}: {owner}: should be a key in quotes")
         by_owner[str(owner)] = key

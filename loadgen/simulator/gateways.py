@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from gateway.config.placement_plug_ins import find_policy
 from gateway.core import effects as ordered
 from gateway.core import events
 from gateway.core.effects import Effect
@@ -204,7 +205,7 @@ class SimGateway:
 
     def start(self, first_probe_ns: int = 0) -> None:
         self._life += 1
-        self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life)
+        self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life, plug_ins=find_policy)
         self.heartbeats.forget()
         for observer in self._around.observers:
             observer.on_start(self.spec, self._policy, self.core)

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.config import ConfigError
+from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.pages.runs import sweep_page
 from loadgen.results import summary_table, write_results

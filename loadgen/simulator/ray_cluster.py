@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.config import ConfigError
+from gateway.ground.faults import ConfigError
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("gateway", "loadgen")

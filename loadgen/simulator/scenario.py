@@ -21,12 +21,11 @@ from pydantic import (
     ConfigDict,
     Field,
     Strict,
-    ValidationError,
     ValidationInfo,
     model_validator,
 )
 
-from gateway.config import ConfigError, CoreFile, config_error, parse_duration_ns, parse_size_bytes, read_yaml_mapping
+from gateway.config.region_file import CoreFile
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -38,6 +37,9 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     TenantName,
 )
+from gateway.ground.faults import ConfigError
+from gateway.ground.values import parse_duration_ns, parse_size_bytes
+from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.file import Places, PolicyDocument, TenantSection
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
@@ -655,18 +657,17 @@ class Scenario(_Section):
 
 def load_scenario(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
     """Read a scenario, with some of its keys changed. Raises ConfigError, one line for each fault."""
-    document = read_yaml_mapping(path)
+    file = read_yaml(path)
+    document = file.mapping()
     for key, value in (changes or {}).items():
         set_key(document, key, value)
-    return parse_scenario(document, path)
+    return parse_scenario(document, path, {} if changes else file.lines)
 
 
-def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
-    """`path` names it in complaints, and is where relative paths start. Raises ConfigError."""
-    try:
-        return Scenario.model_validate(document, context=path.parent)
-    except ValidationError as error:
-        raise config_error(path, error) from error
+def parse_scenario(document: Mapping[str, Any], path: Path, lines: Mapping[str, int] | None = None) -> Scenario:
+    """`path` names it in complaints, `lines` tells where each key stands there, and relative paths start beside it.
+    Raises ConfigError."""
+    return YamlFile(path, document, lines or {}).read_as(Scenario, context=path.parent)
 
 
 def check_playable(scenario: Scenario) -> None:

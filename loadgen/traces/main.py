@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gateway.config import ConfigError, parse_duration_ns
+from gateway.ground.faults import ConfigError
+from gateway.ground.values import parse_duration_ns
 from loadgen.traces.figures import trace_figures
 from loadgen.traces.files import Draw, TraceError, read_trace
 from loadgen.traces.native import native_lines

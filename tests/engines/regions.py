@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import read_region_file
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import Place
 from gateway.security.development_ca import DevelopmentCa
 from tests.support.certificates import Files, mesh_leaf, new_ca, roots_of

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 
-from gateway.config import PeerConfig, parse_address
+from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import PeerSpec
+from gateway.ground.values import parse_address
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import AuditConfig, AuditSync
+from gateway.config.sections import AuditConfig, AuditSync
 from tests.fakes.engine import GOOD_STREAM, hang_up
 from tests.support.core import EU, MS, US
 from tests.support.gateways import ask, counted, nightside, until, write_policy

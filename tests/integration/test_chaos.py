@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import AuditConfig, GatewayConfig
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import AuditConfig, GatewayConfig
 from gateway.core.events import LockdownChanged
 from gateway.core.vocabulary import Place
 from loadgen.engine.faults import Fault, FaultMode

@@ -14,7 +14,7 @@ import dns.rcode
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle
+from gateway.app.gateway import GatewayHandle
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.support.core import MODEL, US

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from gateway.app.main import serve_gateway
-from gateway.config import Address
+from gateway.app.gateway import serve_gateway
+from gateway.ground.values import Address
 from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US
 from tests.support.gateways import ask, counted, free_replicas, until, usable_peers

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle
+from gateway.app.gateway import GatewayHandle
 from gateway.core.vocabulary import Standing
 from tests.fakes.engine import GOOD_ANSWER
 from tests.fakes.engine_pages import (

@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 from click.testing import CliRunner
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import GatewayConfig, JournalConfig
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import GatewayConfig, JournalConfig
 from gateway.core.vocabulary import Place
 from gateway.records.journal import replay
 from gateway.records.journal_cli import replay as replay_command

@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import LimitsConfig
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import LimitsConfig
 from gateway.core.config import CoreConfig, QueueConfig
 from gateway.core.vocabulary import RequestId
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from gateway.ground.clock import Clock
-from gateway.security.tls import HttpTls
+from gateway.ground.tls import HttpTls
 from tests.support.certificates import Files, clients_leaf, new_ca
 from tests.support.listening import knock, listening, serving_http, until_dropped
 

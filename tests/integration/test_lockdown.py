@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import StateConfig
+from gateway.config.sections import StateConfig
 from tests.fakes.engine import GOOD_STREAM, hang, stream, stream_until
 from tests.support.core import EU, US
 from tests.support.gateways import ask, counted, nightside, until, usable_peers

@@ -22,18 +22,19 @@ import pytest
 import yaml
 from cryptography import x509
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import GatewayConfig, LogFormat, LoggingConfig, PeeringConfig, ReloadConfig
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import GatewayConfig, PeeringConfig, ReloadConfig
 from gateway.core.vocabulary import (
     GatewayId,
     Place,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.ground.tls import MeshTls
 from gateway.peers import codec
-from gateway.records.logs import make_logger
 from gateway.request.legs import OutboundRequest
 from gateway.security.development_ca import DevelopmentCa, Issued
-from gateway.security.tls import MeshTls
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token

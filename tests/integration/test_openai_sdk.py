@@ -14,7 +14,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from gateway.config import GatewayConfig
+from gateway.config.sections import GatewayConfig
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.pooling import DIMENSIONS, embedding
 from loadgen.engine.tokens import continuation

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.main import GatewayHandle
+from gateway.app.gateway import GatewayHandle
 from gateway.core.vocabulary import GatewayId, Place
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
 from tests.support.core import EU, MODEL, US

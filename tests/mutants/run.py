@@ -105,8 +105,13 @@ MUTANTS = (
     ),
     Mutant(
         "what goes on from a stored response goes anywhere",
-        "placement.py",
-        (("        if request.request_class.pinned is not None:", "        if False:"),),
+        "placement/placer.py",
+        (
+            (
+                "        if request_class.pinned is not None:\n            return self._place",
+                "        if False:\n            return self._place",
+            ),
+        ),
     ),
     Mutant(
         "a forwarded request may be forwarded again",

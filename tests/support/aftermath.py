@@ -20,8 +20,8 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import GatewayConfig, LimitsConfig, ProbeConfig
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.requests import RequestState
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import OutboundRequest

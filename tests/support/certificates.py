@@ -10,11 +10,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from gateway.config import ListenTlsConfig, MeshTlsConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.clock import Clock
+from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
+from gateway.ground.identity import MeshIdentity
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
-from gateway.security.identity import MeshIdentity
 
 TRUST_DOMAIN = "mesh.test"
 

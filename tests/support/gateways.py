@@ -15,19 +15,13 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import (
-    Address,
-    Dialect,
-    GatewayConfig,
-    ListenConfig,
-    PeerConfig,
-    PeeringConfig,
-    ReplicaConfig,
-    read_region_file,
-)
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.reading import read_region_file
+from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
+from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
+from gateway.ground.values import Address
 from tests.support.core import AP, EU, MODEL, MS, US
 
 _Asked = aiohttp.client._RequestContextManager

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.app.main import GatewayHandle, serve_gateway
-from gateway.config import GatewayConfig, PeeringConfig
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import GatewayConfig, PeeringConfig
 from gateway.core.vocabulary import Place
 from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan

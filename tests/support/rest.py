@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.app.main import GatewayHandle
+from gateway.app.gateway import GatewayHandle
 from gateway.core.description import gauges_of
 from tests.support.gateways import counted, until
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gateway.app.main import GatewayHandle
+from gateway.app.gateway import GatewayHandle
 
 CHAT_PATH = "/v1/chat/completions"
 CHAT_BODY = b'{"model": "llama", "messages": [{"role": "user", "content": "hi"}], "stream": true}'

@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from gateway.conformance.purity import impurities
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 BUILT = {".git", ".hypothesis", "build", "dist", "out", "__pycache__"}
@@ -23,12 +25,6 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 ENGINE = ROOT / "loadgen/engine"
 PURE_FILES = [*sorted((ROOT / "gateway/core").rglob("*.py")), ENGINE / "blocks.py", ENGINE / "model.py"]
-PURE_IMPORTS = {
-    "__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "functools", "gateway.core",
-    "hashlib", "heapq", "itertools", "loadgen.engine", "math", "numpy", "operator", "random", "statistics", "struct",
-    "types", "typing", "xxhash",
-}  # fmt: skip
-IMPURE_CALLS = {"breakpoint", "exec", "eval", "hash", "input", "open", "print", "__import__"}
 
 
 def is_built(path: Path) -> bool:
@@ -48,6 +44,38 @@ def test_no_file_names_a_place_on_one_machine() -> None:
     assert [(path, match.group()) for path, text in text_files() if (match := banned.search(text))] == []
 
 
+NAMED_FILE = re.compile(r"(?<![\w./{}*-])((?:[a-z_][\w.-]*/)*[\w-]+\.(?:py|md))\b")
+NAMED_MODULE = re.compile(r"`((?:gateway|controller|loadgen|protos)(?:\.[a-z_]\w*)+)`")
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+
+def telling_files() -> Iterator[Path]:
+    """Pages and sources: what names other files by their paths."""
+    yield from ROOT.glob("*.md")
+    yield from ROOT.glob("*.py")
+    for folder in ("docs", "policies", "gateway", "controller", "loadgen"):
+        yield from (path for path in (ROOT / folder).rglob("*.*") if path.suffix in {".md", ".py"})
+
+
+def named_in(path: Path, anywhere: set[str]) -> Iterator[tuple[str, bool]]:
+    """What a page or a source names, and whether it is there: from the root, beside it or, by its name, anywhere."""
+    text = path.read_text()
+    for name in NAMED_FILE.findall(text):
+        yield name, name in anywhere or (ROOT / name).exists() or (path.parent / name).exists()
+    for module in NAMED_MODULE.findall(text):
+        source = ROOT / module.replace(".", "/")
+        yield module, source.is_dir() or source.with_suffix(".py").is_file()
+    if path.suffix == ".md":
+        yield from ((link, (path.parent / link).exists()) for link in LINK.findall(text) if "://" not in link)
+
+
+def test_files_that_are_named_are_there() -> None:
+    anywhere = {path.name for path in telling_files()}
+    named = [(str(path), *each) for path in telling_files() for each in named_in(path, anywhere)]
+    assert len(named) > 100, "nothing is looked at"
+    assert [(path, name) for path, name, is_there in named if not is_there] == []
+
+
 def test_unit_tests_mirror_the_tree() -> None:
     unit = ROOT / "tests/unit"
     of_the_house = {unit / "test_house.py"}
@@ -56,36 +84,9 @@ def test_unit_tests_mirror_the_tree() -> None:
         assert tested.is_file() or tested.with_suffix("").is_dir(), f"{test} tests nothing: there is no {tested}"
 
 
-def imported_modules(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from (name.name for name in names)
-            case ast.ImportFrom(module=str(module)):
-                yield module
-            case _:
-                pass
-
-
-def called_names(tree: ast.AST) -> Iterator[str]:
-    """But for what `__hash__` calls, which dictionaries need and decisions never see."""
-    match tree:
-        case ast.FunctionDef(name="__hash__"):
-            return
-        case ast.Call(func=ast.Name(id=name)):
-            yield name
-        case _:
-            pass
-    for child in ast.iter_child_nodes(tree):
-        yield from called_names(child)
-
-
 @pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pure_modules_import_and_call_only_what_is_pure(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    allowed = tuple(f"{name}." for name in PURE_IMPORTS)
-    assert [name for name in imported_modules(tree) if not f"{name}.".startswith(allowed)] == []
-    assert [name for name in called_names(tree) if name in IMPURE_CALLS] == []
+    assert list(impurities(ast.parse(path.read_text()), own=["loadgen.engine"])) == []
 
 
 def pins(lock: str) -> dict[str, set[str]]:

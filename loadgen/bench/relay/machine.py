@@ -86,5 +86,5 @@ def describe_machine() -> dict[str, object]:
 
 
 def is_core_compiled() -> bool:
-    spec = find_spec("gateway.core.placement")
+    spec = find_spec("gateway.core.placement.placer")
     return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")

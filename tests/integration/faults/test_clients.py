@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import GatewayConfig
+from gateway.config.sections import GatewayConfig
 from tests.fakes.engine import (
     DONE,
     GOOD_STREAM,

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 import grpc
 import pytest
 
-from gateway.config import Address, PeerConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
+from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, LoadReport, ModelName, RegionName
+from gateway.ground.values import Address
 from gateway.peers import codec
 from loadgen.wan import Wan
 from protos.mesh.v1 import peer_pb2 as pb

@@ -21,8 +21,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.main import GatewayHandle, run_gateway
-from gateway.config import JournalConfig
+from gateway.app.gateway import GatewayHandle, run_gateway
+from gateway.config.sections import JournalConfig
 from gateway.core.config import ObservationConfig
 from gateway.core.events import PolicyApplied
 from gateway.core.residency import closed_policy

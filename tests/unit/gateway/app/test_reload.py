@@ -12,11 +12,14 @@ import yaml
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.reload import PolicyPart, RegionPart, changed_at_rest
-from gateway.config import ConfigError, GatewayConfig, LogFormat, LoggingConfig, read_region_file
+from gateway.config.reading import read_region_file
+from gateway.config.sections import GatewayConfig
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.faults import ConfigError
+from gateway.ground.logs import make_logger
 from gateway.ground.reloader import Reloader, ReloadRefused
-from gateway.records.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.support.background import in_background
 from tests.support.core import EU, US
@@ -210,8 +213,8 @@ class TestRegion:
     async def test_a_file_that_is_wrong_changes_nothing_and_says_why(self, region: Region) -> None:
         region.write(colour="blue", queue={"wait_max": 5})
         assert sorted(await region.refusal()) == [
-            "us.yaml: colour: is not a known key",
-            "us.yaml: queue.wait_max: 5 is not a duration such as 100ms or 2s",
+            "us.yaml: line 1: colour: is not a known key",
+            "us.yaml: line 6: queue.wait_max: 5 is not a duration such as 100ms or 2s",
         ]
 
     async def test_what_needs_a_restart_is_refused_by_its_key_with_all_the_rest(self, region: Region) -> None:
@@ -219,15 +222,15 @@ class TestRegion:
             listen={"http": "127.0.0.1:9"}, gateway="us-2", limits={"body_max": "1MiB"}, queue={"wait_max": "5s"}
         )
         assert sorted(await region.refusal()) == [
-            "us.yaml: gateway: cannot change while the gateway runs",
-            "us.yaml: limits.body_max: cannot change while the gateway runs",
-            "us.yaml: listen.http: cannot change while the gateway runs",
+            "us.yaml: line 1: gateway: cannot change while the gateway runs",
+            "us.yaml: line 4: limits.body_max: cannot change while the gateway runs",
+            "us.yaml: line 6: listen.http: cannot change while the gateway runs",
         ]
 
     async def test_a_policy_file_that_cannot_be_used_is_not_moved_to(self, region: Region, tmp_path: Path) -> None:
         region.write(policy=str(write_policy(tmp_path, EU)))
         (fault,) = await region.refusal()
-        assert fault.startswith("us.yaml: policy: ")
+        assert fault.startswith("us.yaml: line 3: policy: ")
 
     async def test_what_cannot_be_put_in_force_is_refused(self, region: Region) -> None:
         def refuse_all(_: GatewayConfig) -> None:

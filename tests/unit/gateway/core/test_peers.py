@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig
+from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.peers import _ANSWERS_MAX, Peers, PeerState
 from gateway.core.timers import Timers
 from gateway.core.vocabulary import (
@@ -161,14 +161,3 @@ def test_answers_are_kept_for_so_many_rules_and_no_more() -> None:
     for number in range(3 * _ANSWERS_MAX):
         fleet.peers.available(MODELS[0], PlaceRule(jurisdictions=frozenset({Jurisdiction(f"{number}")})))
     assert len(fleet.peers._answers) <= _ANSWERS_MAX
-
-
-def test_nobody_is_woken_for_a_peer_that_goes_on_talking() -> None:
-    timers = Timers()
-    peers = Peers(CoreConfig(observation=ObservationConfig(keep_alive_ns=SECOND)), timers)
-    peers.assign(SPECS[:1])
-    report = LoadReport(SPECS[0].gateway_id, SPECS[0].place, 1, True, 1, "policy")
-    for now_ns in range(0, 60 * SECOND, SECOND):
-        assert list(timers.pop_due(now_ns)) == []
-        peers.observe(PeerObservation(report, now_ns, now_ns, MILLISECOND, MILLISECOND), now_ns)
-    assert timers.next_ns() == 59 * SECOND + 3 * SECOND

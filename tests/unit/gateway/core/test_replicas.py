@@ -45,12 +45,6 @@ def test_an_older_probe_changes_nothing() -> None:
     assert some.available == 0
 
 
-def test_a_probe_of_an_unknown_replica_changes_nothing() -> None:
-    some = replicas()
-    some.observe(ReplicaObservation(ReplicaId("stranger"), 10, healthy=True), 10)
-    assert len(some) == 1
-
-
 def test_one_that_turns_attempts_away_rests_longer_each_time_whatever_its_probes_say() -> None:
     some = replicas()
     state = some.at(0)
@@ -108,12 +102,6 @@ def test_capacities_count_the_available_by_model_pool_and_place() -> None:
 def test_equal_loads_take_turns() -> None:
     some = replicas(count=3)
     assert [some.least_loaded(0b111) for _ in range(4)] == [0, 1, 2, 0]
-
-
-def test_a_slot_is_used_again_after_its_replica_left() -> None:
-    some = replicas(count=2)
-    some.assign([replica_spec("r1"), replica_spec("r7")], 5)
-    assert sorted(state.slot for state in some) == [0, 1]
 
 
 def test_a_replica_whose_models_alone_changed_stays_what_it_is() -> None:
@@ -211,13 +199,3 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
 def found(some: Replicas, timers: Timers) -> tuple[object, ...]:
     """All that a refresh of the first replica may change."""
     return some.at(0).standing, some.available, some.reachable, timers.next_ns(), dict(some._levels._load_of)
-
-
-def test_nobody_is_woken_for_a_replica_that_goes_on_answering() -> None:
-    timers = Timers()
-    some = Replicas(CoreConfig(), timers)
-    some.assign([replica_spec("r0")], 0)
-    for now_ns in range(0, 60 * SECOND, SECOND):
-        assert list(timers.pop_due(now_ns)) == []
-        some.observe(ReplicaObservation(ReplicaId("r0"), now_ns, healthy=True), now_ns)
-    assert timers.next_ns() == 61 * SECOND

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.config import Dialect, ReplicaConfig
+from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.events import AssignmentApplied
 from gateway.core.vocabulary import ModelName, ReplicaId
 from gateway.discovery.assignments import Assignments

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.config import ReplicaConfig
+from gateway.config.targets import ReplicaConfig
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.source import Report
 from tests.fakes.engine import Tally

@@ -9,20 +9,13 @@ from ipaddress import ip_address
 import dns.rcode
 import pytest
 
-from gateway.config import (
-    Dialect,
-    DiscoveryConfig,
-    DnsRecord,
-    DnsReplicasConfig,
-    EngineTlsConfig,
-    LogFormat,
-    LoggingConfig,
-    ReplicaConfig,
-)
+from gateway.config.sections import DiscoveryConfig
+from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.discovery.dns import DnsSource, replicas_at
 from gateway.discovery.names import Location
-from gateway.records.logs import make_logger
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import Tally
 from tests.support.background import in_background

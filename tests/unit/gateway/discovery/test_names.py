@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import dns.rcode
 import pytest
 
-from gateway.config import Dialect, DnsRecord, DnsReplicasConfig, ReplicaConfig
+from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, ReplicaConfig
 from gateway.discovery.names import Answer, LookupFailed, NameLookup
 from tests.fakes.dns import FakeDns
 from tests.support.core import MS, SECOND, replica_spec

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.config import Dialect
+from gateway.config.targets import Dialect
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
     LegResult,

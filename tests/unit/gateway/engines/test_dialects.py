@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.config import Dialect
+from gateway.config.targets import Dialect
 from gateway.engines.dialects import (
     DIALECTS,
     ListedModel,

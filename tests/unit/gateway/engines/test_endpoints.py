@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.config import Dialect, ReplicaConfig
+from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.tls import TlsContexts

@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.config import Dialect
+from gateway.config.targets import Dialect
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.loops import EngineLoops, LoopSettings
+from gateway.engines.loops import EngineLoops
 from gateway.ground.clock import Clock
+from gateway.ground.supervisor import Backoff
 from tests.fakes.engine import Tally
 from tests.support.core import US
 
-QUICK = LoopSettings(restart_min_s=0.0, restart_max_s=0.0)
+QUICK = Backoff(min_ns=0, max_ns=0)
 
 
 def endpoint(name: str, url: str) -> ReplicaEndpoint:

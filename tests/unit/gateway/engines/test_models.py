@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.config import Dialect, LogFormat, LoggingConfig, ProbeConfig
+from gateway.config.sections import ProbeConfig
+from gateway.config.targets import Dialect
 from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.models import ModelWatcher, checked_models
 from gateway.ground.clock import Clock
-from gateway.records.logs import make_logger
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.fakes.engine_pages import Page, PagesEngine, model_list
 from tests.support.background import in_background

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.config import Dialect, ProbeConfig
+from gateway.config.sections import ProbeConfig
+from gateway.config.targets import Dialect
 from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine
 from gateway.engines.probe import EngineProbe, probe_connections

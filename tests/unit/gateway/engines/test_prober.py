@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.config import Dialect, ProbeConfig
+from gateway.config.sections import ProbeConfig
+from gateway.config.targets import Dialect
 from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.loops import LoopSettings
 from gateway.engines.prober import Prober, next_beat_ns, wait_s
 from gateway.ground.clock import Clock
+from gateway.ground.supervisor import Backoff
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
 from tests.fakes.engine_pages import PagesEngine, vllm_page
 from tests.support.background import in_background
@@ -45,7 +46,7 @@ class Watch:
             settings,
             self._submit,
             lambda *restart: self.restarted.append(restart),
-            loops=LoopSettings(restart_min_s=0.001),
+            backoff=Backoff(min_ns=1_000_000),
             batch_s=batch_s,
         )
 

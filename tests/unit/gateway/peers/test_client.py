@@ -8,7 +8,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.vocabulary import (
     GatewayId,
@@ -19,10 +19,10 @@ from gateway.core.vocabulary import (
     RequestId,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.transport import Plaintext
 from gateway.peers import codec
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer

@@ -7,12 +7,12 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
+from gateway.ground.transport import Plaintext
 from gateway.peers import codec
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedPlacement,

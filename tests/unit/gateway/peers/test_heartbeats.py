@@ -11,10 +11,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.config import LoggingConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.ground.clock import Clock
+from gateway.ground.config import LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.ground.transport import Plaintext
 from gateway.peers import codec
 from gateway.peers.heartbeats import (
     NO_ANSWER,
@@ -23,15 +26,11 @@ from gateway.peers.heartbeats import (
     Allowance,
     Heartbeats,
     RoundTrips,
-    backoff_s,
     failure_of_ping,
-    failures_in_a_row,
     identity_fault,
     observe,
 )
 from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
-from gateway.records.logs import make_logger
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
@@ -307,21 +306,3 @@ def test_round_trips_are_taken_over_a_window() -> None:
 def test_identity_is_gateway_and_place() -> None:
     assert identity_fault(REPORT, SPEC) is None
     assert identity_fault(replace(REPORT, place=US), SPEC) is not None
-
-
-def test_only_a_peer_that_was_heard_for_a_while_is_asked_again_soon() -> None:
-    """Else one that says a word and breaks its call would be asked again and again."""
-    peering = PeeringConfig(reconnect_max_ns=10 * SECOND)
-    assert failures_in_a_row(0, 0, peering) == 1
-    assert failures_in_a_row(1, 0, peering) == 2
-    assert failures_in_a_row(7, 9 * SECOND, peering) == 8
-    assert failures_in_a_row(8, 11 * SECOND, peering) == 1
-
-
-def test_back_off_doubles_between_bounds_and_scatters() -> None:
-    peering = PeeringConfig(reconnect_min_ns=100 * MS, reconnect_max_ns=1000 * MS)
-    longest = [max(backoff_s(n, peering, random.Random(seed)) for seed in range(200)) for n in (0, 1, 2, 3, 5, 10_000)]
-    assert longest == pytest.approx([0.1, 0.1, 0.2, 0.4, 1.0, 1.0], rel=0.05)
-    drawn = [backoff_s(5, peering, random.Random(seed)) for seed in range(200)]
-    assert min(drawn) >= 0.5
-    assert len(set(drawn)) > 100

@@ -8,9 +8,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.config import PeeringConfig
+from gateway.config.sections import PeeringConfig
+from gateway.ground.transport import Plaintext
 from gateway.peers.link import PeerLink
-from gateway.peers.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import Tally
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
@@ -18,9 +18,8 @@ from tests.support.background import in_background
 from tests.support.core import EU, MS, peer_spec
 
 SPEC = peer_spec("eu-1", EU)
+DEFAULTS = PeeringConfig()
 ASK = pb.SubscribeRequest(gateway_id="us-1")
-
-Stream = grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]
 
 
 class Renewable(Plaintext):
@@ -63,16 +62,9 @@ async def fake() -> AsyncIterator[FakePeer]:
 
 
 @asynccontextmanager
-async def streaming(fake: FakePeer, peering: PeeringConfig) -> AsyncIterator[tuple[PeerLink, Renewable, Peer, Stream]]:
-    """A link that follows its credentials, and a stream over it that has begun."""
-    peer, transport = Peer(), Renewable()
-    fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), peering, transport)
+async def following(link: PeerLink) -> AsyncIterator[None]:
     async with in_background(link.follow_credentials()):
-        running = link.stub.Subscribe(ASK)
-        peer.ticks.put_nowait(True)
-        assert await running.read() == pb.SubscribeResponse(sequence=1)
-        yield link, transport, peer, running
+        yield
     await link.close()
 
 
@@ -90,8 +82,24 @@ async def until_closed(channel: grpc.aio.Channel) -> None:
         await asyncio.sleep(0.005)
 
 
+Listening = tuple[Peer, Renewable, PeerLink, grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]]
+
+
+@asynccontextmanager
+async def listening(fake: FakePeer, peering: PeeringConfig = DEFAULTS) -> AsyncIterator[Listening]:
+    """A link with a stream that has brought its first heartbeat."""
+    peer, transport = Peer(), Renewable()
+    fake.subscribed = peer.subscribed
+    link = PeerLink(fake.config(SPEC), peering, transport)
+    async with following(link):
+        running = link.stub.Subscribe(ASK)
+        peer.ticks.put_nowait(True)
+        assert await running.read() == pb.SubscribeResponse(sequence=1)
+        yield peer, transport, link, running
+
+
 async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer) -> None:
-    async with streaming(fake, PeeringConfig()) as (link, transport, peer, running):
+    async with listening(fake) as (peer, transport, link, running):
         transport.renew()
         await until_version(link, 2)
         peer.ticks.put_nowait(True)
@@ -109,7 +117,7 @@ async def test_a_stream_ends_where_it_began_and_new_calls_go_over(fake: FakePeer
 
 
 async def test_a_stream_that_outlasts_the_grace_is_cut(fake: FakePeer) -> None:
-    async with streaming(fake, PeeringConfig(connection_grace_ns=20 * MS)) as (_, transport, _, running):
+    async with listening(fake, PeeringConfig(connection_grace_ns=20 * MS)) as (_, transport, _, running):
         transport.renew()
         with pytest.raises(asyncio.CancelledError):
             await running.read()
@@ -117,7 +125,7 @@ async def test_a_stream_that_outlasts_the_grace_is_cut(fake: FakePeer) -> None:
 
 
 async def test_leaving_closes_old_channels_too(fake: FakePeer) -> None:
-    async with streaming(fake, PeeringConfig()) as (link, transport, _, running):
+    async with listening(fake) as (_, transport, link, running):
         transport.renew()
         await until_version(link, 2)
     assert [is_closed(channel) for channel in transport.opened] == [True, True]

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.config import Address, PeerConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
+from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import Place
+from gateway.ground.transport import Plaintext
+from gateway.ground.values import Address
 from gateway.peers.link import PeerLink
 from gateway.peers.roster import PeerRoster
-from gateway.peers.transport import Plaintext
 from tests.support.core import AP, EU, peer_spec
 
 

@@ -10,7 +10,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.config import LoggingConfig, PeerConfig, PeeringConfig, parse_address
+from gateway.config.sections import PeeringConfig
+from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
@@ -28,14 +29,16 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.config import LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.ground.transport import Plaintext
+from gateway.ground.values import parse_address
 from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
-from gateway.peers.transport import Plaintext
 from gateway.records.decisions import ExplainedRequest
-from gateway.records.logs import make_logger
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from gateway.request.owner import OwnerContext

@@ -155,8 +155,8 @@ def test_an_invalid_file_counts_more_than_a_contradiction(write: Write, tmp_path
     result = run("check", contradictory, invalid)
     assert result.exit_code == 2
     assert "Invalid " in result.output
-    assert "invalid.yaml: foo is not a known key" in words(result)
-    assert "dublin.yaml: process allows nowhere" in words(result)
+    assert "invalid.yaml: line 2: foo is not a known key" in words(result)
+    assert "dublin.yaml: line 1: process allows nowhere" in words(result)
     assert "The policies cannot stand as they are: 5 faults, 1 contradiction, 0 warnings, 0 notes." in words(result)
 
 
@@ -205,6 +205,7 @@ def test_the_form_for_programs(write: Write) -> None:
             "key": "process.jurisdictions",
             "message": "lets requests go to dublin (EU), which takes in nothing from here: "
             "accept names neither region lyon nor jurisdiction EU",
+            "line": 1,
         }
     ]
 

@@ -82,8 +82,7 @@ def error_of(path: Path) -> PolicyError:
 
 
 def faults_of(path: Path) -> list[tuple[str, str]]:
-    error = error_of(path)
-    return [(each.key, each.message) for each in (error, *error.further)]
+    return [(fault.key, fault.message) for fault in error_of(path).faults]
 
 
 # What a file means.
@@ -208,27 +207,27 @@ def test_every_change_of_content_changes_the_digest(changes: dict[str, object]) 
         ("", "", "is empty"),
         ("# nothing yet\n", "", "is empty"),
         ("[1]", "", "should hold keys and values, or {} for none"),
-        (f"{POLICY}accept: {{}}\n", "accept", "is written twice, again in line 14"),
+        (f"{POLICY}accept: {{}}\n", "accept", "is written twice"),
         (
             f"{POLICY}  session_key: true",
             "",
-            "line 14: while parsing a block mapping: expected <block end>, but found '<block mapping start>'",
+            "while parsing a block mapping: expected <block end>, but found '<block mapping start>'",
         ),
         (
             POLICY.replace("process: {regions: [eu-central-1]}", "process: {regions: [a], regions: [b]}"),
             "tenants.clinic.process.regions",
-            "is written twice, again in line 12",
+            "is written twice",
         ),
-        (POLICY.replace("clinic:", "123:"), "tenants", "the key in line 11 is not text; put it in quotes"),
+        (POLICY.replace("clinic:", "123:"), "tenants", "a key here is not text; put it in quotes"),
         (
             POLICY.replace("accept:", "accept: &all"),
             "",
-            "line 7: anchors and aliases (& and *) are not allowed: each rule is written out where it holds",
+            "anchors and aliases (& and *) are not allowed: each rule is written out where it holds",
         ),
-        (POLICY.replace("version: 1", "version: !!int 1"), "", "line 1: the tag tag:yaml.org,2002:int is not allowed"),
-        (f"{POLICY}---\n{POLICY}", "", "line 14: expected a single document in the stream: but found another document"),
-        ("[" * 50_000, "", "line 1: nested too deeply"),
-        ("{a: " * 50_000, "", "line 1: nested too deeply"),
+        (POLICY.replace("version: 1", "version: !!int 1"), "", "the tag tag:yaml.org,2002:int is not allowed"),
+        (f"{POLICY}---\n{POLICY}", "", "expected a single document in the stream: but found another document"),
+        ("[" * 50_000, "", "nested too deeply"),
+        ("{a: " * 50_000, "", "nested too deeply"),
     ],
 )
 def test_a_fault_names_its_key_and_what_is_expected(write: Write, text: str, key: str, message: str) -> None:
@@ -240,7 +239,7 @@ def test_a_fault_names_its_key_and_what_is_expected(write: Write, text: str, key
 
 def test_an_error_reads_as_file_key_and_message(write: Write) -> None:
     path = write(minimal(foo=1, bar=2))
-    assert str(error_of(path)) == f"{path}: foo: is not a known key (and 1 more)"
+    assert str(error_of(path)) == f"{path}: line 1: foo: is not a known key (and 1 more)"
 
 
 def test_a_file_beyond_the_size_limit_is_refused(write: Write) -> None:
@@ -269,7 +268,7 @@ def test_a_missing_file_and_what_is_no_file_are_refused_without_waiting(tmp_path
 def test_any_text_is_a_policy_or_a_policy_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8")
-    assert error_of(path).message
+    assert error_of(path).faults[0].message
 
 
 # What a file says and takes back.
@@ -391,8 +390,8 @@ def test_a_usable_file_gives_its_policy_and_no_reason(write: Write) -> None:
     [
         (None, "cannot be read: No such file or directory"),
         ("version: [", "line 1: while parsing a flow node: expected the node content, but found '<stream end>'"),
-        (minimal(proces=1), "proces: is not a known key; is `process` meant?"),
-        (minimal(process={}), "process: allows nowhere: it names neither a jurisdiction nor a region"),
+        (minimal(proces=1), "line 1: proces: is not a known key; is `process` meant?"),
+        (minimal(process={}), "line 1: process: allows nowhere: it names neither a jurisdiction nor a region"),
         (minimal(region="eu-west-3"), "is for eu-west-3 (EU), and this gateway stands in eu-west-1 (EU)"),
         (
             minimal(jurisdiction="UK", process={"jurisdictions": ["UK"]}),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.config import AuditConfig, AuditSync, LogFormat, LoggingConfig
+from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import EndRequest
 from gateway.core.events import PolicyApplied
 from gateway.core.residency import LoggingRule, closed_policy
@@ -26,10 +26,11 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from gateway.records import ledger
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_files import gaps_between, verify_file
-from gateway.records.logs import make_logger
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import AP, EU, MS, SECOND, US, Desk, desk, peer_spec, policy, profile, rule
 from tests.support.followed import FAILS, Followed

@@ -7,11 +7,13 @@ import tracemalloc
 import msgspec
 import pytest
 
-from gateway.config import DecisionsConfig, LogFormat, LoggingConfig
+from gateway.config.sections import DecisionsConfig
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.effects import RecordShadow, RefuseForward
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, Outcome, ReplicaId, RequestId
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from gateway.records.decisions import (
     SHADOWED_PAIRS_MAX,
     DecisionLog,
@@ -22,7 +24,6 @@ from gateway.records.decisions import (
     decision_id,
     explain_both,
 )
-from gateway.records.logs import make_logger
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import EU, MODEL, MS, US, Desk, desk, peer_spec
 from tests.support.followed import FAILS, Followed

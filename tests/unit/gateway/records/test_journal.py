@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.config.placement_plug_ins import find_policy
 from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
 from gateway.core.effects import Effect, StartLeg
@@ -24,12 +24,11 @@ from gateway.core.vocabulary import (
     TenantName,
     replica_target,
 )
+from gateway.ground.journal import JournalSettings, JournalUnreadable
 from gateway.ground.pump import Step
 from gateway.records.journal import (
     FORMAT,
     Journal,
-    JournalSettings,
-    JournalUnreadable,
     encode_header,
     encode_step,
     new_header,
@@ -40,7 +39,7 @@ from gateway.records.journal import (
 from gateway.request.driver import GatewayStep
 from tests.support.core import ANYWHERE, EU, SECOND, US, of_kind, peer_spec, policy, profile, replica_spec, rule
 from tests.support.orders import forward_from_eu
-from tests.support.threads import threads_taken
+from tests.support.plug_ins import put
 
 GATEWAY = GatewayId("us-1")
 HEADER = new_header(GATEWAY, US, seed=7, story="story")
@@ -101,6 +100,33 @@ def keep(journal: Journal, steps: list[GatewayStep]) -> None:
     for step in steps:
         assert step.effects is not None
         journal.on_step(step.now_ns, step.event, step.effects)
+
+
+class TestPolicyFromOutside:
+    """A replay decides by the same code, or not at all."""
+
+    def told(self, folder: Path, version: str | None) -> Path:
+        config = CoreConfig(PlacementConfig("replayed", version))
+        core = GatewayCore(GATEWAY, US, seed=7, plug_ins=find_policy)
+        story: list[Event] = [events.ConfigApplied(config), events.DrainRequested(), events.TimePassed()]
+        steps = [Step(at, event, core.handle(event, at)) for at, event in enumerate(story)]
+        return write_story(folder / "a.journal", steps)
+
+    def test_it_is_told_again_by_the_version_that_the_journal_names(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(tmp_path, "replayed", name="replayed", version="1.4")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        path = self.told(tmp_path, "1.4")
+        assert b'"policy":"replayed","policy_version":"1.4"' in path.read_bytes()
+        assert replay([path]).divergence is None
+        with pytest.raises(JournalUnreadable, match=r"step 1 .*: of replayed, 1\.4 is installed and not 1\.3"):
+            replay([self.told(tmp_path, "1.3")])
+
+    def test_without_it_nothing_is_told(self, tmp_path: Path) -> None:
+        step: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("long_gone", "1"))), [])
+        with pytest.raises(JournalUnreadable, match=r"step 1 .* placement\.policy: 'long_gone' is none of prefix"):
+            replay([write_story(tmp_path / "a.journal", [step])])
 
 
 class TestReading:
@@ -213,22 +239,6 @@ class TestWriting:
         journal.close()
         assert replay([path]).steps == 1 + len(others)
 
-    async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(self, tmp_path: Path) -> None:
-        journal = Journal(replace(settings(tmp_path), flush_interval_s=0.0), HEADER, Stops())
-        first, *others = tell_story()
-        with threads_taken() as free:
-            keep(journal, [first])
-            running = asyncio.get_running_loop().create_task(journal.run())
-            while journal._buffer:  # noqa: ASYNC110 - taken up by a thread is nothing to wait for
-                await asyncio.sleep(0)
-            keep(journal, others)
-            running.cancel()
-            asyncio.get_running_loop().call_soon(free)
-            with pytest.raises(asyncio.CancelledError):
-                await running
-        journal.close()
-        assert replay([tmp_path / "story-000000.journal"]).steps == 1 + len(others)
-
     def test_the_fatal_step_is_kept(self, tmp_path: Path) -> None:
         journal = Journal(settings(tmp_path), HEADER, Stops())
         keep(journal, tell_story())
@@ -246,57 +256,12 @@ class TestWriting:
         with pytest.raises(JournalUnreadable, match="not whole"):
             replay(files[1:])
 
-    def test_no_more_files_are_kept_than_asked_for(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path, file_bytes_max=4000, files_max=3), HEADER, Stops())
-        for _ in range(10):
-            keep(journal, tell_story())
-        journal.close()
-        files = sorted(tmp_path.iterdir())
-        assert len(files) == 3
-        assert all(path.stat().st_size < 2 * 4000 for path in files)
-
     def test_files_of_different_runs_are_told_apart(self, tmp_path: Path) -> None:
         one = write_story(tmp_path / "one.journal", tell_story())
         two = tmp_path / "two.journal"
         two.write_bytes(encode_header(msgspec.structs.replace(HEADER, story="another", part=1)))
         with pytest.raises(JournalUnreadable, match="different runs"):
             replay([one, two])
-
-    async def test_a_failing_disk_ends_the_journal_and_nothing_else(self, tmp_path: Path) -> None:
-        stops = Stops()
-        folder = tmp_path / "journals"
-        journal = Journal(replace(settings(folder), flush_interval_s=0.0), HEADER, stops)
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
-        keep(journal, tell_story())
-        await journal.run()
-        assert len(stops.reasons) == 1
-        keep(journal, tell_story())
-        journal.close()
-        assert len(stops.reasons) == 1
-
-    async def test_a_disk_that_fails_under_a_cancellation_ends_it_before_any_later_line(self, tmp_path: Path) -> None:
-        stops = Stops()
-        journal = Journal(settings(tmp_path), HEADER, stops)
-        path = tmp_path / "story-000000.journal"
-        begun = path.rename(tmp_path / "begun")
-        path.symlink_to("/dev/full")
-        one, two, *_ = tell_story()
-        with threads_taken() as free:
-            keep(journal, [one])
-            flushing = asyncio.get_running_loop().create_task(journal.flush())
-            await asyncio.sleep(0)
-            keep(journal, [two])
-            flushing.cancel()
-            asyncio.get_running_loop().call_soon(free)
-            with pytest.raises(asyncio.CancelledError):
-                await flushing
-        begun.replace(path)  # and the disk has room again
-        journal.close()
-        assert list(read_journal(path)[1]) == []
-        assert len(stops.reasons) == 1
-        assert "No space left" in stops.reasons[0]
 
     async def test_a_disk_too_full_for_another_file_leaves_a_story_that_can_be_replayed(self, tmp_path: Path) -> None:
         stops = Stops()
@@ -311,14 +276,3 @@ class TestWriting:
         report = replay([tmp_path / "story-000000.journal"])
         assert report.divergence is None
         assert 0 < report.steps < len(tell_story())
-
-    def test_a_disk_that_cannot_keep_up_ends_it_too(self, tmp_path: Path) -> None:
-        stops = Stops()
-        journal = Journal(replace(settings(tmp_path), buffer_bytes_max=5000), HEADER, stops)
-        keep(journal, tell_story())
-        assert stops.reasons == ["the disk cannot keep up"]
-
-    def test_a_folder_that_cannot_be_made_is_known_at_the_start(self, tmp_path: Path) -> None:
-        (tmp_path / "file").touch()
-        with pytest.raises(OSError, match="file"):
-            Journal(settings(tmp_path / "file" / "journals"), HEADER, Stops())

@@ -7,23 +7,18 @@ from typing import Any
 
 import pytest
 
-from gateway.config import LogFormat, LoggingConfig, LogLevel
 from gateway.core.effects import EndRequest
 from gateway.core.events import TimePassed
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, Outcome, ReplicaId, RequestId
-from gateway.ground.clock import Clock
-from gateway.records.logs import RequestLog, make_logger
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.records.logs import RequestLog
 from gateway.request.legs import RanAt
 from tests.support.core import EU, MS, SECOND, US, desk, policy, profile
 from tests.support.followed import FAILS, Followed
 
 JSON = LoggingConfig(format=LogFormat.JSON)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Logged(Followed):
@@ -127,51 +122,3 @@ def test_of_two_legs_the_last_that_was_started_is_named(failing: int) -> None:
     line = logged.line()
     assert (line["decision"], line["first_token_ms"]) == ("us-1:r-1.1-2", 250)
     assert line["level"] == "warning", "it failed"
-
-
-def test_the_format_follows_the_stream_unless_told() -> None:
-    def line(log_format: LogFormat, stream: io.StringIO) -> str:
-        make_logger(LoggingConfig(format=log_format), GatewayId("us-1"), stream).info("hello", number=1)
-        return stream.getvalue()
-
-    assert json.loads(line(LogFormat.AUTO, io.StringIO()))["number"] == 1
-    assert "hello" in line(LogFormat.AUTO, Terminal())
-    assert not line(LogFormat.AUTO, Terminal()).startswith("{")
-    assert json.loads(line(LogFormat.JSON, Terminal()))["gateway"] == "us-1"
-    assert not line(LogFormat.CONSOLE, io.StringIO()).startswith("{")
-
-
-def test_the_level_is_a_threshold() -> None:
-    stream = io.StringIO()
-    log = make_logger(LoggingConfig(format=LogFormat.JSON, level=LogLevel.WARNING), GatewayId("us-1"), stream)
-    log.info("quiet")
-    log.warning("loud")
-    assert json.loads(stream.getvalue())["event"] == "loud"
-
-
-def test_two_gateways_log_apart() -> None:
-    first, second = io.StringIO(), io.StringIO()
-    logs = [make_logger(JSON, GatewayId(name), stream) for name, stream in (("a", first), ("b", second))]
-    for log in logs:
-        log.info("hello")
-    assert [json.loads(stream.getvalue())["gateway"] for stream in (first, second)] == ["a", "b"]
-
-
-def test_lines_carry_the_time_of_the_clock_that_was_handed_in() -> None:
-    class StillClock(Clock):
-        def wall_ns(self) -> int:
-            return 1_500_000_000
-
-    stream = io.StringIO()
-    make_logger(JSON, GatewayId("us-1"), stream, StillClock()).info("hello")
-    assert json.loads(stream.getvalue())["timestamp"] == "1970-01-01T00:00:01.500000Z"
-
-
-def test_an_error_keeps_its_traceback() -> None:
-    stream = io.StringIO()
-    log = make_logger(JSON, GatewayId("us-1"), stream)
-    try:
-        raise RuntimeError("boom")
-    except RuntimeError:
-        log.exception("failed")
-    assert "RuntimeError: boom" in json.loads(stream.getvalue())["exception"]

@@ -357,8 +357,20 @@ class TestInterrupting:
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             assert await mailbox.next() == start()
-            mailbox.beside = beside.append
+            mailbox.busy(beside.append)
             driver.submit(events.DrainRequested())
+        assert beside == [start(leg=2)]
+
+    async def test_legs_that_were_ordered_together_run_together(self) -> None:
+        _, driver = make(RequestArrived=lambda _: [start(), start(leg=2)], DrainRequested=lambda _: [start(leg=3)])
+        beside: list[StartLeg] = []
+        with driver.open_mailbox(R1) as mailbox:
+            arrive(driver)
+            assert await mailbox.next() == start()
+            mailbox.busy(beside.append)
+            mailbox.idle()
+            driver.submit(events.DrainRequested())
+            assert await mailbox.next() == start(leg=3)
         assert beside == [start(leg=2)]
 
     async def test_what_a_leg_beside_meets_is_raised_where_the_owner_waits(self) -> None:

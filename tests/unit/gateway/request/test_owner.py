@@ -1,35 +1,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from gateway.core import events
-from gateway.core.config import AttemptConfig, CoreConfig
-from gateway.core.description import gauges_of
-from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import Event
-from gateway.core.gateway_core import GatewayCore
+from gateway.core.config import AttemptConfig
+from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
-    GatewayId,
     LegResult,
     Outcome,
     RefusalReason,
-    ReplicaId,
-    ReplicaObservation,
     RequestId,
-    RequestProfile,
-    TargetKind,
 )
-from gateway.ground.clock import Clock
-from gateway.request.driver import Driver
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
-from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.legs import LegFailure
 from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
@@ -45,224 +31,18 @@ from tests.fakes.engine import (
     response_created,
     token,
 )
-from tests.support.core import EU, MODEL, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
-from tests.support.legs import Pouring
-from tests.support.orders import forward_from_eu
-
-EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
-MESSAGE_OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
-RESPONSE_LIMITED = (
-    b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1","error":null}}\n\n'
-    b"event: response.failed\n"
-    b'data: {"type":"response.failed","response":{"id":"resp_1","error":{"code":"rate_limit_exceeded"}}}\n\n'
+from tests.support.core import MODEL, TENANT, US, policy, profile, replica_spec, rule
+from tests.support.owning import (
+    EVENT_STREAM,
+    FAILED,
+    GOOD,
+    JSON,
+    MESSAGE_OVERLOADED,
+    RESPONSE_LIMITED,
+    Piece,
+    Reply,
+    Scene,
 )
-JSON = (("content-type", "application/json"),)
-FAILED = LegFailure(LegResult.FAILED, "connection refused")
-GOOD = b"".join(GOOD_STREAM)
-
-Piece = bytes | LegFailure | asyncio.Event
-"""Bytes that arrive, the connection's end by a fault, or something to wait for."""
-
-
-@dataclass
-class Reply:
-    """One attempt, as an engine would play it."""
-
-    pieces: tuple[Piece, ...] = GOOD_STREAM
-    status: int = 200
-    headers: tuple[tuple[str, str], ...] = EVENT_STREAM
-
-
-class ScriptedLeg(Pouring):
-    def __init__(self, reply: Reply, order: StartLeg) -> None:
-        self.head = LegHead(reply.status, reply.headers, RanAt(ReplicaId(order.target.id), US), order.attempt)
-        self._pieces = iter(reply.pieces)
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
-            match piece:
-                case bytes():
-                    yield piece
-                case asyncio.Event():
-                    await piece.wait()
-                case LegFailure():
-                    raise piece
-
-
-class ScriptedOpener:
-    """Plays one reply per attempt, and counts connections."""
-
-    def __init__(self) -> None:
-        self.replies: deque[Reply | LegFailure | asyncio.Event] = deque()
-        self.opened = 0
-        self.closed = 0
-        self.has_opened = asyncio.Event()
-
-    @asynccontextmanager
-    async def open(
-        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
-    ) -> AsyncIterator[Leg]:
-        self.opened += 1
-        self.has_opened.set()
-        try:
-            reply = self.replies.popleft()
-            if isinstance(reply, LegFailure):
-                raise reply
-            if isinstance(reply, asyncio.Event):
-                await reply.wait()
-                return
-            if reply.status < 400:
-                on_accepted()
-            yield ScriptedLeg(reply, order)
-        finally:
-            self.closed += 1
-
-
-class RecordingSink:
-    def __init__(self) -> None:
-        self.is_immediate = True
-        self.head: LegHead | None = None
-        self.body = b""
-        self.is_accepted = False
-        self.ends: list[EndRequest] = []
-        self.has_written = asyncio.Event()
-        self.failure: Exception | None = None
-        self.drain_s = 0.0
-        self.drains = 0
-        self._is_full = False
-
-    async def start(self, head: LegHead) -> None:
-        assert self.head is None, "started twice"
-        self.head = head
-
-    def put(self, data: bytes) -> bool:
-        """Has never room for more, so that each piece is waited for."""
-        assert self.head is not None
-        assert not self._is_full, "put before it was drained"
-        if self.failure is not None:
-            raise self.failure
-        self.body += data
-        self._is_full = True
-        self.has_written.set()
-        return False
-
-    async def drain(self) -> None:
-        self.drains += 1
-        await asyncio.sleep(self.drain_s)
-        self._is_full = False
-
-    async def accepted(self) -> None:
-        self.is_accepted = True
-
-    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        self.ends.append(end)
-
-
-@dataclass
-class Scene:
-    """A live driver with the real core and two idle replicas, `a` and `b`."""
-
-    settings: RelaySettings = field(default_factory=RelaySettings)
-    attempts: AttemptConfig = field(default_factory=lambda: AttemptConfig(attempts_max=2))
-
-    def __post_init__(self) -> None:
-        self.events: list[Event] = []
-        self.has_arrived = asyncio.Event()
-        self.finished: list[tuple[RequestProfile, EndRequest, RequestSummary]] = []
-        self.seen_at_end: list[Event] = []
-        """What the driver's observers had been told when the request was finished."""
-        self.opened_at_arrival: int | None = None
-        """Connections that had been opened when they were told of the request."""
-        self.tasks: list[asyncio.Task[None]] = []
-        """Of legs that ran beside another one."""
-        self.opener = ScriptedOpener()
-        self.sink = RecordingSink()
-        self.clock = Clock()
-        self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
-        self.driver = Driver(self.core, self.clock, observers=[self])
-        self.driver.submit(events.ConfigApplied(CoreConfig(attempt=self.attempts)))
-        self.driver.submit(events.PolicyApplied(policy(US)))
-        self.driver.submit(
-            events.AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),))
-        )
-        self.probe(waiting=0)
-
-    def probe(self, *, waiting: int) -> None:
-        now_ns = self.clock.now_ns()
-        names = (ReplicaId("a"), ReplicaId("b"))
-        observed = tuple(ReplicaObservation(name, now_ns, healthy=True, waiting=waiting) for name in names)
-        self.driver.submit(events.ReplicasObserved(observed))
-
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        self.events.append(event)
-        if isinstance(event, events.RequestArrived):
-            self.opened_at_arrival = self.opener.opened
-            self.has_arrived.set()
-
-    def start_task(self, leg: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(leg)
-        self.tasks.append(task)
-        return task
-
-    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        self.finished.append((profile, end, summary))
-        self.seen_at_end = list(self.events)
-
-    def owner(
-        self,
-        *replies: Reply | LegFailure | asyncio.Event,
-        forwarded: bool = False,
-        stores_response: bool = False,
-        is_control: bool = False,
-    ) -> RequestOwner:
-        self.opener.replies.extend(replies)
-        context = OwnerContext(
-            self.driver,
-            self.clock,
-            {TargetKind.REPLICA: self.opener},
-            self.start_task,
-            self.settings,
-            self.on_finished,
-        )
-        asked = replace(profile("r1"), is_control=is_control)
-        deadline_ns = self.clock.now_ns() + 60 * SECOND
-        arrival = forward_from_eu(asked, deadline_ns) if forwarded else events.RequestArrived(asked, deadline_ns)
-        outbound = OutboundRequest(asked, "/v1/chat/completions", (), b"{}", stores_response=stores_response)
-        return RequestOwner(context, arrival, outbound, self.sink)
-
-    async def play(
-        self,
-        *replies: Reply | LegFailure | asyncio.Event,
-        forwarded: bool = False,
-        stores_response: bool = False,
-        is_control: bool = False,
-    ) -> Outcome:
-        owner = self.owner(*replies, forwarded=forwarded, stores_response=stores_response, is_control=is_control)
-        end = await owner.run()
-        assert isinstance(end, EndRequest)
-        self.check()
-        return end.outcome
-
-    def check(self) -> None:
-        """What holds however a request ended."""
-        started = gauges_of(self.core, self.clock.now_ns())
-        assert (started.requests, started.attempts, self.driver.open_requests) == (0, 0, 0)
-        assert self.opener.opened == self.opener.closed == len(self.attempts_ended)
-        assert len(self.finished) == 1
-        assert not self.driver.failed.is_set(), self.driver.crash
-        assert all(task.done() for task in self.tasks), "a leg outlived its owner"
-        self.driver.close()
-
-    @property
-    def attempts_ended(self) -> list[events.LegEnded]:
-        return of_kind(events.LegEnded, self.events)
-
-    @property
-    def results(self) -> list[LegResult]:
-        return [event.result for event in self.attempts_ended]
-
-    def count(self, kind: type[Event]) -> int:
-        return sum(isinstance(event, kind) for event in self.events)
 
 
 class TestWatching:
@@ -499,7 +279,7 @@ class TestStoredResponses:
         kinds = [type(event) for event in scene.events]
         told = events.FirstToken if events.FirstToken in kinds else events.LegEnded
         assert kinds.index(events.ResponseStored) < kinds.index(told)
-        (stored,) = of_kind(events.ResponseStored, scene.events)
+        (stored,) = [event for event in scene.events if isinstance(event, events.ResponseStored)]
         assert stored == events.ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
 
     async def test_an_answer_too_large_to_hold_is_stored_all_the_same(self) -> None:
@@ -518,7 +298,7 @@ class TestStoredResponses:
         broken = Reply((response_created("resp_0"), FAILED))
         assert await scene.play(broken, Reply(GOOD_RESPONSE_STREAM), stores_response=True) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(GOOD_RESPONSE_STREAM)
-        keys = [event.key for event in of_kind(events.ResponseStored, scene.events)]
+        keys = [event.key for event in scene.events if isinstance(event, events.ResponseStored)]
         assert keys == [stored_response_key(TENANT, "resp_1")]
 
     async def test_what_a_stored_response_says_of_itself_is_no_fault_of_now(self) -> None:

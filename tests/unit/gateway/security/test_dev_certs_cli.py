@@ -9,12 +9,12 @@ import yaml
 from click.testing import CliRunner, Result
 from cryptography import x509
 
-from gateway.config import load_config
+from gateway.config.reading import load_config
+from gateway.ground.certificates import date_fault, read_key_pair, read_roots
 from gateway.ground.clock import Clock
-from gateway.security.certificates import date_fault, read_key_pair, read_roots
+from gateway.ground.identity import certificate_identity
 from gateway.security.dev_certs_cli import dev_certs
 from gateway.security.development_ca import ORGANIZATION
-from gateway.security.identity import certificate_identity
 from gateway.security.tls import Certificates
 
 DAY_NS = 86_400 * 10**9

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config import ConfigError
 from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
 from gateway.ground.reloader import ReloadRefused
 from gateway.security.keyring import Keyring
 from gateway.security.keys import mint

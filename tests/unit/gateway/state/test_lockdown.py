@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import LogFormat, LoggingConfig
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.clock import Clock
-from gateway.records.logs import make_logger
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from gateway.state.lockdown import REASON_LENGTH_MAX, Lockdown, lockdown_file
 from tests.support.threads import threads_taken
 

@@ -89,7 +89,7 @@ def test_a_run_in_its_own_process_is_the_same_run() -> None:
 
 
 def test_an_error_in_a_run_is_no_measurement() -> None:
-    with pytest.raises(RunFailed, match=r"ConfigError: .*replicas") as failed:
+    with pytest.raises(RunFailed, match=r"FileError: .*replicas") as failed:
         measure(replace(SMALL, replicas_a_region=-1), FREE, print)
     assert "Traceback" in str(failed.value.__cause__)
 

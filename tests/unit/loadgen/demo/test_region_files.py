@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load_config
+from gateway.config.reading import load_config
 from gateway.core.config import OverflowMode
 from gateway.core.residency import may_accept, may_process
 from gateway.core.vocabulary import RegionName, TenantName

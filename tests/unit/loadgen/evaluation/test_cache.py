@@ -88,7 +88,12 @@ def test_a_file_of_rates_counts_by_what_it_holds(tmp_path: Path) -> None:
 def test_the_code_of_a_cell_is_whatever_playing_it_imports() -> None:
     root = Path(__file__).parents[4]
     found = {file.relative_to(root).as_posix() for file in sources_of(play.__module__)}
-    assert found > {"gateway/config.py", "gateway/policy/file.py", "gateway/core/placement.py", "loadgen/report.py"}
+    assert found > {
+        "gateway/config/region_file.py",
+        "gateway/policy/file.py",
+        "gateway/core/placement/prefix.py",
+        "loadgen/report.py",
+    }
     assert found > {"loadgen/traces/servegen.py", "loadgen/engine/model.py", "loadgen/simulator/world.py"}
     shown = {"loadgen/pages/runs.py", "loadgen/evaluation/main.py", "loadgen/evaluation/skywalker/page.py"}
     assert not found & shown

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import ConfigError
 from gateway.core.config import CoreConfig
+from gateway.ground.faults import ConfigError
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.presets import PRESETS
 from loadgen.figures import Figures

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError
 from gateway.core.vocabulary import ModelName, RegionName
+from gateway.ground.faults import ConfigError
 from loadgen.live_client import Dialect
 from loadgen.live_runner import ClosedLoop, LoadPlan, OpenLoop
 from loadgen.load.plan import Keys, Limits, only_simulated, plan_of, read_keys, urls_by_region

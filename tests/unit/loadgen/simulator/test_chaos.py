@@ -31,7 +31,7 @@ def test_worlds_are_of_many_kinds() -> None:
     assert {len(world.regions) for world in worlds} == {2, 3, 4}
     assert any(region.adopted for world in worlds for region in world.regions.values())
     assert any(region.tenants for world in worlds for region in world.regions.values())
-    assert len({world.runs[0].placement.policy for world in worlds}) == 6
+    assert len({world.runs[0].as_config().placement.policy for world in worlds}) == 6
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError
+from gateway.ground.faults import ConfigError
 from loadgen.report import RequestEnd
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import Story, World

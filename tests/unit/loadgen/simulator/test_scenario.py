@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError
 from gateway.core.config import OverflowMode, PlacementPolicy, PushingMode
 from gateway.core.vocabulary import GatewayId, RegionName, TenantName
+from gateway.ground.faults import ConfigError
 from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key
 from tests.support.scenarios import small_document
 
@@ -41,7 +41,7 @@ def test_a_systems_settings_can_be_overridden_one_by_one() -> None:
     plain, mine = parse_scenario(document(runs=runs), Path("small.yaml")).runs
     assert (plain.name, mine.name) == ("global_least_load", "mine")
     for run in (plain, mine):
-        assert run.as_config().placement.policy is PlacementPolicy.LEAST_LOAD
+        assert run.as_config().placement.policy == PlacementPolicy.LEAST_LOAD
         assert run.as_config().placement.overflow is OverflowMode.OFF
         assert run.as_config().pushing.mode is PushingMode.BLIND
     assert mine.as_config().placement.ring_virtual_nodes == 7
@@ -157,7 +157,7 @@ def test_one_user_does_many_things_at_once() -> None:
         ),
         ({"runs": [{"system": "magic"}]}, "runs[0].system"),
         ({"runs": [{}, {}]}, "runs: two are called 'skywalker'"),
-        ({"runs": [{"placement": {"policy": "magic"}}]}, "runs[0].placement.policy"),
+        ({"runs": [{"placement": {"policy": "magic"}}]}, "runs[0].placement.policy: 'magic' is none of prefix"),
         (
             {"faults": [{"kind": "replica_crash", "target": "us/9", "at": "1s", "lasts": "1s"}]},
             "faults[0]: there is no 'us/9' for replica_crash",

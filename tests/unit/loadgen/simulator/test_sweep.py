@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError
+from gateway.ground.faults import ConfigError
 from loadgen.simulator.ray_cluster import connected
 from loadgen.simulator.sweep import all_done, all_done_on, grid
 

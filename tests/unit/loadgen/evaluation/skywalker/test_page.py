@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ProbeConfig, read_yaml_mapping
+from gateway.config.sections import ProbeConfig
 from gateway.core.config import CoreConfig
+from gateway.ground.yaml_file import read_yaml
 from loadgen.bench.scale.main import Measured, document_of
 from loadgen.bench.scale.measure import Reading
 from loadgen.bench.scale.points import POINTS
@@ -356,7 +357,7 @@ def test_what_nothing_was_fitted_to_stays_what_it_was_when_it_was_written_down()
     assert PLAN.unseen.points == UNSEEN
     assert PLAN.unseen.seeds == UNSEEN_SEEDS == (101, 102, 103)
     assert PLAN.unseen.runs == VARIANTS[:4]
-    document = read_yaml_mapping(SCENARIOS / "skewed_day.yaml")
+    document = read_yaml(SCENARIOS / "skewed_day.yaml").mapping()
     of_load = {key: value for key, value in document.items() if key not in ("name", "about", "runs")}
     digest = blake2b(json.dumps(of_load, sort_keys=True).encode(), digest_size=8).hexdigest()
     assert digest == "5894dfcb256ca01a", "the scenario of the unseen workloads has changed"

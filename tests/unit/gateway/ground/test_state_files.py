@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.state.files import STATE_BYTES_MAX, StateFile, StateUnusable
+from gateway.ground.state_files import STATE_BYTES_MAX, StateFile, StateUnusable
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What connections between gateways are made of, as far as this package needs to know. It holds no certificate itself.
+"""What connections between gateways are made of, as far as those who dial and serve need to know.
 
 `Plaintext` believes everybody, and so is for loopback and for networks that protect themselves.
 """

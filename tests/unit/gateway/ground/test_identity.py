@@ -6,8 +6,8 @@ import pytest
 from cryptography import x509
 
 from gateway.ground.clock import Clock
+from gateway.ground.identity import caller_identity, certificate_identity, is_trust_domain, parse_identity
 from gateway.security.development_ca import DevelopmentCa, validity
-from gateway.security.identity import caller_identity, certificate_identity, is_trust_domain, parse_identity
 from tests.support.certificates import clients_leaf, mesh_identity, mesh_leaf, new_ca
 from tests.support.core import US
 

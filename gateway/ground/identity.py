@@ -6,16 +6,13 @@ Names only: whether the certificate is to be believed was settled by the TLS han
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cryptography import x509
 
-from gateway.config import CERTIFICATE_NAME_PATTERN
 from gateway.core.vocabulary import GatewayId, RegionName
-
-AuthContext = Mapping[str, Iterable[bytes]]
-"""What gRPC learnt of a caller from its certificate."""
+from gateway.ground.transport import AuthContext
+from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 
 TRUST_DOMAIN_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 TRUST_DOMAIN_LENGTH_MAX = 100

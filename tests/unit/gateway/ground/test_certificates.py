@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gateway.security.certificates import CertificateFault, date_fault, read_key_pair, read_roots
+from gateway.ground.certificates import CertificateFault, date_fault, read_key_pair, read_roots
 from gateway.security.development_ca import Issued
 from tests.support.certificates import Files, mesh_leaf, new_ca, roots_of
 from tests.support.core import US

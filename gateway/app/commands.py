@@ -1,0 +1,145 @@
+"""`nightside gateway`: serves a region, checks its file, stops its forwarding.
+
+It adds signals and the limits of a process to a gateway, and wires nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import uvloop
+import yaml
+
+from gateway.app.fleet import check_engine_certificates
+from gateway.app.gateway import GatewayHandle, run_gateway
+from gateway.app.lockdown_cli import lockdown
+from gateway.config.reading import read_region_file
+from gateway.config.region_file import RegionFile
+from gateway.config.sections import GatewayConfig
+from gateway.ground.certificates import CertificateFault
+from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
+from gateway.policy.file import load_policy_or_closed
+from gateway.security.keys import read_keys_file
+from gateway.security.tls import Certificates
+
+_GARBAGE_THRESHOLDS = (20_000, 20, 50)
+"""Python's own are made for programs that are short or leave many cycles."""
+_OPEN_FILES = 2**20
+
+
+@click.group()
+def cli() -> None:
+    """Serve one region, check its region file, or stop all its forwarding."""
+
+
+cli.add_command(lockdown)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def run(file: Path) -> None:
+    """Serve the region that FILE describes, until SIGTERM or SIGINT; a second signal does not wait for requests.
+
+    SIGHUP reads FILE and what it names anew, without ending any request.
+    """
+    region = _read(file)
+    _raise_open_files_limit()
+    with _complaints():
+        status = uvloop.run(_run_until_signalled(region))
+    raise SystemExit(status)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
+def check(file: Path, as_json: bool) -> None:
+    """Check FILE and its residency policy, and print the region file with every default filled in."""
+    region = _read(file)
+    if region.policy is None:
+        click.echo(f"{file.name}: policy: none is named, so nothing leaves the region or is taken in", err=True)
+    else:
+        problem = load_policy_or_closed(region.policy, region.as_config().place)[1]
+        if problem is not None:
+            raise click.ClickException(f"{file.name}: policy: {problem}")
+    _check_what_it_names(file, region.as_config())
+    document = region.as_document()
+    click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
+
+
+def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
+    with _complaints():
+        if config.keys_file is not None:
+            read_keys_file(config.keys_file)
+        if faults := Certificates(config, Clock()).date_faults():
+            raise CertificateFault("\n".join(faults))
+    with _complaints(f"{file.name}: "):
+        check_engine_certificates(config)
+
+
+def _read(file: Path) -> RegionFile:
+    with _complaints():
+        return read_region_file(file)
+
+
+@contextmanager
+def _complaints(prefix: str = "") -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ConfigError, CertificateFault) as error:
+        raise click.ClickException(f"{prefix}{error}") from error
+
+
+async def _run_until_signalled(region: RegionFile) -> int:
+    stop, stop_at_once = asyncio.Event(), asyncio.Event()
+    running: list[GatewayHandle] = []
+
+    def on_signal() -> None:
+        (stop_at_once if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+    def on_hangup() -> None:
+        for gateway in running:
+            gateway.reloader.request()
+
+    def on_ready(gateway: GatewayHandle) -> None:
+        running.append(gateway)
+        _set_garbage_collection()
+        _announce(gateway)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+    config = region.as_config()
+    return await run_gateway(config, stop=stop, ready=on_ready, stop_at_once=stop_at_once, region=region)
+
+
+def _announce(gateway: GatewayHandle) -> None:
+    config = gateway.config
+    click.echo(
+        f"ready: gateway {config.gateway_id} in {config.place.region} ({config.place.jurisdiction}),"
+        f" clients {gateway.http_url}, admin {gateway.admin_url}, peers {gateway.peers_address}"
+    )
+
+
+def _set_garbage_collection() -> None:
+    """What there is by now stays, and requests leave no cycles: the collector need not look often or at everything."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+
+
+def _raise_open_files_limit() -> None:
+    """Each request holds two connections; the usual soft limit is for shells, not for servers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,193 @@
+"""The core of one gateway with everything that watches it: metrics, logs, decisions, audit, journal, lockdown."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.app.reload import PolicyPart
+from gateway.config.placement_plug_ins import find_policy
+from gateway.config.sections import GatewayConfig
+from gateway.core.description import describe, gauges_of
+from gateway.core.effects import EndRequest
+from gateway.core.events import ConfigApplied, PolicyApplied
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile
+from gateway.ground.clock import Clock
+from gateway.ground.journal import JournalSettings
+from gateway.peers.board import LoadBoard
+from gateway.records.audit import Audit, AuditLevels
+from gateway.records.decisions import DecisionLog, ExplainedRequest
+from gateway.records.journal import Header, Journal, new_header, write_tail
+from gateway.records.ledger import Ledger
+from gateway.records.logs import RequestLog
+from gateway.records.metrics import Metrics
+from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
+from gateway.request.legs import RequestSummary
+from gateway.state.lockdown import Lockdown
+
+_SECOND_NS = 1_000_000_000
+_LOOP_CHECK_NS = 100_000_000
+LAST_BYTES_S = 2.0
+"""After the last request is over, its answer may still be on its way out for this long."""
+
+
+class Desk:
+    """The core with everything that watches it."""
+
+    def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
+        """Raises OSError when the journal cannot be written."""
+        self.clock = clock
+        self.log = log
+        self.board = LoadBoard()
+        seed = secrets.randbits(63) if config.seed is None else config.seed
+        self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
+        self.ledger = Ledger(config.place)
+        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
+        self._header = _journal_header(config, clock, seed)
+        self._journal = _journal(config, self._header, self._journal_stopped)
+        self._folder = config.journal.folder
+        self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
+        self.audit = _audit(config, clock, log, self.ledger)
+        self._idle = asyncio.Event()
+        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(self.decisions.on_finished)
+        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
+        if self.audit is not None:
+            self.ledger.hand_to(self.audit.on_finished)
+            observers.append(self.audit)
+            self.metrics.registry.register(AuditLevels(self.audit))
+        if self._journal is not None:
+            observers.append(self._journal)
+        self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
+        self.driver.on_publish(lambda report: self.board.post(report, clock.now_ns()))
+        self.policy = PolicyPart(
+            config.policy_file, config.place, lambda policy: self.driver.submit(PolicyApplied(policy)), log
+        )
+        self.lockdown = Lockdown(
+            config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
+        )
+
+    @property
+    def journal(self) -> Journal | None:
+        return self._journal
+
+    def apply(self, config: GatewayConfig) -> None:
+        """Tell the core what it is to know before it is told of replicas and peers."""
+        self.driver.submit(ConfigApplied(config.core))
+        self.policy.start()
+        self.lockdown.restore()
+
+    def models(self) -> Sequence[ModelName]:
+        return list(dict.fromkeys([*self.core.replicas.models(), *self.core.peers.models()]))
+
+    def readiness(self) -> str:
+        """Neither engines nor peers are needed to be ready: requests wait, or leave, or are told why not."""
+        if self.driver.crash is not None:
+            return "this gateway met an error of its own and restarts"
+        if self.core.draining:
+            return "draining"
+        return self.why_closed()
+
+    def why_closed(self) -> str:
+        """Why nothing new is taken that the core would take; empty when it is asked."""
+        return "" if self.audit is None else self.audit.refusal
+
+    def has_audit(self) -> bool:
+        return not self.why_closed()
+
+    def notes(self) -> dict[str, str]:
+        """What an operator should know of a gateway that is ready all the same."""
+        return {"lockdown": self.lockdown.state.reason or "no reason given"} if self.core.locked_down else {}
+
+    def metrics_page(self) -> bytes:
+        self.driver.tell_observers()
+        return self.metrics.render()
+
+    def state(self) -> dict[str, object]:
+        self.driver.tell_observers()
+        state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
+        return {**state, "lockdown_order": self.lockdown.describe()}
+
+    def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
+        self.driver.tell_observers()
+        return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
+
+    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+        self.ledger.on_finished(profile, end, summary)
+        if self.driver.open_requests == 0:
+            self._idle.set()
+
+    async def until_idle(self) -> None:
+        while self.driver.open_requests > 0:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def until_peers_are_told(self) -> None:
+        """Until the heartbeat that says that we take nothing is up; the core owes it within its publish interval."""
+        newest = self.board.newest
+        while not self.board.closed and (newest is None or newest.report.accepting):
+            newest = await self.board.newer_than(newest, wait_max_s=LAST_BYTES_S)
+
+    async def watch_loop(self) -> None:
+        """Measures how late the event loop is, which every request feels."""
+        while True:
+            asked_ns = self.clock.now_ns() + _LOOP_CHECK_NS
+            await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)
+            self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
+
+    def loop_failed(self, name: str, error: Exception) -> None:
+        self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
+        self.metrics.restarted(name)
+
+    def close(self) -> None:
+        self.driver.close()
+        if self._journal is not None:
+            self._journal.close()
+        if self.audit is not None:
+            self.audit.close()
+
+    def _on_crash(self, crash: GatewayCrash) -> None:
+        self.log.critical("the core failed; this gateway stops", exc_info=crash.error)
+        last = crash.tail[-1]
+        if self._journal is not None and last.effects is None:
+            self._journal.on_crash(last.now_ns, last.event)
+        if self._folder is not None:
+            self._keep_tail(self._folder / f"{self._header.story}.crash", crash)
+
+    def _keep_tail(self, path: Path, crash: GatewayCrash) -> None:
+        """A disk that cannot take it must not keep the process from ending in order."""
+        try:
+            write_tail(path, self._header, crash.tail)
+        except OSError as error:
+            self.log.critical("the steps before the failure are lost", path=str(path), reason=str(error))
+        else:
+            self.log.critical("the steps before the failure are kept", path=str(path))
+
+    def _journal_stopped(self, reason: str) -> None:
+        self.log.error("the journal stopped", reason=reason)
+        self.metrics.journal_stopped()
+
+
+def _journal_header(config: GatewayConfig, clock: Clock, seed: int) -> Header:
+    started = "".join(character for character in clock.wall_time() if character.isalnum())
+    return new_header(config.gateway_id, config.place, seed=seed, story=f"{config.gateway_id}-{started}")
+
+
+def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], None]) -> Journal | None:
+    if config.journal.folder is None:
+        return None
+    settings = JournalSettings(
+        config.journal.folder, file_bytes_max=config.journal.file_max_bytes, files_max=config.journal.files_max
+    )
+    return Journal(settings, header, on_stopped=on_stopped)
+
+
+def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, ledger: Ledger) -> Audit | None:
+    if config.audit.folder is None:
+        return None
+    return Audit(config.audit, config.gateway_id, config.place, ledger, clock=clock, log=log)

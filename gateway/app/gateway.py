@@ -1,0 +1,325 @@
+"""Puts a gateway together, runs it and takes it down again. It wires; it decides nothing about requests.
+
+`serve_gateway` is a whole gateway as a context, for tests and tools; `nightside gateway run` adds signals to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from structlog.typing import FilteringBoundLogger
+
+from gateway.app.desk import LAST_BYTES_S, Desk
+from gateway.app.fleet import Fleet
+from gateway.app.listening import listen
+from gateway.app.reload import RegionPart
+from gateway.config.region_file import RegionFile
+from gateway.config.sections import GatewayConfig
+from gateway.core.events import ConfigApplied, DrainRequested
+from gateway.core.vocabulary import TargetKind
+from gateway.engines.client import ClientSettings, EngineClient
+from gateway.ground.clock import Clock
+from gateway.ground.logs import make_logger
+from gateway.ground.reloader import Reloader
+from gateway.ground.supervisor import Supervisor
+from gateway.ground.tls import ExpiryWatch
+from gateway.ground.transport import Plaintext, Transport
+from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
+from gateway.http.app import Api
+from gateway.http.settings import HttpSettings
+from gateway.peers.client import PeerLegOpener
+from gateway.peers.explain import PeerExplainer
+from gateway.peers.heartbeats import Heartbeats
+from gateway.peers.link import PeerLink
+from gateway.peers.roster import PeerRoster
+from gateway.peers.server import PeerServer, PeerService
+from gateway.records.decisions import Explanation, explain_both
+from gateway.records.metrics import CONTENT_TYPE
+from gateway.request.driver import Driver
+from gateway.request.owner import OwnerContext
+from gateway.request.relay import RelaySettings
+from gateway.security.keyring import Keyring
+from gateway.security.tls import Certificates
+from gateway.state.lockdown import LockdownAnswer
+
+_SECOND_NS = 1_000_000_000
+
+
+class GatewayHandle:
+    """A running gateway: where it is reached, what it is made of, and how it is emptied."""
+
+    def __init__(self, config: GatewayConfig, desk: Desk, peer_server: PeerServer, reloader: Reloader) -> None:
+        self.config = config
+        self.reloader = reloader
+        self.core = desk.core
+        self.driver = desk.driver
+        self.metrics = desk.metrics
+        self.http_address = config.listen.http
+        self.admin_address = config.listen.admin
+        self.peers_address = config.listen.peers
+        self._desk = desk
+        self._peer_server = peer_server
+
+    @property
+    def http_url(self) -> str:
+        return f"http{'s' if self.config.listen.tls else ''}://{self.http_address}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http{'s' if self.config.listen.admin_tls else ''}://{self.admin_address}"
+
+    def move_policy(self, path: Path | None) -> None:
+        """The region file names this policy file from now on."""
+        self._desk.policy.move(path)
+
+    async def drain(self, wait_max_s: float) -> bool:
+        """Take nothing new and let what runs or waits finish. False when time ran out first."""
+        self.driver.submit(DrainRequested())
+        await self._peer_server.drain()
+        return await self._within(wait_max_s, self._desk.until_peers_are_told, self._desk.until_idle)
+
+    async def settle(self, wait_max_s: float) -> bool:
+        """Wait until no request is left. False when time ran out first."""
+        return await self._within(wait_max_s, self._desk.until_idle)
+
+    async def _within(self, wait_max_s: float, *waits: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            async with asyncio.timeout(wait_max_s):
+                for wait in waits:
+                    await wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def serve_gateway(
+    config: GatewayConfig,
+    *,
+    clock: Clock | None = None,
+    log: FilteringBoundLogger | None = None,
+    region: RegionFile | None = None,
+) -> AsyncIterator[GatewayHandle]:
+    """Run a gateway until the context is left. What still runs then is cut off: drain first.
+
+    Several may run in one process. With `region`, the file that the config comes from, it can be read anew.
+    Raises OSError when an address cannot be listened on or the journal not written, ConfigError when the keys file or
+    an engine's certificates cannot be used, and CertificateFault.
+    """
+    clock = clock or Clock()
+    log = log or make_logger(config.logging, config.gateway_id, clock=clock)
+    keyring = None if config.keys_file is None else Keyring(config.keys_file, clock)
+    certificates = Certificates(config, clock)
+    transport = certificates.mesh or Plaintext()
+    async with AsyncExitStack() as stack:
+        desk = Desk(config, clock, log)
+        stack.callback(desk.close)
+        desk.apply(config)
+        fleet = _fleet(config, desk)
+        loops = Supervisor(clock, desk.loop_failed)
+        roster = _roster(config, desk, loops, transport)
+        stack.push_async_callback(roster.close)
+        engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
+        engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
+        peers = PeerLegOpener(roster.links, config.gateway_id, clock)
+        owners = OwnerContext(
+            desk.driver,
+            clock,
+            {TargetKind.REPLICA: engines, TargetKind.PEER: peers},
+            loops.start,
+            RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
+            on_finished=desk.on_finished,
+        )
+        peer_server = _peer_server(config, desk, owners, transport, roster)
+        reloader = _reloader(config, desk)
+        handle = GatewayHandle(config, desk, peer_server, reloader)
+
+        await stack.enter_async_context(loops)
+        _run_loops(loops, desk, certificates)
+        roster.replace(config.peers)
+        for name, loop in fleet.loops():
+            loops.run(name, loop)
+        await fleet.start()
+        if region is not None:
+            _add_region(reloader, RegionPart(region, partial(_apply, handle, fleet, roster)))
+        _add_parts(reloader, desk, keyring, certificates)
+        loops.run("reloader", reloader.run)
+
+        stack.push_async_callback(_stop_peer_server, peer_server, desk.driver)
+        handle.peers_address = await peer_server.start(config.listen.peers)
+        settings = HttpSettings.from_config(config)
+        tls = certificates.http.context if certificates.http else None
+        admin_tls = tls if config.listen.admin_tls else None
+        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id))
+        handle.admin_address = await listen(stack, desk, admin, settings, config.listen.admin, tls=admin_tls)
+        api = Api(
+            owners,
+            settings,
+            desk.models,
+            desk.readiness,
+            check_key=keyring.check if keyring else None,
+            has_audit=desk.has_audit,
+        ).make_app()
+        handle.http_address = await listen(
+            stack,
+            desk,
+            api,
+            settings,
+            config.listen.http,
+            tls=tls,
+            reuse_port=config.listen.reuse_port,
+        )
+        yield handle
+
+
+async def run_gateway(
+    config: GatewayConfig,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[GatewayHandle], None],
+    stop_at_once: asyncio.Event | None = None,
+    region: RegionFile | None = None,
+) -> int:
+    """Serve until `stop` is set, drain, and return the exit status: 1 when the core failed, else 0."""
+    stop_at_once = stop_at_once or asyncio.Event()
+    async with serve_gateway(config, region=region) as gateway:
+        ready(gateway)
+        await _first_of(stop.wait, stop_at_once.wait, gateway.driver.failed.wait)
+        if not gateway.driver.failed.is_set():
+            drain_s = config.limits.drain_ns / _SECOND_NS
+            await _first_of(lambda: gateway.drain(drain_s), stop_at_once.wait, gateway.driver.failed.wait)
+        if not gateway.driver.failed.is_set():
+            return 0
+        await gateway.settle(LAST_BYTES_S)
+        return 1
+
+
+def _run_loops(loops: Supervisor, desk: Desk, certificates: Certificates) -> None:
+    """What watches the gateway itself."""
+    if desk.journal is not None:
+        loops.run("journal", desk.journal.run)
+    loops.run("event_loop_watch", desk.watch_loop)
+    if desk.audit is not None:
+        loops.run("audit", desk.audit.run)
+    for holder in certificates.holders:
+        desk.metrics.follow_certificate(holder.role, partial(certificates.left_s, holder))
+    loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
+
+
+def _fleet(config: GatewayConfig, desk: Desk) -> Fleet:
+    def on_restart(url: str, error: Exception) -> None:
+        desk.log.error("probing failed and starts again", engine=url, exc_info=error)
+        desk.metrics.restarted("probe")
+
+    return Fleet(config, desk.driver.submit, desk.clock, desk.log, on_restart)
+
+
+def _roster(config: GatewayConfig, desk: Desk, loops: Supervisor, transport: Transport) -> PeerRoster:
+    def run_loops(link: PeerLink) -> list[Callable[[], object]]:
+        heartbeats = _heartbeats(config, desk, link)
+        return [
+            loops.run("peer_credentials", link.follow_credentials),
+            loops.run("peer_pings", heartbeats.measure),
+            loops.run("peer_heartbeats", heartbeats.listen),
+        ]
+
+    def retire(link: PeerLink) -> None:
+        loops.run("peer_retiring", partial(link.retire, config.limits.request_deadline_ns / _SECOND_NS))
+
+    return PeerRoster(lambda peer: PeerLink(peer, config.peering, transport), run_loops, retire)
+
+
+def _reloader(config: GatewayConfig, desk: Desk) -> Reloader:
+    watch_ns = config.reload.watch_ns
+    watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
+    return Reloader(desk.log, watch_s=watch_s, on_reload=desk.metrics.reloaded)
+
+
+def _add_region(reloader: Reloader, part: RegionPart) -> None:
+    reloader.add("region", part.reload, part.files)
+    reloader.add("engine_credentials", part.reload_credentials, part.credential_files)
+
+
+def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certificates: Certificates) -> None:
+    reloader.add("policy", desk.policy.reload, desk.policy.files)
+    if keyring is not None:
+        reloader.add("keys", keyring.reload, keyring.files)
+    for holder in certificates.holders:
+        reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
+
+
+def _apply(handle: GatewayHandle, fleet: Fleet, roster: PeerRoster, config: GatewayConfig) -> None:
+    """A region file that changed, in force at once: the event loop does not turn in between. Raises ConfigError, and
+    has done nothing then."""
+    apply_to_fleet = fleet.prepare(config)
+    if config.core != handle.config.core:
+        handle.driver.submit(ConfigApplied(config.core))
+    handle.move_policy(config.policy_file)
+    roster.replace(config.peers)
+    apply_to_fleet()
+    handle.config = config
+
+
+def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink) -> Heartbeats:
+    return Heartbeats(
+        link,
+        config.gateway_id,
+        config.place,
+        submit=desk.driver.submit,
+        clock=desk.clock,
+        rng=random.Random(),
+        on_refused=lambda: desk.metrics.peer_refused("caller"),
+        log=desk.log,
+    )
+
+
+def _peer_server(
+    config: GatewayConfig, desk: Desk, owners: OwnerContext, transport: Transport, roster: PeerRoster
+) -> PeerServer:
+    service = PeerService(
+        owners,
+        desk.board,
+        roster.specs,
+        peering=config.peering,
+        keep_alive_ns=config.core.observation.keep_alive_ns,
+        transport=transport,
+        on_refused=lambda: desk.metrics.peer_refused("called"),
+        log=desk.log,
+        explain=desk.explain_to,
+        why_closed=desk.why_closed,
+    )
+    return PeerServer(service, desk.board, config.peering, transport)
+
+
+async def _stop_peer_server(server: PeerServer, driver: Driver) -> None:
+    await server.stop(0.0 if driver.open_requests else LAST_BYTES_S)
+
+
+def _admin_app(config: GatewayConfig, desk: Desk, explainer: PeerExplainer) -> web.Application:
+    async def explain(wanted: str) -> Explanation | None:
+        desk.driver.tell_observers()
+        return await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
+
+    async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
+        return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason)
+
+    sources = AdminSources(
+        desk.metrics_page, CONTENT_TYPE, desk.state, desk.readiness, explain, order_lockdown, desk.notes
+    )
+    return make_admin_app(sources, config.admin_token)
+
+
+async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Until one of them is done; the others are cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(wait()) for wait in waits]
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()

@@ -1,0 +1,145 @@
+"""What has to hold between the keys of a region file. Each fault names the key to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.config.names import PROMPT_BLOCKS_MAX
+from gateway.config.placement_plug_ins import placement_faults
+from gateway.config.region_file import RegionFile
+from gateway.ground.faults import Fault
+from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
+
+_HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
+
+
+def faults_between(file: RegionFile) -> Iterator[Fault]:
+    """Among keys each of which is well written."""
+    yield from _name_faults(file)
+    yield from _certificate_name_faults(file)
+    yield from _jurisdiction_faults(file)
+    yield from _exposure_faults(file)
+    yield from _identity_faults(file)
+    yield from _number_faults(file)
+    for key, what in placement_faults(file.core.placement):
+        yield Fault(f"placement.{key}", what)
+
+
+def _name_faults(file: RegionFile) -> Iterator[Fault]:
+    replica_ids = [each.id for each in file.replicas]
+    gateway_ids = [file.gateway, *(each.gateway for each in file.peers)]
+    for index, each in enumerate(replica_ids):
+        if each in replica_ids[:index]:
+            yield Fault(f"replicas[{index}].id", f"{each!r} is used twice")
+    for index, template in enumerate(file.dns_replicas):
+        if template.id in [*replica_ids, *(each.id for each in file.dns_replicas[:index])]:
+            yield Fault(f"dns_replicas[{index}].id", f"{template.id!r} is used twice")
+    for index, peer in enumerate(file.peers):
+        if peer.gateway in gateway_ids[: index + 1]:
+            yield Fault(f"peers[{index}].gateway", f"{peer.gateway!r} is used twice, or is this gateway")
+        if peer.address.port == 0:
+            yield Fault(f"peers[{index}].address", "needs a port")
+
+
+def _certificate_name_faults(file: RegionFile) -> Iterator[Fault]:
+    """With other characters, two gateways could share one host name."""
+    if file.sections.peering.tls is None:
+        return
+    named = [
+        ("gateway", file.gateway),
+        ("region", file.region),
+        *((f"peers[{index}].gateway", each.gateway) for index, each in enumerate(file.peers)),
+        *((f"peers[{index}].region", each.region) for index, each in enumerate(file.peers)),
+    ]
+    for path, name in named:
+        if CERTIFICATE_NAME_PATTERN.fullmatch(name) is None:
+            yield Fault(
+                path,
+                f"with peering.tls, {name!r} should be up to 63 small letters, digits and inner dashes,"
+                " to be part of a host name in certificates",
+            )
+
+
+def _jurisdiction_faults(file: RegionFile) -> Iterator[Fault]:
+    """One region lies in one jurisdiction, whoever names it."""
+    known = {file.region: file.jurisdiction}
+    named = [
+        *((f"replicas[{index}]", each.region, each.jurisdiction) for index, each in enumerate(file.replicas)),
+        *((f"dns_replicas[{index}]", each.region, each.jurisdiction) for index, each in enumerate(file.dns_replicas)),
+        *((f"peers[{index}]", each.region, each.jurisdiction) for index, each in enumerate(file.peers)),
+    ]
+    for path, region, jurisdiction in named:
+        if region is None or jurisdiction is None:
+            continue
+        if known.setdefault(region, jurisdiction) != jurisdiction:
+            yield Fault(f"{path}.jurisdiction", f"region {region} is in {known[region]} elsewhere in this file")
+
+
+def _exposure_faults(file: RegionFile) -> Iterator[Fault]:
+    """The one place that says what it takes to listen or dial beyond this machine."""
+    if file.insecure:
+        return
+    for path, address, has_tls, key in _exposed(file):
+        if not has_tls and not address.is_loopback:
+            yield Fault(
+                path,
+                f"{address} is beyond this machine, without TLS ({key}); to allow that, write `insecure: true`",
+            )
+
+
+def _exposed(file: RegionFile) -> Iterator[tuple[str, Address, bool, str]]:
+    """Each address with whether its traffic is protected, and the key that would do so."""
+    listen, has_mesh_tls = file.sections.listen, file.sections.peering.tls is not None
+    for name in ("http", "admin"):
+        yield f"listen.{name}", getattr(listen, name), listen.tls is not None, "listen.tls"
+    yield "listen.peers", listen.peers, has_mesh_tls, "peering.tls"
+    for index, each in enumerate(file.peers):
+        yield f"peers[{index}].address", each.address, has_mesh_tls, "peering.tls"
+
+
+def _identity_faults(file: RegionFile) -> Iterator[Fault]:
+    """Whoever can reach us from elsewhere has to show something."""
+    http, admin = file.sections.listen.http, file.sections.listen.admin
+    if not file.insecure and file.keys is None and not http.is_loopback:
+        yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call")
+    if file.admin_token_file is None and not admin.is_loopback:
+        yield Fault("listen.admin", f"{admin} is beyond this machine, and there is no `admin_token_file`")
+
+
+def _number_faults(file: RegionFile) -> Iterator[Fault]:
+    sections, core = file.sections, file.core
+    limits, peering, attempt, observation = sections.limits, sections.peering, core.attempt, core.observation
+    if limits.prompt_blocks_max > PROMPT_BLOCKS_MAX:
+        yield Fault("limits.prompt_blocks_max", f"should be at most {PROMPT_BLOCKS_MAX}: no forward carries more")
+    if peering.message_max_bytes <= limits.body_max_bytes:
+        yield Fault(
+            "peering.message_max",
+            "should exceed limits.body_max, or large requests could never be forwarded",
+            beside="limits.body_max",
+        )
+    if peering.connection_grace_ns < max(limits.request_deadline_ns, peering.connection_age_ns):
+        running = "is below limits.request_deadline or peering.connection_age, so running calls would be cut"
+        yield Fault("peering.connection_grace", running, beside="limits.request_deadline")
+    if peering.heartbeats_time_max_ns < _HEARTBEATS_TIME_MIN_NS:
+        yield Fault("peering.heartbeats_time_max", "is below 5ms, too little for a peer that behaves")
+    if observation.replica_stale_ns <= sections.probes.interval_ns:
+        yield Fault("observation.replica_stale", "should be longer than probes.interval", beside="probes.interval")
+    for key, value_ns, least, least_ns in (
+        ("peering.reconnect_max", peering.reconnect_max_ns, "peering.reconnect_min", peering.reconnect_min_ns),
+        ("attempt.breaker_open_max", attempt.breaker_open_max_ns, "attempt.breaker_open", attempt.breaker_open_ns),
+        ("probes.slow_max", sections.probes.slow_max_ns, "probes.timeout", sections.probes.timeout_ns),
+        (
+            "discovery.interval_max",
+            sections.discovery.interval_max_ns,
+            "discovery.interval_min",
+            sections.discovery.interval_min_ns,
+        ),
+        (
+            "observation.keep_alive",
+            observation.keep_alive_ns,
+            "observation.publish_interval",
+            observation.publish_interval_ns,
+        ),
+    ):
+        if value_ns < least_ns:
+            yield Fault(key, f"is below {least}", beside=least)

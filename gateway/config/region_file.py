@@ -1,0 +1,269 @@
+"""The region file as it is written: its keys, what each may hold, and the config that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self
+
+from pydantic import Field, PrivateAttr, Strict, ValidationInfo, model_validator
+
+from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, Url
+from gateway.config.placement_plug_ins import placement_faults, with_version
+from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
+from gateway.config.targets import (
+    Dialect,
+    DnsRecord,
+    DnsReplicasConfig,
+    EngineTlsConfig,
+    PeerConfig,
+    ReplicaConfig,
+)
+from gateway.core.config import CoreConfig
+from gateway.core.vocabulary import (
+    DEFAULT_POOL,
+    GatewayId,
+    Jurisdiction,
+    ModelName,
+    PeerSpec,
+    Place,
+    PoolName,
+    RegionName,
+    ReplicaId,
+    ReplicaSpec,
+)
+from gateway.ground.faults import Fault, KeyFaults
+from gateway.ground.settings import AnySections, FileModel, Section, SectionsFile
+from gateway.ground.values import AddressText, FilePath, Id, Surroundings, checked_secret, read_secret
+from gateway.ground.yaml_file import YamlFile
+
+_TEMPLATE_ID_LENGTH_MAX = 40
+_RANKS_MAX = 256
+
+
+class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
+    """A region file, or the part of it that somebody else has too."""
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset(
+        {"considered_max", "length_max", "peer_queue_length_max", "refusals_max", "retry_budget_min", "seed"}
+    )
+
+
+class _EngineFile(FileModel):
+    """What is said alike of one replica and of those behind a name."""
+
+    id: Id
+    models: Models
+    adapters: tuple[Model, ...] = ()
+    """LoRA adapters that clients may name as a model."""
+    dialect: Dialect = Dialect.VLLM
+    pool: Id = DEFAULT_POOL
+    region: Id | None = None
+    """Where the engine runs, if not in the gateway's own region."""
+    jurisdiction: Id | None = None
+    data_parallel_ranks: Annotated[int, Strict(), Field(ge=1, le=_RANKS_MAX)] = 1
+    api_key_file: FilePath | None = None
+    api_key_env: str | None = None
+    tls: Annotated[EngineTlsConfig, Section()] | None = None
+    _api_key: str | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _check_whole(self, info: ValidationInfo) -> Self:
+        if len(set(self.models + self.adapters)) < len(self.models + self.adapters):
+            raise ValueError("names a model or adapter twice")
+        if self.adapters and self.models == AUTO_MODELS:
+            raise _fault("adapters", "are listed by the engine itself where models is auto")
+        if (self.region is None) != (self.jurisdiction is None):
+            raise ValueError("region and jurisdiction are written together or not at all")
+        if self.data_parallel_ranks > 1 and self.dialect not in (Dialect.VLLM, Dialect.SGLANG):
+            raise _fault("data_parallel_ranks", f"{self.dialect} has no ranks that can be asked for")
+        if self.tls is not None and (self.tls.client_certificate is None) != (self.tls.client_key is None):
+            raise _fault("tls", "client_certificate and client_key are written together or not at all")
+        if self.tls is not None and not self._is_encrypted:
+            raise _fault("tls", "the engine is not reached by https")
+        self._api_key = self._read_api_key(Surroundings.of(info).environ)
+        return self
+
+    def _read_api_key(self, environ: Mapping[str, str]) -> str | None:
+        if self.api_key_file is not None and self.api_key_env is not None:
+            raise ValueError("api_key_file and api_key_env exclude each other")
+        if self.api_key_file is not None:
+            return read_secret(self.api_key_file, "api_key_file")
+        if self.api_key_env is None:
+            return None
+        return checked_secret(
+            environ.get(self.api_key_env, ""), "api_key_env", f"environment variable {self.api_key_env}"
+        )
+
+    @property
+    def _is_encrypted(self) -> bool:
+        raise NotImplementedError
+
+    def files(self) -> Iterator[Path]:
+        """Those it takes secrets or certificates from."""
+        tls = self.tls or EngineTlsConfig()
+        yield from filter(None, (self.api_key_file, tls.ca_file, tls.client_certificate, tls.client_key))
+
+    def _as_config(self, home: Place, url: str, probes: ProbeConfig) -> ReplicaConfig:
+        place = (
+            Place(RegionName(self.region), Jurisdiction(self.jurisdiction))
+            if self.region and self.jurisdiction
+            else home
+        )
+        models = tuple(ModelName(name) for name in self.models + self.adapters)
+        sign_of_life_ns = probes.life_interval_ns if self.dialect is Dialect.OPENAI else None
+        return ReplicaConfig(
+            ReplicaSpec(ReplicaId(self.id), place, models, PoolName(self.pool), sign_of_life_ns),
+            url,
+            self.dialect,
+            self._api_key,
+            tls=self.tls,
+            ranks=self.data_parallel_ranks,
+            lists_models=self.models == AUTO_MODELS,
+        )
+
+
+class ReplicaFile(_EngineFile):
+    url: Url
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return self.url.startswith("https:")
+
+    def as_configs(self, home: Place, probes: ProbeConfig) -> tuple[ReplicaConfig, ...]:
+        return self._as_config(home, self.url, probes).by_rank()
+
+
+class DnsReplicasFile(_EngineFile):
+    """Replicas behind a name; they are called `ID-ADDRESS`, and `ID-ADDRESS-PORT` where SRV records name the port."""
+
+    id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
+    name: DnsName
+    record: DnsRecord = DnsRecord.ADDRESS
+    scheme: Literal["http", "https"] = "http"
+    port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
+    nameservers: tuple[AddressText, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_ports(self) -> Self:
+        if (self.port is None) != (self.record is DnsRecord.SRV):
+            raise _fault("port", "belongs to record: address, and SRV records name their own")
+        for server in self.nameservers:
+            if server.port == 0 or not server.is_numeric:
+                raise _fault("nameservers", f"{server} is not an address and a port such as 10.0.0.2:53")
+        return self
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return self.scheme == "https"
+
+    def as_config(self, home: Place, probes: ProbeConfig) -> DnsReplicasConfig:
+        template = self._as_config(home, "", probes)
+        return DnsReplicasConfig(template, self.name, self.record, self.scheme, self.port, self.nameservers)
+
+
+class PeerFile(FileModel):
+    gateway: Id
+    region: Id
+    jurisdiction: Id
+    address: AddressText
+
+    def as_config(self) -> PeerConfig:
+        place = Place(RegionName(self.region), Jurisdiction(self.jurisdiction))
+        return PeerConfig(PeerSpec(GatewayId(self.gateway), place), self.address)
+
+
+class CoreFile(RegionSections[CoreConfig]):
+    """The sections of a region file that decisions depend on, for whoever drives a core without the rest of it."""
+
+    @model_validator(mode="after")
+    def _check_placement(self) -> Self:
+        if faults := [
+            Fault(f"placement.{key}", what) for key, what in placement_faults(self.take(CoreConfig).placement)
+        ]:
+            raise KeyFaults(*faults)
+        return self
+
+    def as_config(self) -> CoreConfig:
+        config = self.take(CoreConfig)
+        return replace(config, placement=with_version(config.placement))
+
+
+class RegionFile(RegionSections[CoreConfig | Sections]):
+    """The region file as written, with every default filled in."""
+
+    gateway: Id
+    region: Id
+    jurisdiction: Id
+    policy: FilePath | None = None
+    insecure: bool = False
+    """Listen and dial beyond this machine without protection."""
+    replicas: tuple[ReplicaFile, ...] = ()
+    dns_replicas: tuple[DnsReplicasFile, ...] = ()
+    peers: tuple[PeerFile, ...] = ()
+    keys: FilePath | None = None
+    admin_token_file: FilePath | None = None
+
+    _admin_token: str | None = PrivateAttr(None)
+    _source: YamlFile = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _read_admin_token(self) -> Self:
+        if self.admin_token_file is not None:
+            self._admin_token = read_secret(self.admin_token_file, "admin_token_file")
+        return self
+
+    def overridden(self, environ: Mapping[str, str]) -> Self:
+        """With what the environment says instead. Raises ConfigError."""
+        return self.model_copy(update={"logging": self.sections.logging.overridden(environ)})
+
+    def come_from(self, source: YamlFile) -> Self:
+        self._source = source
+        return self
+
+    @property
+    def source(self) -> YamlFile:
+        """The text that it was read from."""
+        return self._source
+
+    @property
+    def path(self) -> Path:
+        return self._source.path
+
+    @property
+    def sections(self) -> Sections:
+        return self.take(Sections)
+
+    @property
+    def core(self) -> CoreConfig:
+        return self.take(CoreConfig)
+
+    def as_config(self) -> GatewayConfig:
+        home, sections = Place(RegionName(self.region), Jurisdiction(self.jurisdiction)), self.sections
+        return GatewayConfig(
+            gateway_id=GatewayId(self.gateway),
+            place=home,
+            policy_file=self.policy,
+            replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, sections.probes)),
+            dns_replicas=tuple(each.as_config(home, sections.probes) for each in self.dns_replicas),
+            peers=tuple(each.as_config() for each in self.peers),
+            core=replace(self.core, placement=with_version(self.core.placement)),
+            keys_file=self.keys,
+            admin_token=self._admin_token,
+            **{each.name: getattr(sections, each.name) for each in fields(sections)},
+        )
+
+    def as_document(self) -> dict[str, Any]:
+        """The effective file, JSON-able; secrets are named by where they come from, never by value."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        own = {key: document[key] for key in RegionFile.__annotations__ if key in document}
+        return own | document
+
+    def engine_files(self) -> list[Path]:
+        """Keys and certificates for engines: read with the region file, and again when they change."""
+        return list(dict.fromkeys(path for each in (*self.replicas, *self.dns_replicas) for path in each.files()))
+
+
+def _fault(key: str, message: str) -> KeyFaults:
+    return KeyFaults(Fault(key, message))

@@ -1,0 +1,238 @@
+"""The sections of a region file that are used as they are written, and the config that they are part of.
+
+A new section is a dataclass here and a line in `Sections`; one that decisions depend on, in `gateway.core.config` and
+its `CoreConfig`. Its keys in the file, their checks and the defaults shown by `nightside gateway check` follow from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
+from gateway.core.config import CoreConfig
+from gateway.core.vocabulary import GatewayId, Place
+from gateway.ground.config import ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address
+
+_CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
+
+
+class AuditSync(StrEnum):
+    """When what was written is forced onto the disk."""
+
+    NONE = "none"
+    """When the operating system pleases."""
+    FLUSH = "flush"
+    """After each writing, once per `flush_interval`."""
+    LINE = "line"
+    """As soon as a request is over; those that end meanwhile go together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    http: Address = _CLIENTS
+    """The OpenAI-compatible API, for clients."""
+    peers: Address = _PEERS
+    """gRPC, for other gateways."""
+    admin: Address = _OPERATORS
+    """Health, metrics and state, for operators."""
+    tls: ListenTlsConfig | None = None
+    """For clients, and for operators beyond this machine."""
+    reuse_port: bool = False
+    """Share the clients' port with other gateways on this machine; the system spreads connections over them."""
+
+    @property
+    def admin_tls(self) -> ListenTlsConfig | None:
+        return None if self.admin.is_loopback else self.tls
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """Bounds on what clients and slow readers may cost us."""
+
+    requests_max: int = 10_000
+    """Requests held at once, waiting or running."""
+    body_max_bytes: int = 16 * MEBIBYTE
+    bodies_held_max_bytes: int = 512 * MEBIBYTE
+    """All request bodies in memory together."""
+    request_deadline_ns: int = 600 * SECOND_NS
+    """From arrival to the last byte."""
+    prompt_blocks_max: int = 4096
+    """Blocks of one prompt that are compared; what follows them is not told apart."""
+    output_tokens_reserved: int = 1024
+    """Set aside of a key's tokens per minute for a request that names no limit of its own, until it has ended."""
+    connections_max: int = 20_000
+    """Of clients, open at once; also, by themselves, of operators."""
+    headers_max_bytes: int = 64 * 2**10
+    """Request line and headers together."""
+    header_line_max_bytes: int = 16 * 2**10
+    header_count_max: int = 128
+    headers_wait_ns: int = 10 * SECOND_NS
+    """How long a client may take over its headers once it has begun."""
+    idle_connection_ns: int = 75 * SECOND_NS
+    """A connection without a request is closed after this."""
+    client_stall_ns: int = 60 * SECOND_NS
+    """A client that takes longer to send its body, or reads nothing for this long, is treated as gone."""
+    engine_connect_ns: int = 5 * SECOND_NS
+    engine_stall_ns: int = 120 * SECOND_NS
+    """An event stream that has begun and then brings nothing for this long has failed."""
+    drain_ns: int = 30 * SECOND_NS
+    """How long running requests may take to finish after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeConfig:
+    interval_ns: int = 100 * MILLISECOND_NS
+    timeout_ns: int = 1 * SECOND_NS
+    timeouts_max: int = 3
+    """Slow is busy, not dead: this many in a row are dead, unless the engine gives another sign of life."""
+    slow_max_ns: int = 60 * SECOND_NS
+    """An engine that tells no load for this long is dead, whatever other signs of life it gives."""
+    health_interval_ns: int = 1 * SECOND_NS
+    """How often an engine is asked for its health, where its load page would outlive it."""
+    life_interval_ns: int = 2 * SECOND_NS
+    """How often an engine that tells no load is asked whether it lives."""
+    models_interval_ns: int = 60 * SECOND_NS
+    """How often an engine is asked which models it serves, where its models are `auto`."""
+    models_max: int = 512
+    """A longer list of models is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """How names are looked up. The next lookup comes when an answer's TTL is over, within the interval's bounds."""
+
+    interval_min_ns: int = 5 * SECOND_NS
+    interval_max_ns: int = 30 * SECOND_NS
+    timeout_ns: int = 2 * SECOND_NS
+    replicas_max: int = 256
+    """Addresses behind one name; what is over it is left out, loudly."""
+    misses_max: int = 3
+    """An address is gone once this many answers in a row leave it out. No answer, or one without any address, says
+    nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadConfig:
+    """Which changed files are taken in without being asked to; SIGHUP takes in all of them."""
+
+    watch_ns: int | None = 2 * SECOND_NS
+    """The pause between two looks at policy, keys and certificates. None: nothing is watched."""
+    region_file: bool = False
+    """Watch the region file too."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeeringConfig:
+    """How gateways talk to each other, and what each peer may cost us."""
+
+    ping_interval_ns: int = 1 * SECOND_NS
+    ping_timeout_ns: int = 3 * SECOND_NS
+    rtt_window: int = 64
+    """Round trips that the median and the p99 are taken over."""
+    connect_timeout_ns: int = 5 * SECOND_NS
+    accept_timeout_ns: int = 10 * SECOND_NS
+    """A forward that is neither accepted nor refused within this counts as failed."""
+    silence_max_ns: int = 10 * SECOND_NS
+    """A subscription that brings nothing for this long is torn down and opened again."""
+    heartbeats_time_max_ns: int = 50 * MILLISECOND_NS
+    """Of each second, what one peer's heartbeats may take of our time; then we do not listen to it for the rest."""
+    reconnect_min_ns: int = 100 * MILLISECOND_NS
+    reconnect_max_ns: int = 10 * SECOND_NS
+    keepalive_interval_ns: int = 10 * SECOND_NS
+    """How often an otherwise silent connection is checked, so that a cut network is noticed."""
+    keepalive_timeout_ns: int = 10 * SECOND_NS
+    """Long enough for an answer that queues behind a large body on a slow line."""
+    subscribers_max: int = 256
+    forwards_max: int = 4096
+    """Forwards running or waiting here at once, from all peers."""
+    message_max_bytes: int = 32 * MEBIBYTE
+    connection_age_ns: int = 300 * SECOND_NS
+    """Connections this old take no new calls, so that old certificates pass away."""
+    connection_grace_ns: int = 3600 * SECOND_NS
+    """How long calls may go on on a connection that takes no new ones."""
+    tls: MeshTlsConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """A record of every event and effect, for replay. It holds no text; off unless a folder is named. When the disk is
+    full it ends; only a restart begins another."""
+
+    folder: Path | None = None
+    file_max_bytes: int = 64 * MEBIBYTE
+    files_max: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionsConfig:
+    """How many of the latest requests are remembered with the decisions about them, for `nightside explain`."""
+
+    requests_max: int = 10_000
+    held_max_bytes: int = 32 * MEBIBYTE
+
+
+@dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """A lasting record of where each request ran, under which policy. It holds no text; off unless a folder is
+    named."""
+
+    folder: Path | None = None
+    required: bool = False
+    """Refuse new requests while the record cannot be written."""
+    sync: AuditSync = AuditSync.FLUSH
+    flush_interval_ns: int = 500 * MILLISECOND_NS
+    file_max_bytes: int = 64 * MEBIBYTE
+    files_max: int | None = None
+    """Over it, this gateway's oldest file is deleted. None: nothing is ever deleted."""
+    unwritten_max_bytes: int = 16 * MEBIBYTE
+    """Held in memory while the disk cannot be written; what comes after that is lost, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateConfig:
+    """What has to survive a restart; nothing does unless a folder is named."""
+
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sections:
+    """Their keys are those of the region file."""
+
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    trust_tenant_header: bool = False
+    """Take the tenant from a header that something in front of us sets. Off: it is the key's, or the default one."""
+    pass_priority: bool = False
+    prefix_block_bytes: int = 256
+    seed: int | None = None
+    """Fixes the core's chance, for replay and tests; by default each start draws its own."""
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    probes: ProbeConfig = field(default_factory=ProbeConfig)
+    discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
+    reload: ReloadConfig = field(default_factory=ReloadConfig)
+    peering: PeeringConfig = field(default_factory=PeeringConfig)
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
+    state: StateConfig = field(default_factory=StateConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig(Sections):
+    """Everything one gateway process was told, checked."""
+
+    gateway_id: GatewayId
+    place: Place
+    policy_file: Path | None
+    replicas: tuple[ReplicaConfig, ...]
+    peers: tuple[PeerConfig, ...]
+    dns_replicas: tuple[DnsReplicasConfig, ...] = ()
+    core: CoreConfig = field(default_factory=CoreConfig)
+    keys_file: Path | None = None
+    """Who may call, and what for. None: everybody who can reach us."""
+    admin_token: str | None = field(default=None, repr=False)
+    """What operators have to show, health apart. None: nothing."""

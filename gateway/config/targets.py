@@ -1,0 +1,91 @@
+"""What a region file says of replicas and peers, as the core and the edges take it: frozen, checked, ready to dial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from gateway.core.vocabulary import PeerSpec, ReplicaId, ReplicaSpec
+from gateway.ground.values import Address
+
+
+class Dialect(StrEnum):
+    """Which engine speaks at a replica's URL: how load is read from it."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMACPP = "llamacpp"
+    OPENAI = "openai"
+
+
+class DnsRecord(StrEnum):
+    """Which records of a name lead to its replicas."""
+
+    ADDRESS = "address"
+    """A and AAAA: one replica at each address, all at one port."""
+    SRV = "srv"
+    """One replica at each address and port that an SRV record names; priorities and weights are not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTlsConfig:
+    """How a gateway and an engine make sure of each other, where its URL begins with https."""
+
+    ca_file: Path | None = None
+    """Who may vouch for the engine; without it, those whom the machine trusts."""
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+    server_name: str | None = None
+    """The name in the engine's certificate, where it is not the one in the URL."""
+    insecure_skip_verify: bool = False
+    """Take any certificate: encrypted, but to whom is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """One engine, or one data-parallel rank of it: what the core knows of it, and how the edge reaches it."""
+
+    spec: ReplicaSpec
+    url: str
+    dialect: Dialect
+    api_key: str | None = field(default=None, repr=False)
+    tls: EngineTlsConfig | None = None
+    ranks: int = 1
+    """Data-parallel ranks behind the URL."""
+    rank: int | None = None
+    """The one of them that this is; None for an engine that balances its ranks itself."""
+    lists_models: bool = False
+    """The engine itself says which models it serves; those in `spec` are what it said last."""
+
+    def by_rank(self) -> tuple[ReplicaConfig, ...]:
+        """A replica `ID@0`, `ID@1` ... for each rank, where there are several."""
+        if self.ranks == 1:
+            return (self,)
+        return tuple(
+            replace(self, rank=rank, spec=replace(self.spec, replica_id=ReplicaId(f"{self.spec.replica_id}@{rank}")))
+            for rank in range(self.ranks)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DnsReplicasConfig:
+    """Replicas that are found by asking for a name, all alike but for their address."""
+
+    template: ReplicaConfig
+    """Its id begins theirs; its URL is empty."""
+    name: str
+    record: DnsRecord
+    scheme: str
+    port: int | None
+    """Of every replica; None where SRV records name it."""
+    nameservers: tuple[Address, ...] = ()
+    """Empty: those that the machine asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConfig:
+    """Another gateway: what the core knows of it, and where its own address is (never a load balancer's)."""
+
+    spec: PeerSpec
+    address: Address

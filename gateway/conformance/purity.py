@@ -1,0 +1,69 @@
+"""What a module that decides may import and call: the core's own, and whatever decides beside it. It only reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+PURE_IMPORTS = frozenset(
+    {
+        "__future__",
+        "abc",
+        "array",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "enum",
+        "functools",
+        "gateway.core",
+        "hashlib",
+        "heapq",
+        "itertools",
+        "math",
+        "mypy_extensions",
+        "numpy",
+        "operator",
+        "random",
+        "statistics",
+        "struct",
+        "types",
+        "typing",
+        "xxhash",
+    }
+)
+IMPURE_CALLS = frozenset({"breakpoint", "eval", "exec", "hash", "input", "open", "print", "__import__"})
+
+
+def impurities(tree: ast.AST, own: Iterable[str]) -> Iterator[str]:
+    """Line and fault. `own`: what belongs to it, and is read like it."""
+    allowed = tuple(f"{name}." for name in (*PURE_IMPORTS, *own))
+    for node, module in imports_of(tree):
+        if not f"{module}.".startswith(allowed):
+            yield f"{node.lineno}: imports {module}"
+    for call, name in _calls_of(tree):
+        if name in IMPURE_CALLS:
+            yield f"{call.lineno}: calls {name}()"
+
+
+def imports_of(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node, name.name) for name in names)
+            case ast.ImportFrom(module=module, level=level):
+                yield node, "." * level + (module or "")
+            case _:
+                pass
+
+
+def _calls_of(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
+    """But for what `__hash__` calls, which dictionaries need and decisions never see."""
+    match tree:
+        case ast.FunctionDef(name="__hash__"):
+            return
+        case ast.Call(func=ast.Name(id=name)):
+            yield tree, name
+        case _:
+            pass
+    for child in ast.iter_child_nodes(tree):
+        yield from _calls_of(child)

@@ -1,0 +1,160 @@
+"""Which targets a class of requests may go to at all: the rules that no policy is asked about.
+
+Residency, forwarding, overflow and what failed a request before are judged here, each kind of target by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.config import OverflowMode, PlacementConfig
+from gateway.core.peers import Peers, PeerState
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.requests import RequestClass
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, Standing, TargetKind
+
+_FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
+_CLASSES_CACHED_MAX = 1024
+
+
+@dataclass(slots=True)
+class _Targets:
+    """Which targets one class may go to; kept until the fleet changes."""
+
+    replicas_version: int = -1
+    eligible_replicas: int = 0
+    peers_version: int = -1
+    available_peers: int = 0
+
+
+class Eligibility:
+    """Masks by class. Costs do not grow with the number of replicas, but for those that are asked in a last resort."""
+
+    def __init__(self, region: RegionName, config: PlacementConfig, replicas: Replicas, peers: Peers) -> None:
+        self._region = region
+        self._config = config
+        self._replicas = replicas
+        self._peers = peers
+        self._targets: dict[RequestClass, _Targets] = {}
+        self._sibling_mask = 0
+
+    def configure(self, config: PlacementConfig) -> None:
+        self._config = config
+        self._targets.clear()
+
+    def peers_changed(self) -> None:
+        self._sibling_mask = sum(1 << state.slot for state in self._peers if state.spec.place.region == self._region)
+
+    # Replicas
+
+    def eligible_replicas(self, request_class: RequestClass) -> int:
+        """Available or not."""
+        return self._targets_of(request_class).eligible_replicas
+
+    def available_replicas(self, request_class: RequestClass) -> int:
+        return self._targets_of(request_class).eligible_replicas & self._replicas.available
+
+    def full_replicas(self, request_class: RequestClass) -> int:
+        """Those that could take it, but for what they have to do."""
+        full = sum(1 << state.slot for state in self._replicas if state.standing in _FULL)
+        return self._targets_of(request_class).eligible_replicas & full
+
+    # Other gateways
+
+    def available_siblings(self, request_class: RequestClass) -> int:
+        if not self._sibling_mask or not request_class.may_stay_in_region:
+            return 0
+        return self._available_peers(request_class) & self._sibling_mask
+
+    def available_remotes(self, request_class: RequestClass) -> int:
+        if not self._may_overflow(request_class):
+            return 0
+        return self._available_peers(request_class) & ~self._sibling_mask
+
+    def shadow_remotes(self, request_class: RequestClass) -> int:
+        """Where it might be forwarded, were overflow on and not in shadow."""
+        may_go = request_class.may_cross_regions and request_class.pinned is None
+        if not may_go or self._mode_of(request_class) is not OverflowMode.SHADOW:
+            return 0
+        return self._available_peers(request_class) & ~self._sibling_mask
+
+    # The one target that will do
+
+    def can_ever_reach(self, request_class: RequestClass) -> bool:
+        """Is the pinned target still ours or known, and does the rule allow it?"""
+        pinned = request_class.pinned
+        assert pinned is not None, "only for what is pinned"
+        if pinned.kind is TargetKind.REPLICA:
+            replica = self._replicas.get(ReplicaId(pinned.id))
+            return replica is not None and request_class.rule.allows(replica.spec.place)
+        peer = self._peers.get(GatewayId(pinned.id))
+        if peer is None or not request_class.rule.allows(peer.spec.place):
+            return False
+        is_sibling = bool(self._sibling_mask >> peer.slot & 1)
+        return request_class.may_stay_in_region if is_sibling else request_class.may_cross_regions
+
+    def pinned_target(self, request_class: RequestClass) -> ReplicaState | PeerState | None:
+        """The target, if it is free; a control request only needs it to answer."""
+        pinned = request_class.pinned
+        if pinned is None or not self.can_ever_reach(request_class):
+            return None
+        if pinned.kind is TargetKind.REPLICA:
+            replica = self._replicas.get(ReplicaId(pinned.id))
+            free = self._replicas.reachable if request_class.is_control else self._replicas.available
+            return replica if replica is not None and free >> replica.slot & 1 else None
+        peer = self._peers.get(GatewayId(pinned.id))
+        return peer if peer is not None and self._peers.usable >> peer.slot & 1 else None
+
+    # Inside
+
+    def _targets_of(self, request_class: RequestClass) -> _Targets:
+        targets = self._targets.get(request_class)
+        if targets is None:
+            if len(self._targets) >= _CLASSES_CACHED_MAX:
+                self._targets.clear()
+            targets = self._targets[request_class] = _Targets()
+        if targets.replicas_version != self._replicas.version or request_class.failed_replicas:
+            targets.replicas_version = self._replicas.version
+            targets.eligible_replicas = self._untried_replicas_or_all(request_class)
+        return targets
+
+    def _untried_replicas_or_all(self, request_class: RequestClass) -> int:
+        """A request avoids the replicas that failed it, as long as there is anywhere else it could ever go."""
+        everywhere = self._replicas.eligible(request_class.model, request_class.rule)
+        untried = everywhere & ~request_class.failed_replicas
+        if untried or self._has_untried_peer(request_class):
+            return untried
+        return everywhere
+
+    def _available_peers(self, request_class: RequestClass) -> int:
+        targets = self._targets_of(request_class)
+        if targets.peers_version != self._peers.version:
+            targets.peers_version = self._peers.version
+            targets.available_peers = self._untried_peers_or_all(request_class)
+        return targets.available_peers
+
+    def _untried_peers_or_all(self, request_class: RequestClass) -> int:
+        """Peers that failed the request are asked again only when there is nobody else whom it could ever ask."""
+        available = self._peers.available(request_class.model, request_class.rule)
+        untried = available & ~request_class.failed_peers
+        if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
+            return untried
+        everywhere = self._replicas.eligible(request_class.model, request_class.rule)
+        return untried if everywhere & ~request_class.failed_replicas else available
+
+    def _has_untried_peer(self, request_class: RequestClass) -> bool:
+        within_reach = 0
+        if request_class.may_stay_in_region:
+            within_reach |= self._sibling_mask
+        if self._may_overflow(request_class):
+            within_reach |= ~self._sibling_mask
+        if not within_reach:
+            return False
+        eligible = self._peers.eligible(request_class.model, request_class.rule)
+        return bool(eligible & within_reach & ~request_class.failed_peers)
+
+    def _may_overflow(self, request_class: RequestClass) -> bool:
+        return request_class.may_cross_regions and self._mode_of(request_class) is OverflowMode.ON
+
+    def _mode_of(self, request_class: RequestClass) -> OverflowMode:
+        return self._config.overflow_of(request_class.model)

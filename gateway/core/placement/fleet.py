@@ -1,0 +1,77 @@
+"""What a policy may look at: how busy and how far each target is, what it was sent before, the one source of chance.
+
+Targets are slots in masks. It answers; it changes nothing but whose turn it is among equals.
+"""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.bits import select_slot, slots_of
+from gateway.core.config import PlacementConfig
+from gateway.core.peers import Peers
+from gateway.core.prefix_index import Match, PrefixIndex
+from gateway.core.replicas import Replicas
+from gateway.core.vocabulary import ModelName, RequestProfile
+
+
+class Fleet:
+    """Our replicas and the other gateways, as a policy sees them. Once a target has left, its slot may be another's."""
+
+    def __init__(self, config: PlacementConfig, replicas: Replicas, peers: Peers, rng: random.Random) -> None:
+        self._replicas = replicas
+        self._peers = peers
+        self.rng = rng
+        self.empty_indexes(config)
+
+    def empty_indexes(self, config: PlacementConfig) -> None:
+        """Forget every prefix, and remember others within the bounds of these settings."""
+        self.replica_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+        self.peer_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+        """The regional snapshot: what we forwarded where."""
+
+    # Replicas
+
+    def replica_load(self, slot: int) -> int:
+        """Requests there, running and waiting, as far as known."""
+        return self._replicas.load_at(slot)
+
+    def replica_in_flight(self, slot: int) -> int:
+        """Our own attempts there."""
+        return self._replicas.at(slot).in_flight
+
+    def least_loaded_replica(self, mask: int) -> int:
+        """The slot with the lowest load; equal ones take turns. O(distinct loads)."""
+        return self._replicas.least_loaded(mask)
+
+    def match_replicas(self, profile: RequestProfile, mask: int) -> Match:
+        """Those that were sent most of the prompt. Nobody was, as far as is known, unless the policy has the prefixes
+        remembered."""
+        return self.replica_index.match(profile.prefix, mask)
+
+    # Other gateways
+
+    def peer_load(self, slot: int, model: ModelName) -> int:
+        """Its queue for the model, and our forwards that it has not counted yet."""
+        state = self._peers.at(slot)
+        return self._peers.queue_length(state, model) + len(state.unreflected)
+
+    def peer_rtt_ns(self, slot: int) -> int:
+        return self._peers.at(slot).rtt_ns
+
+    def nearest_peer(self, mask: int, model: ModelName) -> int:
+        """By round trip, then by load, then by slot. O(slots in the mask)."""
+        return min(slots_of(mask), key=lambda slot: (self.peer_rtt_ns(slot), self.peer_load(slot, model)))
+
+    def least_loaded_peer(self, mask: int, model: ModelName) -> int:
+        """By load, then by round trip, then by slot. O(slots in the mask)."""
+        return min(slots_of(mask), key=lambda slot: (self.peer_load(slot, model), self.peer_rtt_ns(slot)))
+
+    def match_peers(self, profile: RequestProfile, mask: int) -> Match:
+        """Those to which most of the prompt was forwarded, under the same condition as for replicas."""
+        return self.peer_index.match(profile.prefix, mask)
+
+    # Chance
+
+    def any_of(self, mask: int) -> int:
+        return select_slot(mask, self.rng.randrange(mask.bit_count()))

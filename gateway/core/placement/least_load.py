@@ -1,0 +1,14 @@
+"""A baseline: whoever has least to do. It never looks at what a target was sent before."""
+
+from __future__ import annotations
+
+from gateway.core.placement.policy import Choice, Policy
+from gateway.core.vocabulary import RequestProfile
+
+
+class LeastLoad(Policy):
+    def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
+        return Choice(self.fleet.least_loaded_replica(mask))
+
+    def choose_peer(self, profile: RequestProfile, mask: int, _is_remote: bool, /) -> Choice:
+        return Choice(self.fleet.least_loaded_peer(mask, profile.model))

@@ -1,0 +1,17 @@
+"""As a multi-cluster gateway does it: replicas in turn, the nearest region with room once ours is full, and beyond that
+ours anyway. A baseline: it never lets a request wait for want of room.
+"""
+
+from __future__ import annotations
+
+from gateway.core.placement.policy import Choice
+from gateway.core.placement.round_robin import RoundRobin
+from gateway.core.vocabulary import RequestProfile
+
+
+class NearestRegion(RoundRobin):
+    def takes_full_replicas(self) -> bool:
+        return True
+
+    def choose_peer(self, profile: RequestProfile, mask: int, _is_remote: bool, /) -> Choice:
+        return Choice(self.fleet.nearest_peer(mask, profile.model))

@@ -1,0 +1,266 @@
+"""Asks the policy, layer by layer, for a target: the region's own replicas and sibling gateways, which compete by
+prefix, then other regions, when nobody here is available (SkyWalker, Algorithm 1).
+
+It looks at the fleet and remembers prefixes; it never starts anything, and never takes a target from a policy that the
+policy was not offered.
+"""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.config import PlacementConfig
+from gateway.core.peers import Peers, PeerState
+from gateway.core.placement.catalogue import BUILT_IN
+from gateway.core.placement.eligibility import Eligibility
+from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.policy import PlugIns, PolicyFactory, is_worth_following, no_plug_ins
+from gateway.core.prefix_index import PrefixIndex
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.requests import RequestClass, RequestState
+from gateway.core.value import value
+from gateway.core.vocabulary import Candidate, PlacementReason, RegionName, Standing, TargetKind
+
+_Found = tuple[ReplicaState | PeerState, PlacementReason, int]
+"""A target, why this one, and how many of the prompt's blocks it knows."""
+
+
+@value
+class Placement:
+    """One choice, with what it rested on."""
+
+    state: ReplicaState | PeerState
+    reason: PlacementReason
+    matched_blocks: int
+    candidates: int
+    considered: tuple[Candidate, ...] = ()
+
+    @property
+    def kept_blocks(self) -> int:
+        """How many of the prompt's blocks the index already had for this target."""
+        return self.matched_blocks
+
+
+class Placer:
+    """Chooses a target for the head of a class. Under the default policy, costs do not grow with the number of replicas
+    or of waiting requests."""
+
+    def __init__(
+        self,
+        region: RegionName,
+        config: PlacementConfig,
+        replicas: Replicas,
+        peers: Peers,
+        rng: random.Random,
+        *,
+        plug_ins: PlugIns = no_plug_ins,
+    ):
+        self._config = config
+        self._replicas = replicas
+        self._peers = peers
+        self._plug_ins = plug_ins
+        self._eligibility = Eligibility(region, config, replicas, peers)
+        self._fleet = Fleet(config, replicas, peers, rng)
+        self._take_policy(config)
+
+    @property
+    def replica_index(self) -> PrefixIndex:
+        return self._fleet.replica_index
+
+    @property
+    def peer_index(self) -> PrefixIndex:
+        return self._fleet.peer_index
+
+    # What changes it
+
+    def configure(self, config: PlacementConfig) -> None:
+        """Take new settings. Indexes start afresh only if their own sizes changed, and a policy only if it is another
+        one."""
+        old, self._config = self._config, config
+        self._eligibility.configure(config)
+        if (old.prefix_index_bytes_max, old.prefix_ttl_ns) != (config.prefix_index_bytes_max, config.prefix_ttl_ns):
+            self._fleet.empty_indexes(config)
+        if (old.policy, old.policy_version) != (config.policy, config.policy_version):
+            self._take_policy(config)
+        else:
+            self._policy.configure(config)
+
+    def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
+        for state in left:
+            self._fleet.replica_index.remove_target(state.slot)
+            self._policy.left(state.target, state.slot)
+        for state in joined:
+            self._policy.joined(state.target, state.slot)
+
+    def peers_changed(self, joined: list[PeerState], left: list[PeerState]) -> None:
+        for state in left:
+            self._fleet.peer_index.remove_target(state.slot)
+            self._policy.left(state.target, state.slot)
+        for state in joined:
+            self._policy.joined(state.target, state.slot)
+        self._eligibility.peers_changed()
+
+    def expire_prefixes(self, now_ns: int) -> None:
+        """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged meanwhile."""
+        self._fleet.replica_index.expire(now_ns)
+        self._fleet.peer_index.expire(now_ns)
+
+    def retract(self, request: RequestState, state: PeerState, kept_blocks: int) -> None:
+        """A peer refused: what its snapshot gained by this request was never there."""
+        if not state.listed:
+            return
+        if self._wants_prefixes:
+            self._fleet.peer_index.retract(request.profile.prefix, state.slot, kept_blocks)
+        self._policy.refused(request.profile, state.target, state.slot)
+
+    def learn_first_token(self, request: RequestState, kept_blocks: int, took_ns: int) -> None:
+        """A replica of ours gave its first token this long after it was asked."""
+        self._policy.first_token(request.profile, kept_blocks, took_ns)
+
+    # What is asked of it
+
+    def has_target(self, request_class: RequestClass) -> bool:
+        """Is anybody available for this class right now?"""
+        eligibility = self._eligibility
+        if request_class.pinned is not None:
+            return eligibility.pinned_target(request_class) is not None
+        return bool(
+            eligibility.available_replicas(request_class)
+            or eligibility.available_siblings(request_class)
+            or eligibility.available_remotes(request_class)
+            or self._full_replicas(request_class)
+        )
+
+    def has_replica(self, request_class: RequestClass) -> bool:
+        """Is one of our own replicas available for this class right now?"""
+        return bool(self._eligibility.available_replicas(request_class))
+
+    def can_ever_reach(self, request_class: RequestClass) -> bool:
+        """Is the pinned target still ours or known, and does the rule allow it?"""
+        return self._eligibility.can_ever_reach(request_class)
+
+    def place(self, request: RequestState, now_ns: int) -> Placement | None:
+        """Choose a target and remember the prefix there; None when the request has to wait."""
+        request_class = request.request_class
+        if request_class.pinned is not None:
+            return self._place_pinned(request, now_ns)
+        local = self._eligibility.available_replicas(request_class)
+        others = self._eligibility.available_siblings(request_class)
+        found = self._find_in_region(request, local, others)
+        if found is None:
+            others = self._eligibility.available_remotes(request_class)
+            found = self._find_peer(request, others, is_remote=True)
+        if found is None:
+            local = self._full_replicas(request_class)
+            found = self._find_replica(request, local)
+        if found is None:
+            return None
+        state, _, matched_blocks = found
+        self._policy.sent(request.profile, state.target, state.slot, matched_blocks)
+        return self._settle(request, found, local.bit_count() + others.bit_count(), now_ns)
+
+    def shadow(self, request: RequestState) -> Placement | None:
+        """Where the request would have been forwarded, were overflow on and not in shadow; nothing is remembered."""
+        remotes = self._eligibility.shadow_remotes(request.request_class)
+        found = self._find_peer(request, remotes, is_remote=True)
+        return None if found is None else self._placement(request, found, remotes.bit_count())
+
+    # Layers
+
+    def _find_in_region(self, request: RequestState, local: int, siblings: int) -> _Found | None:
+        if not siblings:
+            return self._find_replica(request, local)
+        sibling = self._find_peer(request, siblings, is_remote=False)
+        replica = self._find_replica(request, local)
+        if replica is None or sibling is None:
+            return replica or sibling
+        known_there, known_here = sibling[2], replica[2]
+        if known_there > known_here and is_worth_following(
+            request.profile, known_there, self._config.explore_below_share
+        ):
+            return sibling
+        return replica
+
+    def _find_replica(self, request: RequestState, mask: int) -> _Found | None:
+        if not mask:
+            return None
+        choice = self._policy.choose_replica(request.profile, mask)
+        assert mask >> choice.slot & 1, f"{self._config.policy} chose a replica that it was not offered"
+        return self._replicas.at(choice.slot), choice.reason or PlacementReason.LOCAL_POLICY, choice.matched_blocks
+
+    def _find_peer(self, request: RequestState, mask: int, *, is_remote: bool) -> _Found | None:
+        if not mask:
+            return None
+        choice = self._policy.choose_peer(request.profile, mask, is_remote)
+        assert mask >> choice.slot & 1, f"{self._config.policy} chose a gateway that it was not offered"
+        by_policy = PlacementReason.REMOTE_POLICY if is_remote else PlacementReason.SIBLING_OVERFLOW
+        return self._peers.at(choice.slot), choice.reason or by_policy, choice.matched_blocks
+
+    def _full_replicas(self, request_class: RequestClass) -> int:
+        return self._eligibility.full_replicas(request_class) if self._takes_full_replicas else 0
+
+    def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | None:
+        """To the one target that will do, once it is free."""
+        state = self._eligibility.pinned_target(request.request_class)
+        if state is None:
+            return None
+        return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
+
+    def _settle(self, request: RequestState, found: _Found, candidates: int, now_ns: int) -> Placement:
+        placement = self._placement(request, found, candidates)
+        if self._wants_prefixes:
+            state = found[0]
+            fleet = self._fleet
+            index = fleet.replica_index if state.target.kind is TargetKind.REPLICA else fleet.peer_index
+            index.insert(request.profile.prefix, state.slot, now_ns)
+        return placement
+
+    def _placement(self, request: RequestState, found: _Found, candidates: int) -> Placement:
+        state, reason, matched_blocks = found
+        considered = self._considered(request, state) if self._config.considered_max else ()
+        return Placement(state, reason, matched_blocks, candidates, considered)
+
+    # The record
+
+    def _considered(self, request: RequestState, chosen: ReplicaState | PeerState) -> tuple[Candidate, ...]:
+        """The chosen target first, then its rivals: the least loaded replicas, and the peers, half of the room each."""
+        room = self._config.considered_max - 1
+        for_replicas = room - min(len(self._peers), room // 2)
+        eligible = self._eligibility.eligible_replicas(request.request_class)
+        few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
+        replicas = [state for state in map(self._replicas.at, few) if state is not chosen][:for_replicas]
+        peers = [state for state in self._peers if state is not chosen][: room - len(replicas)]
+        if chosen.target.kind is TargetKind.REPLICA:
+            replicas.insert(0, self._replicas.at(chosen.slot))
+            seen = [self._replica_candidate(request, state) for state in replicas]
+            return (*seen, *(self._peer_candidate(request, state) for state in peers))
+        first = self._peer_candidate(request, self._peers.at(chosen.slot))
+        others = [self._replica_candidate(request, state) for state in replicas]
+        return (first, *others, *(self._peer_candidate(request, state) for state in peers))
+
+    def _replica_candidate(self, request: RequestState, state: ReplicaState) -> Candidate:
+        failed = request.request_class.failed_replicas >> state.slot & 1
+        standing = Standing.FAILED_BEFORE if failed else state.standing
+        matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
+        return Candidate(state.target, standing, matched, state.load)
+
+    def _peer_candidate(self, request: RequestState, state: PeerState) -> Candidate:
+        request_class, slot = request.request_class, state.slot
+        failed = request_class.failed_peers >> slot & 1
+        standing = self._peers.standing_for(state, request_class.model, request_class.rule)
+        matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
+        load = self._fleet.peer_load(slot, request_class.model)
+        return Candidate(state.target, Standing.FAILED_BEFORE if failed else standing, matched, load, state.rtt_ns)
+
+    # Inside
+
+    def _take_policy(self, config: PlacementConfig) -> None:
+        """Begin with the policy that the config names, and tell it who is there."""
+        factory: PolicyFactory = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
+        self._policy = factory(self._fleet, config)
+        self._wants_prefixes = self._policy.wants_prefixes()
+        self._takes_full_replicas = self._policy.takes_full_replicas()
+        for replica in self._replicas:
+            self._policy.joined(replica.target, replica.slot)
+        for peer in self._peers:
+            self._policy.joined(peer.target, peer.slot)

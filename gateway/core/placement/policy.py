@@ -1,0 +1,108 @@
+"""What a placement policy is: it picks one target among those that a request may go to at this moment.
+
+It never judges who may be asked, does no I/O, reads no clock, and draws no chance but the fleet's. Whoever writes one
+finds the rules, an example and the test that holds it to them in docs/placement.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from mypy_extensions import mypyc_attr
+
+from gateway.core.config import PlacementConfig
+from gateway.core.placement.fleet import Fleet
+from gateway.core.vocabulary import PlacementReason, RequestProfile, Target
+
+
+class Choice:
+    """One slot out of the mask that was asked about."""
+
+    __slots__ = ("matched_blocks", "reason", "slot")
+
+    def __init__(self, slot: int, matched_blocks: int = 0, reason: PlacementReason | None = None) -> None:
+        self.slot = slot
+        self.matched_blocks = matched_blocks
+        """How many of the prompt's first blocks the target knows already."""
+        self.reason = reason
+        """For the record. None: because the policy says so."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Policy(ABC):
+    """One policy of one gateway, for as long as the config names it. It is told in order what happens to targets, and
+    asked between."""
+
+    def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
+        self.fleet = fleet
+        self.config = config
+
+    @staticmethod
+    def check_options(options: Mapping[str, object]) -> None:
+        """Raise ValueError, in words, over `policy_options` that make no sense. Asked before they get into a config."""
+        if options:
+            raise ValueError(f"{', '.join(options)}: this policy has no options")
+
+    # What it is asked
+
+    @abstractmethod
+    def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
+        """One of our replicas, of a mask that is never empty."""
+
+    @abstractmethod
+    def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
+        """One of the other gateways, of a mask that is never empty: all of this region, or all of other regions.
+
+        The choice is not always followed: a replica of ours may win against a gateway of this region, and in shadow
+        mode it is only written down.
+        """
+
+    def wants_prefixes(self) -> bool:
+        """Are prefixes to be remembered, for `match_replicas` and `match_peers`? That costs time and memory."""
+        return False
+
+    def takes_full_replicas(self) -> bool:
+        """Once nobody is available, is it asked about replicas that are full, rather than letting the request wait?"""
+        return False
+
+    # What it is told
+
+    def configure(self, config: PlacementConfig) -> None:
+        """Other settings, under the same policy."""
+        self.config = config
+
+    def joined(self, target: Target, slot: int) -> None:  # noqa: B027 - a policy keeps the books that it needs
+        """A target has taken the slot."""
+
+    def left(self, target: Target, slot: int) -> None:  # noqa: B027
+        """It is gone, and the next one to join may get the slot: what is known of it must go as well."""
+
+    def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
+        """The choice was followed."""
+
+    def refused(self, profile: RequestProfile, target: Target, slot: int) -> None:  # noqa: B027
+        """A gateway did not take what it was sent."""
+
+    def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:  # noqa: B027
+        """A replica of ours, which knew that much of the prompt, gave its first token this long after it was asked."""
+
+
+PolicyFactory = Callable[[Fleet, PlacementConfig], Policy]
+PlugIns = Callable[[str], PolicyFactory]
+"""Finds the policies that do not come with us, by name. Whoever puts a name into a config has made sure that it can."""
+
+
+def no_plug_ins(name: str) -> PolicyFactory:
+    raise AssertionError(f"there is no placement policy {name}, and nobody handed in others")
+
+
+def share_of(profile: RequestProfile, blocks: int) -> float:
+    """Of the prompt, by bytes."""
+    return blocks * profile.prefix_block_bytes / max(1, profile.prompt_bytes)
+
+
+def is_worth_following(profile: RequestProfile, matched_blocks: int, share_min: float) -> bool:
+    if not matched_blocks:
+        return False
+    return matched_blocks * profile.prefix_block_bytes >= share_min * profile.prompt_bytes

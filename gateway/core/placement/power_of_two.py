@@ -1,0 +1,16 @@
+"""A baseline: of two drawn by chance, maybe the same one twice, the one with less to do. It never looks at others."""
+
+from __future__ import annotations
+
+from gateway.core.placement.policy import Choice, Policy
+from gateway.core.vocabulary import RequestProfile
+
+
+class PowerOfTwo(Policy):
+    def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
+        fleet = self.fleet
+        return Choice(min(fleet.any_of(mask), fleet.any_of(mask), key=fleet.replica_load))
+
+    def choose_peer(self, profile: RequestProfile, mask: int, _is_remote: bool, /) -> Choice:
+        pair = 1 << self.fleet.any_of(mask) | 1 << self.fleet.any_of(mask)
+        return Choice(self.fleet.least_loaded_peer(pair, profile.model))

@@ -1,0 +1,84 @@
+"""The default (SkyWalker §3.2): where most of the prompt is known, unless its load or the way there outweighs that.
+
+The paper's rules and ours are settings of it. It never looks at more targets than share the longest match.
+"""
+
+from __future__ import annotations
+
+from gateway.core.bits import slots_of
+from gateway.core.config import ExploreRule, PlacementConfig, RemoteChoice
+from gateway.core.first_token import FirstTokenLine
+from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.policy import Choice, Policy, is_worth_following, share_of
+from gateway.core.prefix_index import Match
+from gateway.core.vocabulary import PlacementReason, RequestProfile
+
+
+class Prefix(Policy):
+    def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
+        super().__init__(fleet, config)
+        self._first_tokens = FirstTokenLine()
+
+    def wants_prefixes(self) -> bool:
+        return True
+
+    def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
+        match = self.fleet.match_replicas(profile, mask)
+        if self.config.explore_rule is ExploreRule.WORTH:
+            return self._choose_by_worth(profile, mask, match)
+        if is_worth_following(profile, match.blocks, self.config.explore_below_share):
+            return Choice(self.fleet.least_loaded_replica(match.mask), match.blocks, PlacementReason.LOCAL_PREFIX)
+        slot = self.fleet.least_loaded_replica(mask)
+        return Choice(slot, _known_at(slot, match), PlacementReason.LOCAL_EXPLORE)
+
+    def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
+        if is_remote and self.config.remote_choice is RemoteChoice.FIRST_TOKEN:
+            return self._choose_earliest(profile, mask)
+        match = self.fleet.match_peers(profile, mask)
+        if is_remote and share_of(profile, match.blocks) < self.config.remote_prefix_min_share:
+            slot = self.fleet.nearest_peer(mask, profile.model)
+            return Choice(slot, _known_at(slot, match), PlacementReason.REMOTE_NEAREST)
+        slot = self.fleet.nearest_peer(match.mask or mask, profile.model)
+        if match.mask:
+            reason = PlacementReason.REMOTE_PREFIX if is_remote else PlacementReason.SIBLING_PREFIX
+        else:
+            reason = PlacementReason.REMOTE_NEAREST if is_remote else PlacementReason.SIBLING_OVERFLOW
+        return Choice(slot, match.blocks, reason)
+
+    def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:
+        if self.config.remote_choice is not RemoteChoice.FIRST_TOKEN:
+            return
+        uncached_bytes = profile.prompt_bytes - matched_blocks * profile.prefix_block_bytes
+        self._first_tokens.add(max(0, uncached_bytes), took_ns)
+
+    def _choose_by_worth(self, profile: RequestProfile, mask: int, match: Match) -> Choice:
+        """Two replicas compete: whoever knows most of the prompt, and whoever has least to do."""
+        fleet = self.fleet
+        idlest = fleet.least_loaded_replica(mask)
+        if match.mask >> idlest & 1 or not match.blocks:
+            reason = PlacementReason.LOCAL_PREFIX if match.blocks else PlacementReason.LOCAL_EXPLORE
+            return Choice(idlest, match.blocks, reason)
+        knower = fleet.least_loaded_replica(match.mask)
+        kept = fleet.match_replicas(profile, 1 << idlest).blocks
+        more_known_bytes = (match.blocks - kept) * profile.prefix_block_bytes
+        more_load = fleet.replica_load(knower) - fleet.replica_load(idlest)
+        if more_known_bytes >= more_load * self.config.explore_load_bytes:
+            return Choice(knower, match.blocks, PlacementReason.LOCAL_PREFIX)
+        return Choice(idlest, kept, PlacementReason.LOCAL_EXPLORE)
+
+    def _choose_earliest(self, profile: RequestProfile, mask: int, /) -> Choice:
+        """The region from which the first token should come first, as far as our own replicas tell."""
+        known = {slot: self.fleet.match_peers(profile, 1 << slot).blocks for slot in slots_of(mask)}
+
+        def expected_ns(slot: int) -> float:
+            uncached = max(0, profile.prompt_bytes - known[slot] * profile.prefix_block_bytes)
+            waiting = self.fleet.peer_load(slot, profile.model) * self._first_tokens.estimate_ns(0)
+            return self.fleet.peer_rtt_ns(slot) + waiting + self._first_tokens.estimate_ns(uncached)
+
+        slot = min(known, key=lambda slot: (expected_ns(slot), slot))
+        reason = PlacementReason.REMOTE_PREFIX if known[slot] else PlacementReason.REMOTE_NEAREST
+        return Choice(slot, known[slot], reason)
+
+
+def _known_at(slot: int, match: Match) -> int:
+    return match.blocks if match.mask >> slot & 1 else 0

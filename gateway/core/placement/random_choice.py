@@ -1,0 +1,14 @@
+"""A baseline: anybody. It never looks at anything."""
+
+from __future__ import annotations
+
+from gateway.core.placement.policy import Choice, Policy
+from gateway.core.vocabulary import RequestProfile
+
+
+class RandomChoice(Policy):
+    def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
+        return Choice(self.fleet.any_of(mask))
+
+    def choose_peer(self, _profile: RequestProfile, mask: int, _is_remote: bool, /) -> Choice:
+        return Choice(self.fleet.any_of(mask))

@@ -1,0 +1,124 @@
+"""gRPC channels as all links between programs of ours have them: a silent network is noticed, an end can be waited for.
+
+Nothing here dials or listens by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import grpc.aio
+
+_MILLISECOND_NS = 1_000_000
+_Begin = Callable[..., grpc.aio.Call]
+
+
+class LinkSettings(Protocol):
+    """The numbers of a link, as a file's section has them."""
+
+    @property
+    def message_max_bytes(self) -> int: ...
+    @property
+    def keepalive_interval_ns(self) -> int: ...
+    @property
+    def keepalive_timeout_ns(self) -> int: ...
+
+
+class DialledSettings(LinkSettings, Protocol):
+    @property
+    def connect_timeout_ns(self) -> int: ...
+    @property
+    def reconnect_min_ns(self) -> int: ...
+    @property
+    def reconnect_max_ns(self) -> int: ...
+
+
+class ServedSettings(LinkSettings, Protocol):
+    @property
+    def connection_age_ns(self) -> int: ...
+    @property
+    def connection_grace_ns(self) -> int: ...
+
+
+class FollowedChannel:
+    """A channel that knows which calls are on it. gRPC's own closing with a grace cannot be given up half way."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self._calls: set[object] = set()
+        self._ended = asyncio.Event()
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> _Begin:
+        """For a stub, like the channel's own."""
+        return self._following(self.channel.unary_unary(*arguments, **options))
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> _Begin:
+        """For a stub, like the channel's own."""
+        return self._following(self.channel.unary_stream(*arguments, **options))
+
+    async def until_silent(self, wait_max_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_max_s):
+                while self._calls:
+                    self._ended.clear()
+                    await self._ended.wait()
+        except TimeoutError:
+            pass
+
+    def _following(self, begin: _Begin) -> _Begin:
+        def begin_and_follow(*arguments: Any, **options: Any) -> grpc.aio.Call:
+            call = begin(*arguments, **options)
+            self._calls.add(call)
+            call.add_done_callback(self._forget)
+            return call
+
+        return begin_and_follow
+
+    def _forget(self, call: object) -> None:
+        self._calls.discard(call)
+        self._ended.set()
+
+
+def shared_options(link: LinkSettings) -> list[tuple[str, int]]:
+    """What both ends of a connection agree on: message sizes, and checking a silent connection for life.
+
+    A keep-alive waits for a ping that is already on its way, for flow control say, and so for that ping's own timeout.
+    """
+    return [
+        ("grpc.max_receive_message_length", link.message_max_bytes),
+        ("grpc.max_send_message_length", link.message_max_bytes),
+        ("grpc.keepalive_time_ms", link.keepalive_interval_ns // _MILLISECOND_NS),
+        ("grpc.keepalive_timeout_ms", link.keepalive_timeout_ns // _MILLISECOND_NS),
+        ("grpc.http2.ping_timeout_ms", link.keepalive_timeout_ns // _MILLISECOND_NS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def server_options(link: ServedSettings) -> list[tuple[str, int]]:
+    return [
+        *shared_options(link),
+        ("grpc.so_reuseport", 0),  # a second server on one port must fail, not share it
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # those who call check silent connections
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.max_connection_age_ms", link.connection_age_ns // _MILLISECOND_NS),
+        ("grpc.max_connection_age_grace_ms", link.connection_grace_ns // _MILLISECOND_NS),
+    ]
+
+
+def client_options(link: DialledSettings) -> list[tuple[str, int]]:
+    return [
+        *shared_options(link),
+        ("grpc.enable_http_proxy", 0),  # a proxy named in the environment is for other traffic
+        # Whether a request is tried again is not decided here, so there is no policy for it. What is left on are calls
+        # that met a connection just as it took no more, and that the other end has not seen.
+        ("grpc.enable_retries", 1),
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.per_rpc_retry_buffer_size", link.message_max_bytes),
+        ("grpc.use_local_subchannel_pool", 1),  # gateways of one process keep connections of their own
+        ("grpc.initial_reconnect_backoff_ms", link.reconnect_min_ns // _MILLISECOND_NS),
+        ("grpc.min_reconnect_backoff_ms", link.connect_timeout_ns // _MILLISECOND_NS),  # of one attempt
+        ("grpc.max_reconnect_backoff_ms", link.reconnect_max_ns // _MILLISECOND_NS),
+    ]

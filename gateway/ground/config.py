@@ -1,0 +1,58 @@
+"""Settings that every program of ours has, each a section of its file: the certificates it shows, and how it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from gateway.ground.environment import choice_in
+
+LOG_FORMAT_VARIABLE = "NIGHTSIDE_LOG_FORMAT"
+LOG_LEVEL_VARIABLE = "NIGHTSIDE_LOG_LEVEL"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenTlsConfig:
+    """What clients are shown, and what they are asked for."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    """Authorities of clients' certificates; with it, a client without one is turned away."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshTlsConfig:
+    """What this gateway shows other members of the mesh, and whom it believes."""
+
+    certificate: Path
+    key: Path
+    roots: Path
+
+
+class LogFormat(StrEnum):
+    AUTO = "auto"
+    """Readable on a terminal, JSON everywhere else."""
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingConfig:
+    format: LogFormat = LogFormat.AUTO
+    level: LogLevel = LogLevel.INFO
+
+    def overridden(self, environ: Mapping[str, str]) -> LoggingConfig:
+        """The environment may say how to log: that belongs to the machine and not to the file. Raises ConfigError."""
+        return LoggingConfig(
+            choice_in(environ, LOG_FORMAT_VARIABLE, self.format), choice_in(environ, LOG_LEVEL_VARIABLE, self.level)
+        )

@@ -1,0 +1,66 @@
+"""Sets up structured logging. What is written, and that it holds no content, is for those who log.
+
+Loggers are handed down, not looked up, so that several gateways in one process each say who they are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TextIO
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
+
+
+def make_logger(
+    config: LoggingConfig,
+    name: str,
+    stream: TextIO | None = None,
+    clock: Clock | None = None,
+    *,
+    role: str = "gateway",
+) -> FilteringBoundLogger:
+    """A logger whose lines say which gateway, or what else `role` names, they are of: to standard error and in real
+    time unless told otherwise."""
+    stream = stream or sys.stderr
+    level = logging.getLevelNamesMapping()[config.level.upper()]
+    logger: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.WriteLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            _stamper(clock or Clock()),
+            *_renderers(config.format, stream),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=True,
+    )
+    return logger.bind(**{role: name})
+
+
+def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
+    is_console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and stream.isatty())
+    if is_console:
+        return [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
+
+
+def _stamper(clock: Clock) -> Processor:
+    def add_time(_logger: object, _method: str, fields: EventDict) -> EventDict:
+        fields["timestamp"] = clock.wall_time()
+        return fields
+
+    return add_time
+
+
+def _as_json(fields: dict[str, object], **_: object) -> str:
+    """What has no shape in JSON is told in its own words."""
+    try:
+        return msgspec.json.encode(fields, enc_hook=repr).decode()
+    except UnicodeEncodeError:  # half a character, which only escapes can tell
+        return json.dumps(fields, default=repr)

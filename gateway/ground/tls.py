@@ -1,0 +1,262 @@
+"""What one of the mesh shows of itself on the wire and whom it believes: TLS for clients, mutual TLS between gateways.
+
+Certificates and roots are read anew while connections run: new connections get the new ones, running ones go on. What
+cannot be used is refused, and what was in force stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.ground.certificates import CertificateFault, KeyPair, date_fault, read_key_pair, read_roots
+from gateway.ground.clock import Clock
+from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
+from gateway.ground.identity import MeshIdentity, caller_identity, certificate_identity
+from gateway.ground.reloader import ReloadRefused
+from gateway.ground.transport import AuthContext, ChannelOptions
+
+_SECOND_NS = 1_000_000_000
+_DAY_NS = 86_400 * _SECOND_NS
+_WARN_BEFORE_NS = 7 * _DAY_NS
+_LOOK_S = 600.0
+
+_Read = TypeVar("_Read")
+
+
+class HttpTls:
+    """TLS towards clients, and proof of who they are where `client_ca` asks for it."""
+
+    role = "clients"
+
+    def __init__(self, config: ListenTlsConfig, clock: Clock) -> None:
+        """Raises CertificateFault."""
+        self._config = config
+        self._clock = clock
+        self.pair, self._newest = self._read()
+        self.context = self._newest
+        """To listen with. It hands each new connection over to the newest certificate and client authority."""
+        self.context.sni_callback = self._hand_over
+
+    def files(self) -> list[Path]:
+        config = self._config
+        return [config.certificate, config.key, *([config.client_ca] if config.client_ca else [])]
+
+    async def reload(self) -> None:
+        """Raises ReloadRefused, and nothing has changed then."""
+        pair, context = await _read_for_reload(self._read)
+        _refuse_out_of_date(pair, self._clock)
+        self.pair, self._newest = pair, context
+
+    def _read(self) -> tuple[KeyPair, ssl.SSLContext]:
+        pair = read_key_pair(self._config.certificate, self._config.key)
+        if self._config.client_ca is not None:
+            read_roots(self._config.client_ca)
+        try:
+            return pair, _server_context(self._config)
+        except (ssl.SSLError, OSError) as error:
+            raise CertificateFault(f"{self._config.certificate} cannot be served: {error}") from error
+
+    def _hand_over(self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+
+class MeshTls:
+    """Mutual TLS between gateways. Every certificate names a gateway and its region, and callers are held to it."""
+
+    role = "peers"
+
+    def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, region: RegionName, clock: Clock) -> None:
+        """Raises CertificateFault, also when the certificate is another gateway's."""
+        self._config = config
+        self._holder = (gateway_id, region)
+        self._clock = clock
+        self._trust_domain = ""
+        self._newest = self._read()
+        self._trust_domain = self._newest.identity.trust_domain
+        self._changed = asyncio.Event()
+        self.version = 1
+        """Grows whenever channels should be made anew."""
+
+    @property
+    def pair(self) -> KeyPair:
+        return self._newest.pair
+
+    @property
+    def identity(self) -> MeshIdentity:
+        return self._newest.identity
+
+    def files(self) -> list[Path]:
+        return [self._config.certificate, self._config.key, self._config.roots]
+
+    async def reload(self) -> None:
+        """Raises ReloadRefused, and nothing has changed then."""
+        newest = await _read_for_reload(self._read)
+        _refuse_out_of_date(newest.pair, self._clock)
+        if newest == self._newest:
+            return
+        self._newest = newest
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def newer_than(self, version: int) -> None:
+        """Wait for credentials other than those of `version`."""
+        while self.version == version:
+            await self._changed.wait()
+
+    def open_channel(
+        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
+    ) -> grpc.aio.Channel:
+        """A channel that carries calls to exactly that gateway, and to nobody else who answers at its address."""
+        newest = self._newest
+        called = MeshIdentity(self._trust_domain, region, gateway_id)
+        credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
+        name: tuple[str, str] = ("grpc.ssl_target_name_override", called.dns_name)
+        return grpc.aio.secure_channel(address, credentials, options=[*options, name])
+
+    def add_port(self, server: grpc.aio.Server, address: str) -> int:
+        """Raises RuntimeError when the address cannot be listened on."""
+        served = self._newest
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            """Asked at every handshake, in a thread of gRPC's; None keeps what the last handshake used."""
+            nonlocal served
+            newest = self._newest
+            if newest is served:
+                return None
+            served = newest
+            return newest.server_configuration()
+
+        credentials = grpc.dynamic_ssl_server_credentials(
+            served.server_configuration(),
+            fetch,  # type: ignore[arg-type] # gRPC also takes None, and its types do not say so
+            require_client_authentication=True,
+        )
+        return server.add_secure_port(address, credentials)
+
+    def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
+        """Why this caller may not call, or may not call itself `claim`. None: it may."""
+        try:
+            caller = caller_identity(auth)
+        except ValueError as error:
+            return str(error)
+        if caller.trust_domain != self._trust_domain:
+            return f"{caller} is of another trust domain"
+        if claim is not None and claim != (caller.gateway_id, caller.region):
+            return f"{caller} claims to be gateway {claim[0]} in {claim[1]}"
+        return None
+
+    def _read(self) -> _MeshCredentials:
+        pair = read_key_pair(self._config.certificate, self._config.key)
+        try:
+            identity = certificate_identity(pair.leaf)
+        except ValueError as error:
+            raise CertificateFault(f"{self._config.certificate}: {error}") from error
+        if (identity.gateway_id, identity.region) != self._holder:
+            gateway_id, region = self._holder
+            raise CertificateFault(f"{self._config.certificate} is of {identity}, not of {gateway_id} in {region}")
+        if self._trust_domain not in ("", identity.trust_domain):
+            raise CertificateFault(f"{self._config.certificate} leaves the trust domain {self._trust_domain}")
+        return _MeshCredentials(pair, identity, read_roots(self._config.roots))
+
+
+@dataclass(frozen=True, slots=True)
+class _MeshCredentials:
+    pair: KeyPair
+    identity: MeshIdentity
+    roots_pem: bytes
+
+    def server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration(
+            [(self.pair.key_pem, self.pair.chain_pem)], root_certificates=self.roots_pem
+        )
+
+
+class Holder(Protocol):
+    """Whoever shows a certificate."""
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def pair(self) -> KeyPair: ...
+
+    def files(self) -> list[Path]: ...
+
+    async def reload(self) -> None: ...
+
+
+class ExpiryWatch:
+    """Says in time that a certificate in use comes to its end."""
+
+    def __init__(self, holders: Sequence[Holder], clock: Clock, log: FilteringBoundLogger) -> None:
+        self._holders = holders
+        self._clock = clock
+        self._log = log
+        self._said: dict[str, tuple[int, int]] = {}
+        """By role, the last certificate warned of and the days it had left then."""
+
+    async def run(self) -> Never:
+        while True:
+            self.look()
+            await asyncio.sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """Warn of each certificate once a day, in its last week; of a short-lived one, in its last third."""
+        for holder in self._holders:
+            left_ns = holder.pair.ends_ns - self._clock.wall_ns()
+            word = (holder.pair.leaf.serial_number, left_ns // _DAY_NS)
+            if left_ns < _warn_before_ns(holder.pair) and self._said.get(holder.role) != word:
+                self._said[holder.role] = word
+                self._say(holder, left_ns)
+
+    def _say(self, holder: Holder, left_ns: int) -> None:
+        line: dict[str, object] = {"role": holder.role, "serial": f"{holder.pair.leaf.serial_number:x}"}
+        if left_ns > 0:
+            self._log.warning("a certificate in use expires soon", **line, days_left=round(left_ns / _DAY_NS, 1))
+        else:
+            self._log.error("A CERTIFICATE IN USE HAS EXPIRED: nobody believes it", **line)
+
+
+def _warn_before_ns(pair: KeyPair) -> int:
+    return min(_WARN_BEFORE_NS, (pair.ends_ns - pair.begins_ns) // 3)
+
+
+def _server_context(config: ListenTlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.load_cert_chain(config.certificate, config.key)
+    if config.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(config.client_ca)
+        # A session that is resumed is not verified again, and would outlive the authority it was verified by.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0
+    return context
+
+
+async def _read_for_reload(read: Callable[[], _Read]) -> _Read:
+    """Off the event loop, since files may lie on a slow disk."""
+    try:
+        return await asyncio.to_thread(read)
+    except CertificateFault as fault:
+        raise ReloadRefused(str(fault)) from fault
+
+
+def _refuse_out_of_date(pair: KeyPair, clock: Clock) -> None:
+    """At the start such a certificate is only told of: what needs no certificate is still served. Here another one is
+    in force, and it is likely better."""
+    fault = date_fault(pair, clock.wall_ns())
+    if fault is not None:
+        raise ReloadRefused(fault)

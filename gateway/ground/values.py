@@ -1,0 +1,158 @@
+"""What a key of a file may hold, as it is written and as it is used: durations, sizes, addresses, paths, secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, ValidationInfo
+
+from gateway.ground.faults import Fault, KeyFaults
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+MEBIBYTE = 2**20
+
+DURATION_UNITS_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": MILLISECOND_NS,
+    "s": SECOND_NS,
+    "m": 60 * SECOND_NS,
+    "h": 3600 * SECOND_NS,
+}
+SIZE_UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": MEBIBYTE, "GiB": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP address to listen on or to dial; port 0 lets the system choose one to listen on."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def is_numeric(self) -> bool:
+        try:
+            ip_address(self.host)
+        except ValueError:
+            return False
+        return True
+
+
+def parse_duration_ns(text: object) -> int:
+    """`100ms`, `2s`, `1.5m` as nanoseconds. Raises ValueError in words."""
+    return _parse_quantity(text, DURATION_UNITS_NS, "a duration such as 100ms or 2s")
+
+
+def parse_size_bytes(text: object) -> int:
+    """`64MiB`, `1GiB` as bytes. Raises ValueError in words."""
+    return _parse_quantity(text, SIZE_UNITS_BYTES, "a size such as 64MiB or 4KiB")
+
+
+def format_duration(duration_ns: int) -> str:
+    return _format_quantity(duration_ns, DURATION_UNITS_NS)
+
+
+def format_size(size_bytes: int) -> str:
+    return _format_quantity(size_bytes, SIZE_UNITS_BYTES)
+
+
+def parse_address(text: object) -> Address:
+    """`127.0.0.1:8080`, `[::1]:8080` or `gw.example.net:7000`. Raises ValueError in words."""
+    host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not host or (":" in host and not bracketed) or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address such as 127.0.0.1:8080 or [::1]:8080")
+    return Address(host, int(port))
+
+
+def read_secret(file: Path, key: str) -> str:
+    """What a file holds that a key names. Raises KeyFaults, which quote nothing of it."""
+    try:
+        return checked_secret(file.read_text(encoding="utf-8"), key, str(file))
+    except (OSError, UnicodeDecodeError):
+        raise KeyFaults(Fault(key, f"{file} cannot be read")) from None
+
+
+def checked_secret(text: str, key: str, source: str) -> str:
+    """Raises KeyFaults, which quote nothing of it."""
+    secret = text.strip()
+    if not secret or not secret.isascii() or not secret.isprintable():
+        raise KeyFaults(Fault(key, f"{source} holds no usable key"))
+    return secret
+
+
+def _parse_quantity(text: object, units: Mapping[str, int], expected: str) -> int:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", text) if isinstance(text, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(f"{text!r} is not {expected}")
+    whole, _, fraction = match[1].partition(".")
+    scaled, rest = divmod(int(whole + fraction) * units[match[2]], int("1" + "0" * len(fraction)))
+    if rest:
+        raise ValueError(f"{text!r} is finer than 1{next(iter(units))}")
+    return scaled
+
+
+def _format_quantity(amount: int, units: Mapping[str, int]) -> str:
+    """In the largest unit that divides it, so that it parses back to the same number."""
+    divisors = [name for name, factor in units.items() if amount % factor == 0]
+    unit = divisors[-1] if amount else divisors[0]
+    return f"{amount // units[unit]}{unit}"
+
+
+# Types of keys, for models of files
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a file's meaning depends on besides its text: the context that its model is validated in."""
+
+    folder: Path
+    """Where relative paths start."""
+    environ: Mapping[str, str]
+
+    @classmethod
+    def of(cls, info: ValidationInfo) -> Surroundings:
+        assert isinstance(info.context, Surroundings), "a file is validated by whoever read it"
+        return info.context
+
+
+def _resolve_path(text: object, info: ValidationInfo) -> object:
+    return Surroundings.of(info).folder / text if isinstance(text, str) and text else text
+
+
+def _check_id(text: str) -> str:
+    if ID_PATTERN.fullmatch(text) is None:
+        raise ValueError(f"{text!r} should be 1 to 64 letters, digits, dots, dashes or underscores")
+    return text
+
+
+ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Ids end up in logs, metrics and on the wire, so they are short and plain."""
+CERTIFICATE_NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""What a name has to look like for a certificate to hold it: one label of a host name."""
+
+Id = Annotated[str, Strict(), AfterValidator(_check_id)]
+FilePath = Annotated[Path, BeforeValidator(_resolve_path), PlainSerializer(str)]
+AddressText = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
+Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), PlainSerializer(format_duration)]
+Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0), PlainSerializer(format_size)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+Count = Annotated[int, Strict(), Field(ge=1)]
+CountFromZero = Annotated[int, Strict(), Field(ge=0)]

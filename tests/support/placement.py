@@ -1,0 +1,17 @@
+"""A core under one placement policy, and why it chose what it chose."""
+
+from __future__ import annotations
+
+from gateway.core.config import CoreConfig, ExploreRule, PlacementConfig, PlacementPolicy, PushingConfig
+from gateway.core.effects import StartLeg
+from gateway.core.vocabulary import PlacementReason
+from tests.support.core import Desk, desk
+
+
+def desk_with(policy: PlacementPolicy, replicas: int = 4, rule: ExploreRule = ExploreRule.WORTH) -> Desk:
+    placement = PlacementConfig(policy=policy, explore_rule=rule)
+    return desk(replicas=replicas, config=CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None)))
+
+
+def decisions(one: Desk) -> list[PlacementReason]:
+    return [effect.decision.reason for effect in one.effects if isinstance(effect, StartLeg)]

@@ -1,0 +1,42 @@
+"""Region files for tests of what reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config.reading import load_config
+from gateway.ground.faults import ConfigError
+
+SMALLEST = """\
+gateway: us-1
+region: us-east-1
+jurisdiction: US
+replicas:
+  - id: us-a
+    url: http://127.0.0.1:8101
+    models: [llama]
+"""
+
+
+def region_at(folder: Path, text: str) -> Path:
+    path = folder / "us.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def region_faults(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(region_at(folder, text), environ={})
+    return str(caught.value).splitlines()
+
+
+PEER = "peers:\n  - {gateway: eu-1, region: eu-west-1, jurisdiction: EU, address: 'ADDRESS'}\n"
+
+
+CERTIFIED = "certificate: c.pem, key: c.key"
+PROTECTED = (
+    f"listen: {{http: '0.0.0.0:8080', admin: '0.0.0.0:9090', peers: '0.0.0.0:7070', tls: {{{CERTIFIED}}}}}\n"
+    f"peering: {{tls: {{{CERTIFIED}, roots: r.pem}}}}\n"
+)

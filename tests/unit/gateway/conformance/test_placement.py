@@ -1,0 +1,136 @@
+"""A conformance test that never fails is none: here each of its rules meets a policy that breaks it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gateway.conformance import placement
+from gateway.conformance.placement import conformance_faults, main
+from gateway.core.effects import RecordShadow, StartLeg
+from gateway.core.placement.catalogue import BUILT_IN
+from gateway.core.placement.policy import Policy
+from gateway.core.vocabulary import PlacementReason
+from tests.support.plug_ins import SOURCE, put
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def policy_in(site: Path, package: str, source: str = SOURCE) -> type[Policy]:
+    put(site, package, name=package, source=source)
+    policy: type[Policy] = import_module(package).First
+    return policy
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_ours_may_decide(name: str) -> None:
+    assert conformance_faults(BUILT_IN[name]) == []
+
+
+def test_the_smallest_may_decide(site: Path) -> None:
+    assert conformance_faults(policy_in(site, "smallest")) == []
+
+
+UNASKED = {PlacementReason.LOCAL_POLICY, PlacementReason.REMOTE_POLICY, PlacementReason.STORED_RESPONSE}
+REPLICA = "        return Choice(lowest_slot(mask))\n\n    def choose_peer"
+
+
+def choosing(how: str, before: str = "") -> str:
+    return before + SOURCE.replace(REPLICA, f"        {how}\n\n    def choose_peer")
+
+
+@pytest.mark.parametrize(
+    ("package", "source", "said"),
+    [
+        ("reads_a_clock", choosing("return Choice(lowest_slot(mask))", "import time"), "1: imports time"),
+        ("prints", choosing("print(mask); return Choice(lowest_slot(mask))"), "calls print()"),
+        ("draws", choosing("return Choice(random.choice([lowest_slot(mask)]))", "import random"), "uses random.choice"),
+        ("own_dice", choosing("return Choice(lowest_slot(mask))", "import random\nr = random.Random(1)"), "of its own"),
+        ("outside", choosing("return Choice(mask.bit_length())"), "AssertionError: under test chose a replica that"),
+        ("knows_all", choosing("return Choice(lowest_slot(mask), 9999)"), "knows 9999 of a prompt's"),
+        ("fails", choosing("return Choice(lowest_slot(mask), 0 // profile.prefix_blocks)"), "ZeroDivisionError"),
+        (
+            "stale",
+            choosing(
+                "self.last = getattr(self, 'last', lowest_slot(mask)); self.fleet.replica_id(self.last)\n"
+                "        return Choice(lowest_slot(mask))"
+            ),
+            "Error",
+        ),
+        (
+            "by_hash",
+            choosing(
+                "slots = sorted(slots_of(mask), key=lambda slot: self.fleet.replica_load(slot) * 0 + KEYS[slot])\n"
+                "        return Choice(slots[0])",
+                "from gateway.core.bits import slots_of\n"
+                "KEYS = {slot: at for at, slot in enumerate(int(each) for each in {str(i) for i in range(99)})}\n",
+            ),
+            "in another process",
+        ),
+        (
+            "outlives",
+            choosing(
+                "SEEN.append(mask); return Choice(mask.bit_length() - 1 if len(SEEN) > 300 else lowest_slot(mask))",
+                "SEEN = []",
+            ),
+            "the second time",
+        ),
+        (
+            "hoards",
+            choosing(
+                "self.books = getattr(self, 'books', {}); self.books[profile.request_id] = mask\n"
+                "        return Choice(lowest_slot(mask))"
+            ),
+            "its books have no bound",
+        ),
+        ("mute", SOURCE.replace("def choose_peer", "def choose_nobody"), "does not say how to choose_peer"),
+    ],
+)
+def test_what_breaks_a_rule_may_not(site: Path, package: str, source: str, said: str) -> None:
+    faults = conformance_faults(policy_in(site, f"it_{package}", source))
+    assert [fault for fault in faults if said in fault], faults
+
+
+def test_what_it_imports_of_its_own_is_read_as_well(site: Path) -> None:
+    (site / "it_leans").mkdir()
+    (site / "it_leans/__init__.py").write_text("from it_leans.on import First")
+    (site / "it_leans/on.py").write_text("from it_leans import clock" + SOURCE)
+    (site / "it_leans/clock.py").write_text("from datetime import datetime")
+    policy = import_module("it_leans").First
+    assert conformance_faults(policy)[0] == "it_leans.clock:1: imports datetime"
+
+
+def test_options_that_it_refuses_cannot_be_tested(site: Path) -> None:
+    (fault,) = conformance_faults(policy_in(site, "it_refuses"), {"limit": 3})
+    assert "limit: this policy has no options" in fault
+
+
+def test_the_mesh_it_plays_in_asks_every_question() -> None:
+    reasons: Counter[str] = Counter()
+
+    class Counted(placement._Walk):
+        def note(self, effect: RecordShadow | StartLeg) -> None:
+            reasons[f"{type(effect).__name__} {effect.decision.reason}"] += 1
+
+    Counted(BUILT_IN["prefix"], {}).run()
+    wanted = [*(f"StartLeg {each}" for each in PlacementReason if each not in UNASKED), "RecordShadow remote_nearest"]
+    assert [each for each in wanted if reasons[each] < 10] == []
+
+
+def test_from_the_command_line(site: Path) -> None:
+    put(site, "asked_for", name="asked_for")
+    done = CliRunner().invoke(main, ["asked_for"])
+    assert (done.exit_code, done.output) == (0, "asked_for may decide\n")
+    put(site, "asked_badly", name="asked_badly", source="import time" + SOURCE)
+    done = CliRunner().invoke(main, ["asked_badly:First"])
+    assert (done.exit_code, done.output) == (1, "asked_badly:1: imports time\nasked_badly:First: 1 faults\n")
+    assert CliRunner().invoke(main, ["nobody"]).exit_code == 2
+    assert CliRunner().invoke(main, ["nobody:Nothing"]).exit_code == 2

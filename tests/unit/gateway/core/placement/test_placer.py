@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.config import (
+    CoreConfig,
+    PlacementConfig,
+    PlacementPolicy,
+    PushingConfig,
+)
+from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.policy import Choice, Policy
+from gateway.core.vocabulary import GatewayId, LegResult, PlacementReason, RefusalReason, RequestProfile, Target
+from tests.support.core import EU, MS, US, Desk, desk, peer_spec, replica_spec, started
+from tests.support.core import policy as policy_of
+from tests.support.placement import decisions, desk_with
+
+
+def test_the_policy_can_change_while_running() -> None:
+    one = desk_with(PlacementPolicy.ROUND_ROBIN, replicas=2)
+    one.ask("q")
+    one.tell(ConfigApplied(CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.PREFIX))))
+    one.finish("q", LegResult.COMPLETED)
+    one.wait(10 * MS)
+    one.probe()
+    (home,) = started(one.ask("a", prompt="p" * 160))
+    assert started(one.ask("b", prompt="p" * 160)) == [home]
+
+
+def test_prefixes_that_nobody_uses_are_forgotten() -> None:
+    config = CoreConfig(placement=PlacementConfig(prefix_ttl_ns=2_000 * MS))
+    one = desk(replicas=2, config=config)
+    one.ask("q", prompt="p" * 100)
+    assert one.core.placer.replica_index.blocks > 0
+    one.wait(4_000 * MS)
+    assert one.core.placer.replica_index.blocks == 0
+
+
+class Noted(Policy):
+    """Takes the last of those it is asked about, and writes down what it hears."""
+
+    def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
+        super().__init__(fleet, config)
+        self.heard: list[str] = []
+        self.wrong_by = 0
+
+    def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
+        return Choice(mask.bit_length() - 1 + self.wrong_by)
+
+    def choose_peer(self, _profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
+        return Choice(
+            mask.bit_length() - 1 + self.wrong_by, reason=PlacementReason.REMOTE_NEAREST if is_remote else None
+        )
+
+    def configure(self, config: PlacementConfig) -> None:
+        super().configure(config)
+        self.heard.append(f"configured {config.policy_options}")
+
+    def joined(self, target: Target, slot: int) -> None:
+        self.heard.append(f"{target} joined {slot}")
+
+    def left(self, target: Target, slot: int) -> None:
+        self.heard.append(f"{target} left {slot}")
+
+    def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
+        self.heard.append(f"{profile.request_id} to {target} {slot} {matched_blocks}")
+
+    def refused(self, profile: RequestProfile, target: Target, slot: int) -> None:
+        self.heard.append(f"{profile.request_id} refused by {target} {slot}")
+
+    def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:
+        self.heard.append(f"{profile.request_id} began after {took_ns}")
+
+
+class Wide(Noted):
+    def takes_full_replicas(self) -> bool:
+        return True
+
+
+def foreign(policy: type[Policy] = Noted) -> tuple[Desk, list[Noted]]:
+    """A core under a policy that does not come with it."""
+    made: list[Noted] = []
+
+    def make(fleet: Fleet, config: PlacementConfig) -> Policy:
+        it = policy(fleet, config)
+        assert isinstance(it, Noted)
+        made.append(it)
+        return it
+
+    one = Desk(GatewayCore(GatewayId("gw"), US, seed=1, plug_ins={"foreign": make}.__getitem__))
+    one.tell(ConfigApplied(config()))
+    one.tell(PolicyApplied(policy_of(US)))
+    one.tell(AssignmentApplied(1, (replica_spec("r0"), replica_spec("r1")), (peer_spec("gw-eu", EU),)))
+    one.probe()
+    return one, made
+
+
+def config(version: str = "1", **options: int) -> CoreConfig:
+    return CoreConfig(PlacementConfig("foreign", version, dict(options)), PushingConfig(in_band_credit=None))
+
+
+def test_a_policy_from_outside_decides_and_is_told() -> None:
+    one, (noted,) = foreign()
+    assert started(one.ask("a")) == ["r1"]
+    one.now_ns += MS
+    one.first_token("a")
+    one.probe(waiting=1)
+    one.hear("gw-eu", EU)
+    assert started(one.ask("b")) == ["gw-eu"]
+    one.finish("b", LegResult.REFUSED, refusal=RefusalReason.BUSY)
+    one.tell(AssignmentApplied(2, (replica_spec("r0"),), ()))
+    assert noted.heard == [
+        "replica:r0 joined 0",
+        "replica:r1 joined 1",
+        "peer:gw-eu joined 0",
+        "a to replica:r1 1 0",
+        "a began after 1000000",
+        "b to peer:gw-eu 0 0",
+        "b refused by peer:gw-eu 0",
+        "replica:r1 left 1",
+        "peer:gw-eu left 0",
+    ]
+    assert decisions(one) == [PlacementReason.LOCAL_POLICY, PlacementReason.REMOTE_NEAREST]
+
+
+def test_other_options_are_told_and_another_version_begins_afresh() -> None:
+    one, made = foreign()
+    one.tell(ConfigApplied(config(limit=3)))
+    assert made[0].heard[-1] == "configured {'limit': 3}"
+    one.tell(ConfigApplied(config(version="2")))
+    assert made[1].heard == ["replica:r0 joined 0", "replica:r1 joined 1", "peer:gw-eu joined 0"]
+
+
+def test_nobody_gets_a_request_who_was_not_offered_to_the_policy() -> None:
+    """Residency rests on that, whatever a policy says."""
+    one, (noted,) = foreign()
+    noted.wrong_by = 1
+    with pytest.raises(AssertionError, match="foreign chose a replica that it was not offered"):
+        one.ask("q")
+    one, (noted,) = foreign()
+    noted.wrong_by = 1
+    one.probe(waiting=1)
+    one.hear("gw-eu", EU)
+    with pytest.raises(AssertionError, match="foreign chose a gateway that it was not offered"):
+        one.ask("q")
+
+
+def test_only_a_policy_that_says_so_is_asked_about_full_replicas() -> None:
+    for policy, expected in ((Noted, []), (Wide, ["r1"])):
+        one, _ = foreign(policy)
+        one.probe(waiting=1)
+        assert started(one.ask("q")) == expected
+
+
+def test_a_name_that_nobody_handed_in_is_a_mistake_of_ours() -> None:
+    with pytest.raises(AssertionError, match="no placement policy foreign"):
+        desk(config=config())

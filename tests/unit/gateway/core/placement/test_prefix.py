@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from gateway.core.config import (
+    CoreConfig,
+    ExploreRule,
+    PlacementConfig,
+    PlacementPolicy,
+    PushingConfig,
+    RemoteChoice,
+)
+from gateway.core.vocabulary import PlacementReason
+from tests.support.core import AP, EU, MS, Desk, desk, peer_spec, started
+from tests.support.placement import decisions, desk_with
+
+
+def test_prefix_returns_to_the_replica_that_has_it() -> None:
+    one = desk_with(PlacementPolicy.PREFIX)
+    (home,) = started(one.ask("first", prompt="a conversation " * 10))
+    for i in range(6):
+        one.ask(f"noise{i}", prompt=f"{i} something else " * 10)
+    assert started(one.ask("second", prompt="a conversation " * 10 + "and its next turn")) == [home]
+    assert decisions(one)[-1] is PlacementReason.LOCAL_PREFIX
+
+
+def test_below_half_of_the_prompt_it_explores_the_least_loaded() -> None:
+    """The paper's rule."""
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2, rule=ExploreRule.SHARE)
+    (home,) = started(one.ask("first", prompt="s" * 64))
+    assert started(one.ask("second", prompt="s" * 64 + "own text, much longer than the shared part" * 3)) != [home]
+    assert decisions(one)[-1] is PlacementReason.LOCAL_EXPLORE
+
+
+def test_with_equal_matches_the_least_loaded_is_taken() -> None:
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2)
+    one.ask("a", prompt="x" * 160)
+    one.probe("r0", running=5)
+    one.probe("r1", running=0)
+    one.ask("b", prompt="y" * 160)
+    one.finish("a")
+    one.finish("b")
+    homes = {state.spec.replica_id: state.load for state in one.core.replicas}
+    assert homes == {"r0": 5, "r1": 0}
+    assert started(one.ask("c", prompt="z" * 160)) == ["r1"]
+
+
+def test_an_unavailable_holder_of_the_prefix_is_passed_over() -> None:
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2)
+    (home,) = started(one.ask("first", prompt="a conversation " * 10))
+    one.probe(home, waiting=1)
+    assert started(one.ask("second", prompt="a conversation " * 10)) != [home]
+
+
+def test_by_default_what_a_match_is_worth_decides_and_not_its_share_of_the_prompt() -> None:
+    one = desk(replicas=2, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
+    (home,) = started(one.ask("first", prompt="s" * 160))
+    assert started(one.ask("second", prompt="s" * 160 + "own text, much longer than the shared part" * 9)) == [home]
+    assert decisions(one)[-1] is PlacementReason.LOCAL_PREFIX
+
+
+def test_a_match_is_worth_so_much_load() -> None:
+    placement = PlacementConfig(explore_rule=ExploreRule.WORTH, explore_load_bytes=64)
+    one = desk(replicas=2, config=CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None)))
+    (home,) = started(one.ask("first", prompt="s" * 160))
+    other = {"r0": "r1", "r1": "r0"}[home]
+    one.wait(MS)
+    one.probe(home, running=3)
+    one.probe(other, running=1)
+    assert started(one.ask("follows", prompt="s" * 160 + "t" * 800)) == [home]
+    one.wait(MS)
+    one.probe(home, running=9)
+    assert started(one.ask("explores", prompt="s" * 160 + "u" * 800)) == [other]
+    assert decisions(one)[-2:] == [PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE]
+
+
+def abroad(placement: PlacementConfig) -> Desk:
+    """Full at home; Japan was sent a prompt once, Ireland is nearer."""
+    config = CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None))
+    one = desk(replicas=1, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)], config=config)
+    for i in range(20):
+        one.ask(f"taught{i}", prompt=f"{i} " + "p" * 16 * i)
+        one.now_ns += (100 + i) * MS
+        one.first_token(f"taught{i}")
+        one.finish(f"taught{i}")
+        one.probe()
+    one.probe(waiting=1)
+    one.hear("gw-ap", AP, rtt_ms=150, available=2)
+    assert started(one.ask("first", prompt="s" * 160)) == ["gw-ap"]
+    one.first_token("first")
+    one.hear("gw-eu", EU, rtt_ms=80, available=2)
+    return one
+
+
+def test_a_small_match_abroad_does_not_pull_below_the_least_share() -> None:
+    little = "s" * 160 + "own words " * 100
+    assert started(abroad(PlacementConfig()).ask("q", prompt=little)) == ["gw-ap"]
+    picky = PlacementConfig(remote_prefix_min_share=0.5)
+    assert started(abroad(picky).ask("q", prompt=little)) == ["gw-eu"]
+    assert started(abroad(picky).ask("same", prompt="s" * 160)) == ["gw-ap"]
+
+
+def test_the_first_token_comes_earliest_from_where_prefill_and_round_trip_are_least() -> None:
+    """A byte costs a sixteenth of a millisecond here: 160 known bytes save 10 ms, and Japan is 70 ms further away."""
+    one = abroad(PlacementConfig(remote_choice=RemoteChoice.FIRST_TOKEN))
+    assert started(one.ask("q", prompt="s" * 160)) == ["gw-eu"]
+    assert decisions(one)[-1] is PlacementReason.REMOTE_NEAREST
+    one.first_token("q")
+    one.hear("gw-eu", EU, rtt_ms=80, available=2, queue=3)
+    assert started(one.ask("again", prompt="s" * 160)) == ["gw-ap"]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import io
+import json
+
+from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
+from gateway.ground.logs import make_logger
+
+JSON = LoggingConfig(format=LogFormat.JSON)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_format_follows_the_stream_unless_told() -> None:
+    def line(log_format: LogFormat, stream: io.StringIO) -> str:
+        make_logger(LoggingConfig(format=log_format), "us-1", stream).info("hello", number=1)
+        return stream.getvalue()
+
+    assert json.loads(line(LogFormat.AUTO, io.StringIO()))["number"] == 1
+    assert "hello" in line(LogFormat.AUTO, Terminal())
+    assert not line(LogFormat.AUTO, Terminal()).startswith("{")
+    assert json.loads(line(LogFormat.JSON, Terminal()))["gateway"] == "us-1"
+    assert not line(LogFormat.CONSOLE, io.StringIO()).startswith("{")
+
+
+def test_the_level_is_a_threshold() -> None:
+    stream = io.StringIO()
+    log = make_logger(LoggingConfig(format=LogFormat.JSON, level=LogLevel.WARNING), "us-1", stream)
+    log.info("quiet")
+    log.warning("loud")
+    assert json.loads(stream.getvalue())["event"] == "loud"
+
+
+def test_two_programs_of_one_process_log_apart() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    logs = [make_logger(JSON, "a", first), make_logger(JSON, "b", second, role="controller")]
+    for log in logs:
+        log.info("hello")
+    assert json.loads(first.getvalue())["gateway"] == "a"
+    assert json.loads(second.getvalue())["controller"] == "b"
+
+
+def test_lines_carry_the_time_of_the_clock_that_was_handed_in() -> None:
+    class StillClock(Clock):
+        def wall_ns(self) -> int:
+            return 1_500_000_000
+
+    stream = io.StringIO()
+    make_logger(JSON, "us-1", stream, StillClock()).info("hello")
+    assert json.loads(stream.getvalue())["timestamp"] == "1970-01-01T00:00:01.500000Z"
+
+
+def test_an_error_keeps_its_traceback() -> None:
+    stream = io.StringIO()
+    log = make_logger(JSON, "us-1", stream)
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError:
+        log.exception("failed")
+    assert "RuntimeError: boom" in json.loads(stream.getvalue())["exception"]

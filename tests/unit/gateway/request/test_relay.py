@@ -1,0 +1,147 @@
+"""What a core may order though today's does not: several legs of one request at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.core.events import Event, FirstToken, LegEnded, RequestArrived
+from gateway.core.vocabulary import LegResult, LegRole, Outcome
+from tests.fakes.engine import GOOD_STREAM, ROLE, token
+from tests.support.gateways import until
+from tests.support.owning import FAILED, GOOD, JSON, Reply, Scene
+from tests.support.second_legs import OpensLegs
+
+PREFILLED = Reply((b'{"kv_transfer_params":{"blocks":[1]}}',), headers=JSON)
+DECODES_BESIDE: dict[type[Event], list[tuple[LegRole, str]]] = {RequestArrived: [(LegRole.DECODE, "b")]}
+
+
+def two_legs(after: dict[type[Event], list[tuple[LegRole, str]]], first: LegRole = LegRole.WHOLE) -> Scene:
+    scene = Scene()
+    scene.driver._core = OpensLegs(scene.core, dict(after), first)
+    return scene
+
+
+def hand_off() -> Scene:
+    """The first leg of a request is a prefill, a decode runs beside it."""
+    return two_legs(DECODES_BESIDE, LegRole.PREFILL)
+
+
+def results(scene: Scene) -> dict[int, LegResult]:
+    return {ended.leg: ended.result for ended in scene.attempts_ended}
+
+
+async def test_only_the_decode_answers_the_client() -> None:
+    scene = hand_off()
+    assert await scene.play(PREFILLED, Reply()) is Outcome.COMPLETED
+    assert scene.sink.body == GOOD
+    assert results(scene) == {1: LegResult.COMPLETED, 2: LegResult.COMPLETED}
+    assert len(scene.tasks) == 1, "the first leg takes no task"
+
+
+async def test_the_decode_may_be_over_first() -> None:
+    scene = hand_off()
+    never = asyncio.Event()
+    assert await scene.play(Reply((never,), headers=JSON), Reply()) is Outcome.COMPLETED
+    assert scene.sink.body == GOOD
+    assert results(scene) == {1: LegResult.CANCELLED, 2: LegResult.COMPLETED}
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_whichever_leg_fails_before_the_first_token_the_request_is_tried_again(failing: int) -> None:
+    scene = hand_off()
+    never, gate = asyncio.Event(), asyncio.Event()
+    legs = {1: Reply((never,), headers=JSON), 2: Reply((ROLE, never))}
+    legs[failing] = Reply((gate, FAILED))
+    async with asyncio.TaskGroup() as tasks:
+        playing = tasks.create_task(scene.play(legs[1], legs[2], Reply()))
+        await until(lambda: scene.opener.opened == 2)
+        gate.set()
+    assert playing.result() is Outcome.COMPLETED
+    assert scene.sink.body == GOOD
+    told = [(ended.attempt, ended.leg, ended.result) for ended in scene.attempts_ended]
+    assert told[0] == (1, failing, LegResult.FAILED)
+    assert told[1] == (1, 3 - failing, LegResult.CANCELLED)
+    assert told[2] == (2, 1, LegResult.COMPLETED)
+    assert len(scene.tasks) == 1, "what is tried again runs in the owner's own task"
+
+
+async def test_a_prefill_that_finds_fault_with_the_request_answers_the_client() -> None:
+    scene = hand_off()
+    never = asyncio.Event()
+    refusal = Reply((b'{"error":{"message":"too long","code":400}}',), status=400, headers=JSON)
+    assert await scene.play(refusal, Reply((never,))) is Outcome.CLIENT_ERROR
+    assert scene.sink.head is not None
+    assert scene.sink.head.status == 400
+
+
+async def test_a_leg_after_the_first_token_goes_on_behind_what_was_sent() -> None:
+    """Status and headers went out with the first leg; the second one's tokens follow on its."""
+    scene = two_legs({FirstToken: [(LegRole.WHOLE, "b")]})
+    never, gate = asyncio.Event(), asyncio.Event()
+    beginning = (ROLE, token("a"))
+    async with asyncio.TaskGroup() as tasks:
+        playing = tasks.create_task(scene.play(Reply((*beginning, never)), Reply((gate, *GOOD_STREAM))))
+        await until(lambda: scene.sink.has_drained)
+        gate.set()
+    assert playing.result() is Outcome.COMPLETED
+    assert scene.sink.body == b"".join(beginning) + GOOD
+    assert results(scene) == {1: LegResult.CANCELLED, 2: LegResult.COMPLETED}
+
+
+async def test_an_answer_in_one_piece_cannot_go_on_behind_a_stream() -> None:
+    scene = two_legs({FirstToken: [(LegRole.WHOLE, "b")]})
+    never = asyncio.Event()
+    whole = Reply((b'{"choices":[]}',), headers=JSON)
+    assert await scene.play(Reply((ROLE, token("a"), never)), whole) is Outcome.FAILED_MIDSTREAM
+    assert results(scene) == {1: LegResult.CANCELLED, 2: LegResult.FAILED}
+
+
+async def test_a_client_that_a_leg_beside_finds_gone_is_gone_for_the_owner() -> None:
+    scene = hand_off()
+    never = asyncio.Event()
+    scene.sink.failure = ConnectionResetError("nobody is there")
+    owner = scene.owner(Reply((never,), headers=JSON), Reply())
+    with pytest.raises(ConnectionResetError):
+        await scene.run(owner)
+    scene.check()
+    assert scene.finished[0][1].outcome is Outcome.ABANDONED
+
+
+HELD = [
+    pytest.param((asyncio.Event, asyncio.Event), id="while both connect"),
+    pytest.param((Reply, asyncio.Event), id="while one connects"),
+    pytest.param((asyncio.Event, Reply), id="while the other connects"),
+    pytest.param((Reply, Reply), id="while both are read"),
+]
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8])
+async def test_a_client_may_leave_at_any_point(held: tuple[type, type], turns: int) -> None:
+    scene = hand_off()
+    never = asyncio.Event()
+    replies = [Reply((ROLE, *GOOD_STREAM[1:3], never)) if kind is Reply else asyncio.Event() for kind in held]
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scene.run(scene.owner(*replies)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+    if scene.finished:  # cancelled before its first step, nobody has heard of it
+        scene.check()
+        assert scene.finished[0][1].outcome is Outcome.ABANDONED
+        assert set(results(scene).values()) == {LegResult.CANCELLED}
+    else:
+        assert turns == 0
+
+
+async def test_every_leg_is_ended_before_the_request_is_given_up() -> None:
+    scene = hand_off()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scene.run(scene.owner(asyncio.Event(), asyncio.Event())))
+        await until(lambda: scene.opener.opened == 2)
+        running.cancel()
+    scene.check()
+    (abandoned,) = (index for index, event in enumerate(scene.events) if isinstance(event, LegEnded) and event.leg == 2)
+    assert scene.events[abandoned - 1 : abandoned + 1] == scene.attempts_ended
