@@ -40,12 +40,6 @@ PATH = "/v1/chat/completions"
 LONG = [{"role": "user", "content": "w" * 2000}]
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine().serving() as fake:
-        yield fake
-
-
 class House:
     """A gateway with a keys file, its log, and a client."""
 
