@@ -125,7 +125,7 @@ class World:
         self._town = self._build_town()
         self._groups = [self._group(number, section) for number, section in enumerate(scenario.clients)]
         self._samples: dict[RegionName, list[RegionSample]] = {RegionName(region): [] for region in scenario.regions}
-        self._prefix_tokens_before = dict.fromkeys(self._samples, PrefixTokens(0, 0))
+        self._prefix_tokens_before = dict.fromkeys(self._samples, PrefixTokens())
 
     @property
     def now_ns(self) -> int:
@@ -386,19 +386,14 @@ class World:
     # What it gave
 
     def _prefix_tokens(self) -> dict[RegionName, PrefixTokens]:
-        found = {region: PrefixTokens(0, 0) for region in self._samples}
+        found = dict.fromkeys(self._samples, PrefixTokens())
         for engine in self._engines.values():
-            totals, region = engine.totals(), engine.spec.place.region
-            old = found[region]
-            found[region] = PrefixTokens(old.queried + totals.prefix_query_tokens, old.hit + totals.prefix_hit_tokens)
+            found[engine.spec.place.region] += engine.prefix_tokens()
         return found
 
     def _story(self) -> Story:
         before = self._prefix_tokens_before
-        prefix_tokens = {
-            region: replace(after, queried=after.queried - before[region].queried, hit=after.hit - before[region].hit)
-            for region, after in self._prefix_tokens().items()
-        }
+        prefix_tokens = {region: after - before[region] for region, after in self._prefix_tokens().items()}
         unfinished = [record_of(ask, self._town) for ask in self._town.open_asks.values()]
         return Story(
             self._run,
