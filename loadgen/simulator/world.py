@@ -21,7 +21,6 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaId,
     ReplicaSpec,
-    TenantName,
 )
 from loadgen.engine.model import EngineConfig
 from loadgen.report import PrefixTokens, RequestRecord
@@ -29,7 +28,7 @@ from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.checkers import Counts, Watch
 from loadgen.simulator.chronicle import Chronicle
-from loadgen.simulator.clients import ClientGroup, GroupConfig, Town, record_of
+from loadgen.simulator.clients import ClientGroup, Town, record_of
 from loadgen.simulator.engines import SimEngine
 from loadgen.simulator.faults import Fault, FaultKey, FaultKind
 from loadgen.simulator.gateways import SimGateway, Surroundings
@@ -248,19 +247,8 @@ class World:
         return None
 
     def _group(self, number: int, section: ClientsSection) -> ClientGroup:
-        arrivals = section.arrivals
-        config = GroupConfig(
-            number,
-            RegionName(section.region),
-            TenantName(section.tenant),
-            section.clients,
-            arrivals.as_curve() if arrivals else None,
-            arrivals.variation if arrivals else 1.0,
-            section.patience,
-            section.impatient_share,
-            section.stores_responses,
-        )
-        return ClientGroup(config, self._scenario.workload_of(number), self._town, self._rng(f"clients {number}"))
+        workload = self._scenario.workload_of(number)
+        return ClientGroup(number, section, workload, self._town, self._rng(f"clients {number}"))
 
     # Playing
 
