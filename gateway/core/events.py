@@ -126,7 +126,7 @@ class FirstToken:
 
 @value
 class ResponseStored:
-    """The engine keeps the answer of this attempt under a key; what follows on it has to go to the same place."""
+    """The engine keeps the answer of this leg under a key; what follows on it has to go to the same place."""
 
     request_id: RequestId
     attempt: int

@@ -65,7 +65,7 @@ class LoadLevels:
 
 
 class ReplicaState(TargetState[ReplicaSpec]):
-    """One replica: its last probe, and our attempts there."""
+    """One replica: its last probe, and our legs there."""
 
     __slots__ = ("kv_usage", "running", "sampled_ns", "waiting")
 
@@ -256,7 +256,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
 
 def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
-    """Of an engine that tells no load, only our own attempts there can be counted."""
+    """Of an engine that tells no load, only our own legs there can be counted."""
     if spec.sign_of_life_ns is not None and mode is PushingMode.PENDING:
         return PushingMode.OUTSTANDING
     return mode

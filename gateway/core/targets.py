@@ -1,5 +1,5 @@
 """What every target is, one of our replicas or another gateway: a slot, what was last heard of it, and what our own
-attempts there teach about its health.
+legs there teach about its health.
 
 Sets of targets are bit masks over slots, kept up to date at each change, so that no decision visits every target. What
 a target says of itself, and how full that makes it, only its kind knows; nothing here asks of which kind a target is.
@@ -24,7 +24,7 @@ _SpecOf_co = TypeVar("_SpecOf_co", bound=Spec, covariant=True)
 
 
 class TargetState(Generic[_SpecOf_co]):
-    """One target, and our attempts there."""
+    """One target, and our legs there."""
 
     __slots__ = (
         "accepting",
@@ -58,7 +58,7 @@ class TargetState(Generic[_SpecOf_co]):
         config: CoreConfig,
     ) -> None:
         self.home = home
-        """Whoever starts or ends an attempt here tells the set that this target is in."""
+        """Whoever starts or ends a leg here tells the set that this target is in."""
         self.spec = spec
         self.slot = slot
         self.target = target
@@ -70,9 +70,9 @@ class TargetState(Generic[_SpecOf_co]):
         self.detail = ""
         self.in_flight = 0
         self.unreflected: dict[LegKey, int] = {}
-        """Own attempts without a first token that its last word cannot have counted, with the time of each."""
+        """Own legs without a first token that its last word cannot have counted, with the time of each."""
         self.distrusted_since_ns: int | None = None
-        """An attempt failed or was turned away then: not available until a later word of it says otherwise."""
+        """A leg failed or was turned away then: not available until a later word of it says otherwise."""
         self.breaker = Breaker(config.attempt)
         self.ramp = Ramp(config.attempt)
         self.rest = Rest(config.attempt)
@@ -80,7 +80,7 @@ class TargetState(Generic[_SpecOf_co]):
         self.standing = standing_when_lost
         """As of the last change or deadline of this target."""
         self.listed = True
-        """False once it left the assignment; running attempts may still end here."""
+        """False once it left the assignment; running legs may still end here."""
 
 
 _State = TypeVar("_State", bound=TargetState[Spec])
@@ -152,7 +152,7 @@ class Targets(Generic[_State, _Spec]):
             self.refresh(state, now_ns)
 
     def ended(self, state: _State, key: LegKey, result: LegResult, now_ns: int) -> None:
-        assert state.in_flight > 0, f"{state.target}: an attempt ended that was not in flight"
+        assert state.in_flight > 0, f"{state.target}: a leg ended that was not in flight"
         state.in_flight -= 1
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
@@ -223,7 +223,7 @@ class Targets(Generic[_State, _Spec]):
         self._timers.cancel(state.timer)
 
     def _believe(self, state: _State, measured_ns: int, travel_ns: int = 0) -> None:
-        """Its word of that moment stands for whatever had reached it: what we distrusted, and attempts of ours that
+        """Its word of that moment stands for whatever had reached it: what we distrusted, and legs of ours that
         were so long on their way."""
         if state.distrusted_since_ns is not None and measured_ns >= state.distrusted_since_ns:
             state.distrusted_since_ns = None

@@ -1,4 +1,4 @@
-"""The contract between a request's owner and the edges: what an attempt's connection gives, and where its answer goes.
+"""The contract between a request's owner and the edges: what a leg's connection gives, and where its answer goes.
 
 `engines/` and `peers/` open legs, `http/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
 """
@@ -33,7 +33,7 @@ class OutboundRequest:
 
 @value
 class RanAt:
-    """Where an attempt really ran; for a forward, as the peer told us."""
+    """Where a leg really ran; for a forward, as the peer told us."""
 
     replica_id: ReplicaId
     place: Place
@@ -52,7 +52,7 @@ class LegHead:
 
 @dataclass(slots=True)
 class LegFailure(Exception):
-    """An attempt that did not give a usable answer. Never CANCELLED: that is the owner's own doing."""
+    """A leg that did not give a usable answer. Never CANCELLED: that is the owner's own doing."""
 
     result: LegResult
     detail: str
@@ -63,7 +63,7 @@ class LegFailure(Exception):
 
 
 class Leg(Protocol):
-    """One attempt's open connection. Leaving its context before the end closes it, which aborts the engine's work."""
+    """One open connection. Leaving its context before the end closes it, which aborts the engine's work."""
 
     @property
     def head(self) -> LegHead: ...
@@ -139,6 +139,6 @@ class RequestSummary:
     """True once status and headers went out."""
     is_event_stream: bool = False
     attempts: list[str] = field(default_factory=list)
-    """One `target: result` per attempt."""
+    """One `target: result` per leg."""
     output_events: int = 0
     """Data events of a stream, so far: about as many as tokens, for when the engine does not count."""

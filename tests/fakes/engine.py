@@ -164,6 +164,14 @@ def stream_until(gate: asyncio.Event, before: tuple[bytes, ...], after: tuple[by
     return script
 
 
+def stream_and_hang(*pieces: bytes) -> Script:
+    async def script(exchange: Exchange) -> None:
+        await stream(*pieces)(exchange)
+        await asyncio.Event().wait()
+
+    return script
+
+
 def stream_and_cut(*pieces: bytes) -> Script:
     async def script(exchange: Exchange) -> None:
         await stream(*pieces)(exchange)

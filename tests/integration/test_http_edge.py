@@ -16,7 +16,7 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.config.targets import Dialect
-from gateway.core.config import AttemptConfig, CoreConfig, QueueConfig
+from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig, QueueConfig
 from gateway.core.description import describe, gauges_of
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import (
@@ -69,14 +69,18 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import EU, MODEL, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.core import EU, MODEL, SECOND, US, no_leg_beside, policy, replica_spec, rule
 from tests.support.listening import serving_http
 
 GOOD = b"".join(GOOD_STREAM)
 CHAT = "/v1/chat/completions"
 BODY = b'{ "model": "llama", "messages": [{"role":"user","content":"hi"}], "stream": true }'
 SETTINGS = HttpSettings(GatewayId("us-1"), US)
-CORE = CoreConfig(attempt=AttemptConfig(attempts_max=2), queue=QueueConfig(length_max=5))
+CORE = CoreConfig(
+    attempt=AttemptConfig(attempts_max=2),
+    queue=QueueConfig(length_max=5),
+    observation=ObservationConfig(replica_stale_ns=3600 * SECOND),  # nobody probes but the test
+)
 CONNECTION_BUFFERS_BYTES = 16 << 20
 """More than two sockets and the gateway's own buffers hold between them."""
 

@@ -44,6 +44,38 @@ def test_no_file_names_a_place_on_one_machine() -> None:
     assert [(path, match.group()) for path, text in text_files() if (match := banned.search(text))] == []
 
 
+NAMED_FILE = re.compile(r"(?<![\w./{}*-])((?:[a-z_][\w.-]*/)*[\w-]+\.(?:py|md))\b")
+NAMED_MODULE = re.compile(r"`((?:gateway|controller|loadgen|protos)(?:\.[a-z_]\w*)+)`")
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+
+def telling_files() -> Iterator[Path]:
+    """Pages and sources: what names other files by their paths."""
+    yield from ROOT.glob("*.md")
+    yield from ROOT.glob("*.py")
+    for folder in ("docs", "policies", "gateway", "controller", "loadgen"):
+        yield from (path for path in (ROOT / folder).rglob("*.*") if path.suffix in {".md", ".py"})
+
+
+def named_in(path: Path, anywhere: set[str]) -> Iterator[tuple[str, bool]]:
+    """What a page or a source names, and whether it is there: from the root, beside it or, by its name, anywhere."""
+    text = path.read_text()
+    for name in NAMED_FILE.findall(text):
+        yield name, name in anywhere or (ROOT / name).exists() or (path.parent / name).exists()
+    for module in NAMED_MODULE.findall(text):
+        source = ROOT / module.replace(".", "/")
+        yield module, source.is_dir() or source.with_suffix(".py").is_file()
+    if path.suffix == ".md":
+        yield from ((link, (path.parent / link).exists()) for link in LINK.findall(text) if "://" not in link)
+
+
+def test_files_that_are_named_are_there() -> None:
+    anywhere = {path.name for path in telling_files()}
+    named = [(str(path), *each) for path in telling_files() for each in named_in(path, anywhere)]
+    assert len(named) > 100, "nothing is looked at"
+    assert [(path, name) for path, name, is_there in named if not is_there] == []
+
+
 def test_unit_tests_mirror_the_tree() -> None:
     unit = ROOT / "tests/unit"
     of_the_house = {unit / "test_house.py"}

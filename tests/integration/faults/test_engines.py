@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.config.sections import GatewayConfig, ProbeConfig
+from gateway.core.events import ConfigApplied
+from gateway.core.vocabulary import Standing
 from tests.fakes.engine import (
     DONE,
     GOOD_STREAM,
@@ -29,6 +31,7 @@ from tests.fakes.engine import (
     hang_up,
     stream,
     stream_and_cut,
+    stream_and_hang,
     stream_until,
     token,
 )
@@ -48,12 +51,6 @@ def stands(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> Stands
         return stand(tmp_path, unused_tcp_port_factory, **options)
 
     return make
-
-
-def impatient(config: GatewayConfig) -> GatewayConfig:
-    """A first token has to come soon, yet not sooner than a good engine's on a busy machine."""
-    attempt = replace(config.core.attempt, first_token_deadline_ns=2 * SECOND)
-    return replace(config, core=replace(config.core, attempt=attempt))
 
 
 def raw(data: bytes, *, cuts: bool = True) -> Script:
@@ -120,8 +117,8 @@ NO_TOKEN_IN_TIME: dict[str, Script] = {
     "sends interim answers": raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, cuts=False),
     "hangs before its headers": hang,
     "hangs in its headers": raw(b"HTTP/1.1 200 OK\r\ncontent-ty", cuts=False),
-    "hangs after its headers": stream_until(asyncio.Event(), ()),
-    "hangs after its role": stream_until(asyncio.Event(), (ROLE,)),
+    "hangs after its headers": stream_and_hang(),
+    "hangs after its role": stream_and_hang(ROLE),
     "keeps its stream alive and says nothing": endlessly(b": keep-alive\n\n"),
     "drips an event that never ends": endlessly(b"x", before=b"data: "),
 }
@@ -137,8 +134,16 @@ class TestBeforeAToken:
 
     @pytest.mark.parametrize("bad", NO_TOKEN_IN_TIME.values(), ids=NO_TOKEN_IN_TIME)
     async def test_what_hangs_is_left_and_had_elsewhere(self, stands: Stands, bad: Script) -> None:
-        async with stands(engines=2, change=impatient) as stand:
-            await self.is_had_elsewhere(stand, bad)
+        async with stands(engines=2) as stand:
+            patient = stand.gateway.config.core
+            impatient = replace(patient, attempt=replace(patient.attempt, first_token_deadline_ns=SECOND))
+
+            async def hanging(exchange: Exchange) -> None:
+                stand.gateway.driver.submit(ConfigApplied(patient))  # whoever is asked next has all the time
+                await bad(exchange)
+
+            stand.gateway.driver.submit(ConfigApplied(impatient))
+            await self.is_had_elsewhere(stand, hanging)
             await until(lambda: stand.aborted > 0)
 
     async def is_had_elsewhere(self, stand: Stand, bad: Script) -> None:
@@ -204,7 +209,7 @@ class TestAfterAToken:
     @pytest.mark.parametrize("across", [False, True])
     async def test_one_that_hangs_is_left_at_the_deadline(self, stands: Stands, across: bool) -> None:
         def change(config: GatewayConfig) -> GatewayConfig:
-            return replace(config, limits=replace(config.limits, request_deadline_ns=SECOND))
+            return replace(config, limits=replace(config.limits, request_deadline_ns=4 * SECOND))
 
         async with stands(across=across, change=change) as stand:
             stand.engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))
@@ -283,7 +288,8 @@ class TestMetrics:
 
         async with stands(engines=2, change=change) as stand:
             stand.engines[0].probe_script = bad
-            await until(lambda: free_replicas(stand.gateway) == 1)
+            garbled = next(iter(stand.gateway.core.replicas))
+            await until(lambda: garbled.standing is not Standing.AVAILABLE)
             for _ in range(5):
                 await stand.is_served(None)
             assert (stand.engines[0].arrived.count, stand.engines[1].arrived.count) == (0, 5)
