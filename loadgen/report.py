@@ -9,10 +9,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import TypeVar
 
 from gateway.core.vocabulary import RegionName
 
 _MILLISECOND_NS = 1_000_000
+_Number = TypeVar("_Number", int, float)
 _SHARES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.99)
 
 
@@ -50,10 +52,16 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class PrefixTokens:
-    """What one region's engines counted during the run: prompt tokens looked up, and found, in their prefix caches."""
+    """What engines counted: prompt tokens looked up, and found, in their prefix caches."""
 
-    queried: int
-    hit: int
+    queried: int = 0
+    hit: int = 0
+
+    def __add__(self, other: PrefixTokens) -> PrefixTokens:
+        return PrefixTokens(self.queried + other.queried, self.hit + other.hit)
+
+    def __sub__(self, other: PrefixTokens) -> PrefixTokens:
+        return PrefixTokens(self.queried - other.queried, self.hit - other.hit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ def times_per_token_ns(completed: Iterable[RequestRecord]) -> Iterator[int]:
             yield (each.ended_ns - each.first_token_ns) // (each.output_tokens - 1)
 
 
-def quantile(values: Sequence[int], share: float) -> int:
+def quantile(values: Sequence[_Number], share: float) -> _Number:
     """The nearest rank of some values."""
     return sorted(values)[_rank(share, len(values))]
 

@@ -29,7 +29,6 @@ class _Story:
     """What one request has been through, as told by events and effects alone."""
 
     rule: PlaceRule
-    is_forward: bool
     attempt: int = 0
     """The number of the last one."""
     legs_opened: int = 0
@@ -69,9 +68,9 @@ class Checker:
 
     def _follow_event(self, event: Event, effects: list[Effect]) -> None:
         if isinstance(event, RequestArrived):
-            self._open(event.profile.request_id, _Story(self._rule_of(event), is_forward=False))
+            self._open(event.profile.request_id, _Story(self._rule_of(event)))
         elif isinstance(event, ForwardArrived) and any(isinstance(effect, AcceptForward) for effect in effects):
-            self._open(event.profile.request_id, _Story(event.stamp.rule, is_forward=True))
+            self._open(event.profile.request_id, _Story(event.stamp.rule))
             self._expect(
                 "a request never leaves the regions its policy allows",
                 event.stamp.rule.allows(self._core.place),

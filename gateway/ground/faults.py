@@ -26,9 +26,14 @@ class Fault:
     beside: str = field(default="", repr=False, compare=False)
     """The key that it does not go with: that one may be written where `key` is not."""
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
+        """Line and key, as far as there are any."""
         line = "" if self.line is None else f"line {self.line}"
-        return ": ".join(filter(None, (line, self.key, self.message)))
+        return ": ".join(filter(None, (line, self.key)))
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.where, self.message)))
 
 
 class FileError(ConfigError):

@@ -48,10 +48,7 @@ class Finding:
 
     severity: Severity
     path: Path
-    key: str
-    message: str
-    line: int | None = None
-    """Where the key stands, as far as whoever read the file tells."""
+    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ def check_policies(policies: Mapping[Path, ResidencyPolicy], invalid: Iterable[F
     findings = [*invalid]
     for path, policy in policies.items():
         faults = contradictions_in(policy)
-        findings += [Finding(Severity.CONTRADICTION, path, fault.key, fault.message) for fault in faults]
+        findings += [Finding(Severity.CONTRADICTION, path, fault) for fault in faults]
         regions.append(region_of(path, _closed(path, policy, faults[0]) if faults else policy))
     findings += findings_between(regions)
     return Check(_one_per_region(regions), sorted(findings, key=_rank))
@@ -128,7 +125,7 @@ def _stated_twice(regions: list[Region]) -> Iterator[Finding]:
         other = first.setdefault(region.place.region, region)
         if other is not region:
             message = f"{other.path} is a policy for this region too, and states it as {in_words(other.place)}"
-            yield Finding(Severity.CONTRADICTION, region.path, "region", message)
+            yield Finding(Severity.CONTRADICTION, region.path, Fault("region", message))
 
 
 def _spelled_twice(regions: list[Region]) -> Iterator[Finding]:
@@ -138,7 +135,7 @@ def _spelled_twice(regions: list[Region]) -> Iterator[Finding]:
             spelling, path = first.setdefault((kind, folded(kind, name)), (name, region.path))
             if spelling != name:
                 message = f"{kind} {name} is written {spelling} in {path}"
-                yield Finding(Severity.CONTRADICTION, region.path, key, message)
+                yield Finding(Severity.CONTRADICTION, region.path, Fault(key, message))
 
 
 def _mistaken_kinds(regions: list[Region]) -> Iterator[Finding]:
@@ -148,7 +145,7 @@ def _mistaken_kinds(regions: list[Region]) -> Iterator[Finding]:
             known = kinds.get(name)
             if known is not None and kind is not NameKind.TENANT and kind not in known:
                 message = f"{name} stands here as a {kind}, but other files know it as a {min(known)}"
-                yield Finding(Severity.CONTRADICTION, region.path, key, message)
+                yield Finding(Severity.CONTRADICTION, region.path, Fault(key, message))
 
 
 def _kinds_of_places(places: set[Place]) -> dict[str, set[NameKind]]:
@@ -173,9 +170,9 @@ def _not_accepted(region: Region, key: str, rule: PlaceRule, target: Region, acc
     name = target.place.region
     if name in rule.regions:
         message = f"names {name}, which takes in nothing from here: in {target.path}, {accepted.why}"
-        return Finding(Severity.CONTRADICTION, region.path, f"{key}.regions", message)
+        return Finding(Severity.CONTRADICTION, region.path, Fault(f"{key}.regions", message))
     message = f"lets requests go to {in_words(target.place)}, which takes in nothing from here: {accepted.why}"
-    return Finding(Severity.NOTE, region.path, f"{key}.jurisdictions", message)
+    return Finding(Severity.NOTE, region.path, Fault(f"{key}.jurisdictions", message))
 
 
 def _sending_rules(region: Region) -> Iterator[tuple[str, PlaceRule]]:
@@ -199,7 +196,7 @@ def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[Findin
                 continue
             severity = Severity.WARNING if kind is NameKind.REGION else Severity.NOTE
             whose = "for region" if kind is NameKind.REGION else "for a region in jurisdiction"
-            yield Finding(severity, region.path, key, f"none of the given files is {whose} {name}")
+            yield Finding(severity, region.path, Fault(key, f"none of the given files is {whose} {name}"))
 
 
 def _denials_without_effect(regions: list[Region]) -> Iterator[Finding]:
@@ -211,7 +208,7 @@ def _denials_without_effect(regions: list[Region]) -> Iterator[Finding]:
             for place in (places[name] for name in sorted(denied & places.keys())):
                 if place.jurisdiction not in rule.jurisdictions:
                     message = f"denies {in_words(place)}, which nothing beside it would allow"
-                    yield Finding(Severity.NOTE, region.path, f"{key}.denied_regions", message)
+                    yield Finding(Severity.NOTE, region.path, Fault(f"{key}.denied_regions", message))
 
 
 def _tenants_forgotten(regions: list[Region]) -> Iterator[Finding]:
@@ -223,7 +220,7 @@ def _tenants_forgotten(regions: list[Region]) -> Iterator[Finding]:
             message = (
                 f"{tenants_in_words(missing)} {have} in other files and none here, where the region's `process` applies"
             )
-            yield Finding(Severity.WARNING, region.path, "tenants", message)
+            yield Finding(Severity.WARNING, region.path, Fault("tenants", message))
 
 
 def _tenants_wider_than_region(regions: list[Region]) -> Iterator[Finding]:
@@ -236,7 +233,7 @@ def _tenants_wider_than_region(regions: list[Region]) -> Iterator[Finding]:
             if wider:
                 who, where = tenants_in_words(tenants), places_in_words(wider)
                 message = f"{who} may go to {where}, where the region's own `process` does not"
-                yield Finding(Severity.NOTE, region.path, tenant_key(tenants[0]), message)
+                yield Finding(Severity.NOTE, region.path, Fault(tenant_key(tenants[0]), message))
 
 
 def _is_wider(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> bool:

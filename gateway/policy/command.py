@@ -85,14 +85,14 @@ def check_files(files: Iterable[Path]) -> Check:
             read[path], document = read_policy(path)
             policies[path] = document.policy()
         except PolicyError as error:
-            invalid += [Finding(Severity.INVALID, path, fault.key, fault.message, fault.line) for fault in error.faults]
+            invalid += [Finding(Severity.INVALID, path, fault) for fault in error.faults]
     checked = check_policies(policies, invalid)
     return replace(checked, findings=[_located(finding, read) for finding in checked.findings])
 
 
 def _located(finding: Finding, read: Mapping[Path, YamlFile]) -> Finding:
     file = read.get(finding.path)
-    return finding if file is None else replace(finding, line=file.line_of(finding.key))
+    return finding if file is None else replace(finding, fault=file.located([finding.fault])[0])
 
 
 def _policy_files(path: Path) -> list[Path]:
@@ -108,7 +108,18 @@ def machine_form(checked: Check) -> dict[str, Any]:
         "result": checked.result,
         "regions": [_region_form(region) for region in checked.regions],
         "flows": [_flow_form(flow) for flow in flows_between(checked.regions)],
-        "findings": [{**asdict(finding), "path": str(finding.path)} for finding in checked.findings],
+        "findings": [_finding_form(finding) for finding in checked.findings],
+    }
+
+
+def _finding_form(finding: Finding) -> dict[str, Any]:
+    fault = finding.fault
+    return {
+        "severity": finding.severity,
+        "path": str(finding.path),
+        "key": fault.key,
+        "message": fault.message,
+        "line": fault.line,
     }
 
 
@@ -239,9 +250,8 @@ def _print_region(region: Region, regions: list[Region], console: Console) -> No
 
 def _print_finding(finding: Finding, console: Console) -> None:
     severity = capitalised(finding.severity)
-    line = "" if finding.line is None else f"line {finding.line}"
-    where = ": ".join(filter(None, (str(finding.path), line, finding.key)))
-    text = Text(f"{severity}  {where}\n{_wrapped(finding.message, console)}")
+    text = Text(f"{severity}  {finding.path}: {finding.fault.where}".removesuffix(": "))
+    text.append(f"\n{_wrapped(finding.fault.message, console)}")
     text.stylize(_FINDING_STYLES.get(finding.severity, "bold"), 0, len(severity))
     console.print()
     console.print(text)

@@ -53,14 +53,12 @@ class LegRecord:
     """Ours, then."""
     replicas_here: int
     """Replicas of our own for the model, then."""
-    accepted_ns: int | None = None
     first_token_ns: int | None = None
     ended_ns: int | None = None
     result: LegResult | None = None
     """None while it runs."""
     ended: events.LegEnded | None = None
     """With its refusal, detail and tokens."""
-    has_stored_response: bool = False
 
 
 @value
@@ -181,12 +179,6 @@ class Ledger:
             case events.ForwardArrived():
                 if refusal_in(effects) is None:
                     self._follow(event, now_ns)
-            case events.LegAccepted():
-                if (leg := self.leg_of(event)) is not None:
-                    leg.accepted_ns = now_ns
-            case events.ResponseStored():
-                if (leg := self.leg_of(event)) is not None:
-                    leg.has_stored_response = True
             case events.AssignmentApplied():
                 self._assigned(event)
             case events.PolicyApplied():
@@ -197,6 +189,8 @@ class Ledger:
                 | events.LockdownChanged()
                 | events.TargetLost()
                 | events.RequestAbandoned()
+                | events.LegAccepted()
+                | events.ResponseStored()
             ):
                 pass
             case _ as never:

@@ -33,13 +33,10 @@ class LockdownState:
     """Wall time; empty if nothing was ever ordered."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockdownAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockdownAnswer(LockdownState):
     """To whoever ordered it."""
 
-    active: bool
-    reason: str
-    since: str
     is_kept: bool
     """It will still hold after a restart."""
     problem: str = ""

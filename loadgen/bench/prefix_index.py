@@ -7,18 +7,13 @@ figures and judges none.
 from __future__ import annotations
 
 import gc
-import json
 import random
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns  # noqa: TID251 - a bench measures
 from typing import Protocol
-
-from rich.console import Console
-from rich.table import Table
 
 from gateway.core.prefix_chain import prefix_chain
 from gateway.core.prefix_index import PrefixIndex
@@ -275,27 +270,3 @@ def run() -> dict[str, object]:
             figures[f"{row.case}_naive_{row.figure}"] = row.naive
             figures[f"{row.case}_naive_to_ours_{row.figure}_ratio"] = row.naive / row.value
     return figures
-
-
-def as_table(rows: list[Row]) -> Table:
-    table = Table("case", "figure", title=f"Prefix index, prompts of {_PROMPT_BYTES // 1024} KB")
-    for heading in ("ours", "naive", "naive / ours"):
-        table.add_column(heading, justify="right")
-    case = ""
-    for row in rows:
-        theirs = ("", "") if row.naive is None else (f"{row.naive:,.2f}", f"{row.naive / row.value:,.1f}")
-        table.add_row(row.case if row.case != case else "", row.figure, f"{row.value:,.2f}", *theirs)
-        case = row.case
-    return table
-
-
-def main() -> None:
-    """`python -m loadgen.bench.prefix_index [--json]`"""
-    if "--json" in sys.argv[1:]:
-        sys.stdout.write(json.dumps(run(), indent=2) + "\n")
-    else:
-        Console().print(as_table(measure()))
-
-
-if __name__ == "__main__":
-    main()

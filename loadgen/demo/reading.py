@@ -104,15 +104,16 @@ def _compared(value: float, reference: float) -> str:
 
 def _caveats(reports: Sequence[RunReport]) -> Iterator[str]:
     for report in reports:
-        if report.machine is not None and report.machine.mean_share > BUSY_MACHINE_SHARE:
+        run = report.run
+        if run.machine is not None and run.machine.mean_share > BUSY_MACHINE_SHARE:
             yield (
-                f"Caution: {report.machine.mean_share:.0%} of the machine's CPU was busy in the {report.name} run, "
+                f"Caution: {run.machine.mean_share:.0%} of the machine's CPU was busy in the {run.name} run, "
                 f"so its latencies include waiting for the CPU."
             )
-        if report.is_partial:
-            yield f"The {report.name} run was stopped early."
+        if run.is_partial:
+            yield f"The {run.name} run was stopped early."
         if unfinished := report.total["unfinished"]:
-            yield f"{_requests(unfinished)} of the {report.name} run had not ended when it was over."
+            yield f"{_requests(unfinished)} of the {run.name} run had not ended when it was over."
     regions = reports[0].regions if reports else {}
     small = [region for region in regions if any(_is_small(report.regions[region]) for report in reports)]
     if small:

@@ -39,9 +39,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    name: str
-    load_s: float
-    is_partial: bool
+    run: RunResult
     regions: dict[RegionName, Figures]
     """What the clients of each region lived through; prefix hits are of its engines, whoever asked them."""
     total: Figures
@@ -49,19 +47,15 @@ class RunReport:
     """Requests per (client's region, engine's region)."""
     failures: dict[str, int]
     """How often each kind of failure happened."""
-    machine: MachineUse | None
 
 
 def report_on(run: RunResult) -> RunReport:
     return RunReport(
-        name=run.name,
-        load_s=run.load_s,
-        is_partial=run.is_partial,
+        run=run,
         regions={region: _region_figures(run, region) for region in run.regions},
         total=_figures(run.records, run.load_s, run.prefix_tokens.values()),
         answered={(each["client_region"], each["engine_region"]): each["requests"] for each in flows(run.records)},
         failures=dict(Counter(each.detail for each in run.records if each.end is RequestEnd.FAILED).most_common()),
-        machine=run.machine,
     )
 
 
@@ -86,9 +80,9 @@ def _figures(records: Sequence[RequestRecord], load_s: float, engines: Iterable[
 def as_document(report: RunReport) -> dict[str, object]:
     """JSON-able, with the unit last in each name."""
     return {
-        "name": report.name,
-        "load_s": round(report.load_s, 3),
-        "partial": report.is_partial,
+        "name": report.run.name,
+        "load_s": round(report.run.load_s, 3),
+        "partial": report.run.is_partial,
         "regions": report.regions,
         "total": report.total,
         "answered": [
@@ -96,7 +90,7 @@ def as_document(report: RunReport) -> dict[str, object]:
             for (client, engine), count in report.answered.items()
         ],
         "failures": report.failures,
-        "machine_cpu": None if report.machine is None else report.machine.as_document(),
+        "machine_cpu": None if report.run.machine is None else report.run.machine.as_document(),
     }
 
 
@@ -108,8 +102,10 @@ def table_of(reports: Sequence[RunReport]) -> RenderableType:
     assert reports, "a table needs a run"
     grid = Table.grid(padding=(0, 2))
     blocks = [_label_block()]
-    blocks += [_block(region, [(each.name, each.regions[region]) for each in reports]) for region in reports[0].regions]
-    grid.add_row(*blocks, _block("all", [(each.name, each.total) for each in reports]))
+    blocks += [
+        _block(region, [(each.run.name, each.regions[region]) for each in reports]) for region in reports[0].regions
+    ]
+    grid.add_row(*blocks, _block("all", [(each.run.name, each.total) for each in reports]))
     return grid
 
 

@@ -47,14 +47,14 @@ class Story:
 
     def _problems_of(self, report: RunReport) -> Iterator[str]:
         for detail, count in report.failures.items():
-            yield f"{report.name}: {count} × {detail}"
+            yield f"{report.run.name}: {count} × {detail}"
         for breach in residency_breaches(report, _policies(self.scenario), NO_TENANT):
-            yield f"{report.name}: against the residency policy, {breach}"
+            yield f"{report.run.name}: against the residency policy, {breach}"
         forwarded = sum(count for (client, engine), count in report.answered.items() if client != engine)
-        if report.name == MESH_RUN and not forwarded and not report.is_partial:
-            yield f"{report.name}: nothing was forwarded"
-        if report.name == ALONE_RUN and forwarded:
-            yield f"{report.name}: {forwarded} requests were forwarded with forwarding off"
+        if report.run.name == MESH_RUN and not forwarded and not report.run.is_partial:
+            yield f"{report.run.name}: nothing was forwarded"
+        if report.run.name == ALONE_RUN and forwarded:
+            yield f"{report.run.name}: {forwarded} requests were forwarded with forwarding off"
 
 
 def print_intro(console: Console, scenario: DemoScenario, round_trips: RoundTripTable) -> None:
@@ -106,13 +106,13 @@ def print_story(console: Console, story: Story) -> None:
 
 def _words(reports: list[RunReport]) -> str:
     comparison = [read_comparison(*reports)] if len(reports) == 2 else []
-    forwarding = [read_forwarding(report) for report in reports if report.name == MESH_RUN]
+    forwarding = [read_forwarding(report) for report in reports if report.run.name == MESH_RUN]
     paragraphs = [*comparison, *forwarding, read_caveats(reports), *_cpu_line(reports)]
     return "\n\n".join(filter(None, paragraphs))
 
 
 def _cpu_line(reports: list[RunReport]) -> Iterator[str]:
-    measured = [f"{report.name} {_cpu(report.machine)}" for report in reports if report.machine is not None]
+    measured = [f"{report.run.name} {_cpu(report.run.machine)}" for report in reports if report.run.machine is not None]
     if measured:
         yield f"CPU of the whole machine in use: {'; '.join(measured)}."
 

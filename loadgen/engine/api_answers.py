@@ -54,18 +54,22 @@ def error_event(error: ApiError) -> bytes:
 
 
 @dataclass(slots=True)
-class Answer:
-    """One answer: its identity and its whole output, of which it writes any stretch of tokens."""
+class AnyAnswer:
+    """One answer, of whichever API: its identity and its whole output, of which it writes any stretch of tokens."""
 
     request: GenerationRequest
     answer_id: str
     created: int
     prompt_tokens: int
     output: bytes
+    cached_tokens: int = field(default=0, kw_only=True)
+    """Known once the engine admits the request, before the first token."""
+
+
+@dataclass(slots=True)
+class Answer(AnyAnswer):
     preamble: bytes = b""
     """What a stream says before there is a token."""
-    cached_tokens: int = 0
-    """Known once the engine admits the request, before the first token."""
     _plain: tuple[bytes, bytes] = field(init=False)
     """What stands before and after the text of a chunk that does not finish the answer."""
 

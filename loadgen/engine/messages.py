@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.engine.api_answers import encode
+from loadgen.engine.api_answers import AnyAnswer, encode
 from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_sampling, messages_of, schema_of
 from loadgen.engine.fields import Fields, cache_salt_of, invalid, json_body, served_model, text_of_content
 from loadgen.engine.sequences import FinishReason
@@ -55,16 +55,7 @@ def _tool_to_call(fields: Fields) -> Tool | None:
 
 
 @dataclass(slots=True)
-class MessagesAnswer:
-    """One answer: its identity and its whole output, of which it writes any stretch of tokens."""
-
-    request: GenerationRequest
-    answer_id: str
-    created: int
-    prompt_tokens: int
-    output: bytes
-    cached_tokens: int = 0
-
+class MessagesAnswer(AnyAnswer):
     @property
     def preamble(self) -> bytes:
         return b""

@@ -56,45 +56,41 @@ class Rejection(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """Entered the batch, with this much of its prompt found in the cache. Repeated after a preemption."""
+class _Progress:
+    """What every output says: which sequence it is about, and when it came that far."""
 
     request_id: str
     at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted(_Progress):
+    """Entered the batch, with this much of its prompt found in the cache. Repeated after a preemption."""
+
     cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstToken(_Progress):
     """Prefill is done and token number one exists."""
-
-    request_id: str
-    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class TokensGenerated:
+class TokensGenerated(_Progress):
     """Further tokens; several when iterations were jumped over, the last of them at `at_ns`."""
 
-    request_id: str
-    at_ns: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Preempted:
+class Preempted(_Progress):
     """Lost its blocks to an older sequence and waits again, at the head of the queue."""
-
-    request_id: str
-    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(_Progress):
     """All tokens exist and the blocks are released."""
 
-    request_id: str
-    at_ns: int
     reason: FinishReason
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from loadgen.engine.api_answers import encode
+from loadgen.engine.api_answers import AnyAnswer, encode
 from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_sampling, schema_of
 from loadgen.engine.fields import (
     ApiError,
@@ -143,15 +143,8 @@ def _tool_to_call(fields: Fields) -> Tool | None:
 
 
 @dataclass(slots=True)
-class ResponsesAnswer:
-    """One answer: its identity and its whole output, of which it writes any stretch of tokens."""
-
+class ResponsesAnswer(AnyAnswer):
     request: ResponsesRequest
-    answer_id: str
-    created: int
-    prompt_tokens: int
-    output: bytes
-    cached_tokens: int = 0
 
     @property
     def preamble(self) -> bytes:

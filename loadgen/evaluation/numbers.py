@@ -5,7 +5,7 @@ It only counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import geometric_mean, median
@@ -28,7 +28,7 @@ class Middle:
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
 
 
-def middle_of(values: Sequence[float | None]) -> Middle | None:
+def middle_of(values: Iterable[float | None]) -> Middle | None:
     """None where no seed has a value."""
     present = [value for value in values if value is not None]
     return Middle(median(present), min(present), max(present)) if present else None
@@ -90,7 +90,6 @@ TTFT_P50 = seconds("ttft_ms", "p50")
 TTFT_MEAN = seconds("ttft_ms", "mean")
 TTFT_P90 = seconds("ttft_ms", "p90")
 ANSWER_P50 = seconds("duration_ms", "p50")
-ANSWER_P90 = seconds("duration_ms", "p90")
 HITS = total("prefix_hit_rate")
 FORWARDED = total("forwarded_share")
 BUSIEST = total("outstanding_max_to_mean")

@@ -29,28 +29,14 @@ from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.prompts import Prompt, empty_prompt, passage_prompt, reply_text
-from loadgen.workload import Program, RateCurve, Recorded, Step, Workload, arrivals
+from loadgen.simulator.scenario import ClientsSection
+from loadgen.workload import Program, Recorded, Step, Workload, arrivals
 
 _SECOND_NS = 1_000_000_000
 _CLOSED_LOOP_RAMP_NS = _SECOND_NS
 _BLOCKS_COMPARED_MAX = 4096
 _NO_GATEWAY = "no gateway is up"
 _LEFT = "the client left"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
-    """Users of one region with one kind of programs. With neither clients nor a curve they come as was recorded."""
-
-    number: int
-    region: RegionName
-    tenant: TenantName
-    clients: int | None
-    curve: RateCurve | None
-    variation: float
-    patience_ns: int | None
-    impatient_share: float
-    stores_responses: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +121,7 @@ class _Errand:
         step = self.steps.pop(number)
         if step.answer_s_min:
             self.answers_due_ns[number] = town.agenda.now_ns + round(step.answer_s_min * _SECOND_NS)
-        follows = "" if step.after is None or not self.group.config.stores_responses else self._request_id(step.after)
+        follows = "" if step.after is None or not self.group.stores_responses else self._request_id(step.after)
         self.group.send(
             self._request_id(number),
             self.tenant,
@@ -147,7 +133,7 @@ class _Errand:
         )
 
     def _request_id(self, number: int) -> RequestId:
-        return RequestId(f"{self.group.config.number}:{self.program_id}#{number}")
+        return RequestId(f"{self.group.number}:{self.program_id}#{number}")
 
     def _prompt(self, step: Step) -> Prompt:
         """As an engine sees the chat: each turn between the marks of its template."""
@@ -269,21 +255,28 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
 
 
 class ClientGroup:
-    """One region's users of one kind."""
+    """Users of one region with one kind of programs. With neither clients nor a curve they come as was recorded."""
 
-    def __init__(self, config: GroupConfig, workload: Workload, town: Town, rng: random.Random) -> None:
-        self.config = config
+    def __init__(
+        self, number: int, section: ClientsSection, workload: Workload, town: Town, rng: random.Random
+    ) -> None:
+        self.number = number
+        self.stores_responses = section.stores_responses
         self.town = town
+        self._section = section
+        self._region = RegionName(section.region)
+        self._tenant = TenantName(section.tenant)
         self._empty: dict[TenantName, Prompt] = {}
         self._workload = workload
         self._rng = rng
         self._arrivals: Iterator[tuple[float, Program]] = iter(())
 
     def start(self) -> None:
-        if self.config.clients is not None:
-            for number in range(self.config.clients):
-                programs = self._workload.programs(f"{self.config.region}/{number}")
-                delay_ns = _CLOSED_LOOP_RAMP_NS * number // self.config.clients
+        clients = self._section.clients
+        if clients is not None:
+            for number in range(clients):
+                programs = self._workload.programs(f"{self._region}/{number}")
+                delay_ns = _CLOSED_LOOP_RAMP_NS * number // clients
                 self.town.agenda.after(delay_ns, self._next_program, programs, False)
         else:
             self._arrivals = self._open_loop()
@@ -291,7 +284,7 @@ class ClientGroup:
 
     def empty(self, tenant: str) -> Prompt:
         """What a program of this tenant starts from; of the group's own if it names none."""
-        name = TenantName(tenant) if tenant else self.config.tenant
+        name = TenantName(tenant) if tenant else self._tenant
         if name not in self._empty:
             self._empty[name] = empty_prompt(self.town.model, name, self.town.block_bytes)
         return self._empty[name]
@@ -308,15 +301,15 @@ class ClientGroup:
         follows: str = "",
     ) -> None:
         """Of the group's own tenant if no other is named."""
-        tenant = TenantName(tenant_name) if tenant_name else self.config.tenant
+        tenant = TenantName(tenant_name) if tenant_name else self._tenant
         ask, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
         self._dispatch(ask, gateway, on_end)
 
     def check_service(self, on_end: Callable[[Ask], None]) -> None:
         """One small request that has to be answered."""
-        request_id = RequestId(f"{self.config.number}:last-check")
+        request_id = RequestId(f"{self.number}:last-check")
         prompt = self.empty("").followed_by(b"are you there?")
-        ask, gateway = self._ask(request_id, self.config.tenant, "last-check", prompt, 4)
+        ask, gateway = self._ask(request_id, self._tenant, "last-check", prompt, 4)
         ask.is_last_check = True
         self._dispatch(ask, gateway, on_end)
 
@@ -331,14 +324,15 @@ class ClientGroup:
 
     def _open_loop(self) -> Iterator[tuple[float, Program]]:
         """Who comes when: at a rate, or as recorded."""
-        if self.config.curve is None:
+        section = self._section.arrivals
+        if section is None:
             assert isinstance(self._workload, Recorded), "without a rate, the workload knows when"
             yield from self._workload.recorded()
             return
         until_s = self.town.load_end_ns / _SECOND_NS
-        times = arrivals(self.config.curve, self._rng, until_s=until_s, variation=self.config.variation)
+        times = arrivals(section.as_curve(), self._rng, until_s=until_s, variation=section.variation)
         for number, at_s in enumerate(times):
-            yield at_s, next(self._workload.programs(f"{self.config.region}/{number}"))
+            yield at_s, next(self._workload.programs(f"{self._region}/{number}"))
 
     def _await_arrival(self) -> None:
         arrival = next(self._arrivals, None)
@@ -361,7 +355,7 @@ class ClientGroup:
         follows: str = "",
     ) -> tuple[Ask, SimGateway | None]:
         town = self.town
-        gateway = town.ingress_of(self.config.region)
+        gateway = town.ingress_of(self._region)
         profile = RequestProfile(
             request_id,
             town.model,
@@ -381,11 +375,11 @@ class ClientGroup:
             prompt.tokens,
             whole,
             output_tokens,
-            self.config.region,
+            self._region,
             ingress_id,
             town.agenda.now_ns,
-            self.config.number,
-            is_stored=self.config.stores_responses,
+            self.number,
+            is_stored=self.stores_responses,
         )
         return ask, gateway
 
@@ -401,6 +395,6 @@ class ClientGroup:
             town.agenda.after(0, on_end, ask)
             return
         call = _Call(town, ask, gateway, on_end)
-        patience_ns = self.config.patience_ns
-        if patience_ns is not None and not ask.is_last_check and self._rng.random() < self.config.impatient_share:
+        patience_ns = self._section.patience
+        if patience_ns is not None and not ask.is_last_check and self._rng.random() < self._section.impatient_share:
             town.agenda.after(patience_ns, call.leave)

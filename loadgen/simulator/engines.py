@@ -22,6 +22,7 @@ from loadgen.engine.model import (
     TokensGenerated,
 )
 from loadgen.engine.sequences import EngineRequest
+from loadgen.report import PrefixTokens
 from loadgen.simulator.agenda import Agenda
 
 
@@ -38,17 +39,6 @@ class EngineRun:
     on_lost: Callable[[str], None]
     cached_tokens: int | None = None
     """Of its prompt, found in the cache when it first entered the batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineTotals:
-    """Counted over all of an engine's lives."""
-
-    prefix_query_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    preemptions: int = 0
-    generation_tokens: int = 0
-    finished: int = 0
 
 
 class SimEngine:
@@ -69,7 +59,7 @@ class SimEngine:
         """Its own time stands still."""
         self._world_base_ns = 0
         self._own_base_ns = 0
-        self._past = EngineTotals()
+        self._past = PrefixTokens()
         self._watchers: list[Callable[[], object]] = []
 
     @property
@@ -99,17 +89,12 @@ class SimEngine:
         running, waiting, kv_usage = self._model.occupancy()
         return ReplicaObservation(self.spec.replica_id, sampled_ns, True, running, waiting, kv_usage)
 
-    def totals(self) -> EngineTotals:
+    def prefix_tokens(self) -> PrefixTokens:
+        """Counted over all of its lives."""
         if self._model is None:
             return self._past
-        load, past = self._model.load(), self._past
-        return EngineTotals(
-            past.prefix_query_tokens + load.prefix_query_tokens,
-            past.prefix_hit_tokens + load.prefix_hit_tokens,
-            past.preemptions + load.preemptions,
-            past.generation_tokens + load.generation_tokens,
-            past.finished + load.finished,
-        )
+        load = self._model.load()
+        return self._past + PrefixTokens(load.prefix_query_tokens, load.prefix_hit_tokens)
 
     # What gateways ask for
 
@@ -134,7 +119,7 @@ class SimEngine:
 
     def crash(self) -> None:
         """Everything it ran is lost, and so is its cache."""
-        self._past = self.totals()
+        self._past = self.prefix_tokens()
         self._model = None
         self._armed_ns = None
         self._note_change()

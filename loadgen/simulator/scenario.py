@@ -103,6 +103,11 @@ _Preset = Annotated[str, AfterValidator(_is_preset)]
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
+    def _holds_one_of(self, *names: str) -> None:
+        """Raises ValueError for none or several of them."""
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            raise ValueError(f"should hold one of {', '.join(names)}")
+
 
 # Who decides
 
@@ -277,9 +282,7 @@ class WorkloadSection(_Section):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        kinds = [name for name in type(self).model_fields if name != "questions"]
-        if sum(getattr(self, name) is not None for name in kinds) != 1:
-            raise ValueError(f"should hold one of {', '.join(kinds)}")
+        self._holds_one_of(*(name for name in type(self).model_fields if name != "questions"))
         if self.questions is not None and self.tree is None and self.conversations is None:
             raise ValueError("questions: only a tree or conversations ask them")
         return self
@@ -326,8 +329,7 @@ class RatesSection(_Section):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if (self.peak is None) == (self.mean is None):
-            raise ValueError("should hold one of peak, mean")
+        self._holds_one_of("peak", "mean")
         return self
 
     def as_curve(self) -> RateCurve:
@@ -356,8 +358,7 @@ class ArrivalsSection(_Section):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(each is not None for each in (self.rate, self.curve, self.diurnal, self.recorded)) != 1:
-            raise ValueError("should hold one of rate, curve, diurnal, recorded")
+        self._holds_one_of("rate", "curve", "diurnal", "recorded")
         times = [at_ns for at_ns, _ in self.curve or ()]
         if times != sorted(set(times)):
             raise ValueError("the points of a curve should be in order of time")

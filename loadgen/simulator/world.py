@@ -21,7 +21,6 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaId,
     ReplicaSpec,
-    TenantName,
 )
 from loadgen.engine.model import EngineConfig
 from loadgen.report import PrefixTokens, RequestRecord
@@ -29,7 +28,7 @@ from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.checkers import Counts, Watch
 from loadgen.simulator.chronicle import Chronicle
-from loadgen.simulator.clients import ClientGroup, GroupConfig, Town, record_of
+from loadgen.simulator.clients import ClientGroup, Town, record_of
 from loadgen.simulator.engines import SimEngine
 from loadgen.simulator.faults import Fault, FaultKey, FaultKind
 from loadgen.simulator.gateways import SimGateway, Surroundings
@@ -125,7 +124,7 @@ class World:
         self._town = self._build_town()
         self._groups = [self._group(number, section) for number, section in enumerate(scenario.clients)]
         self._samples: dict[RegionName, list[RegionSample]] = {RegionName(region): [] for region in scenario.regions}
-        self._prefix_tokens_before = dict.fromkeys(self._samples, PrefixTokens(0, 0))
+        self._prefix_tokens_before = dict.fromkeys(self._samples, PrefixTokens())
 
     @property
     def now_ns(self) -> int:
@@ -248,19 +247,8 @@ class World:
         return None
 
     def _group(self, number: int, section: ClientsSection) -> ClientGroup:
-        arrivals = section.arrivals
-        config = GroupConfig(
-            number,
-            RegionName(section.region),
-            TenantName(section.tenant),
-            section.clients,
-            arrivals.as_curve() if arrivals else None,
-            arrivals.variation if arrivals else 1.0,
-            section.patience,
-            section.impatient_share,
-            section.stores_responses,
-        )
-        return ClientGroup(config, self._scenario.workload_of(number), self._town, self._rng(f"clients {number}"))
+        workload = self._scenario.workload_of(number)
+        return ClientGroup(number, section, workload, self._town, self._rng(f"clients {number}"))
 
     # Playing
 
@@ -386,19 +374,14 @@ class World:
     # What it gave
 
     def _prefix_tokens(self) -> dict[RegionName, PrefixTokens]:
-        found = {region: PrefixTokens(0, 0) for region in self._samples}
+        found = dict.fromkeys(self._samples, PrefixTokens())
         for engine in self._engines.values():
-            totals, region = engine.totals(), engine.spec.place.region
-            old = found[region]
-            found[region] = PrefixTokens(old.queried + totals.prefix_query_tokens, old.hit + totals.prefix_hit_tokens)
+            found[engine.spec.place.region] += engine.prefix_tokens()
         return found
 
     def _story(self) -> Story:
         before = self._prefix_tokens_before
-        prefix_tokens = {
-            region: replace(after, queried=after.queried - before[region].queried, hit=after.hit - before[region].hit)
-            for region, after in self._prefix_tokens().items()
-        }
+        prefix_tokens = {region: after - before[region] for region, after in self._prefix_tokens().items()}
         unfinished = [record_of(ask, self._town) for ask in self._town.open_asks.values()]
         return Story(
             self._run,

@@ -15,12 +15,13 @@ from loadgen.traces.rows import (
     BlockNumber,
     InputTokens,
     OutputTokens,
-    RowFault,
     Seconds,
     Trace,
     TraceFormat,
     TraceRow,
     Unreadable,
+    check_blocks,
+    parsed,
 )
 
 BLOCK_TOKENS = 64
@@ -43,16 +44,8 @@ def parse_agentic(lines: Iterable[str]) -> Trace:
     unreadable = Unreadable()
     sessions: dict[str, list[_Line]] = {}
     decoder = msgspec.json.Decoder(_Line)
-    for number, text in enumerate(lines, 1):
-        if not text.strip():
-            continue
-        try:
-            line = decoder.decode(text)
-            _check(line)
-        except (RowFault, msgspec.MsgspecError) as fault:
-            unreadable.add(f"line {number}", fault)
-        else:
-            sessions.setdefault(line.session, []).append(line)
+    for line in parsed(lines, lambda text, _: _checked(decoder.decode(text)), unreadable):
+        sessions.setdefault(line.session, []).append(line)
     rows = [row for said in sessions.values() for row in _rows(sorted(said, key=lambda line: line.index))]
     untimed = sum(line.api_s is None for said in sessions.values() for line in said)
     notes = [f"{untimed} requests without `api`: their answers are taken to have come at once"] if untimed else []
@@ -61,12 +54,9 @@ def parse_agentic(lines: Iterable[str]) -> Trace:
     return Trace(TraceFormat.AGENTIC, rows, unreadable, notes=tuple(notes))
 
 
-def _check(line: _Line) -> None:
-    if any(last < first for first, last in line.blocks):
-        raise RowFault("a range of blocks ends before it begins")
-    blocks = sum(last - first + 1 for first, last in line.blocks)
-    if (blocks - 1) * BLOCK_TOKENS >= line.input_tokens:
-        raise RowFault(f"{blocks} blocks of {BLOCK_TOKENS} are more than {line.input_tokens} tokens")
+def _checked(line: _Line) -> _Line:
+    check_blocks(line.blocks, BLOCK_TOKENS, line.input_tokens)
+    return line
 
 
 def _rows(said: Sequence[_Line]) -> Iterable[TraceRow]:

@@ -30,7 +30,7 @@ def parse_azure(lines: Iterable[str]) -> Trace:
     return Trace(TraceFormat.AZURE, rows, unreadable, notes=("inputs share nothing: the trace does not say",))
 
 
-def _row(line: str) -> TraceRow | None:
+def _row(line: str, _number: int) -> TraceRow | None:
     if line.strip().lstrip("\ufeff") == HEADER:
         return None
     cells = next(csv.reader([line]))

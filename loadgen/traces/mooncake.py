@@ -17,11 +17,11 @@ from loadgen.traces.rows import (
     BlockNumber,
     InputTokens,
     OutputTokens,
-    RowFault,
     Trace,
     TraceFormat,
     TraceRow,
     Unreadable,
+    check_blocks,
     parsed,
 )
 
@@ -43,7 +43,7 @@ def parse_mooncake(lines: Iterable[str]) -> Trace:
     """Requests are told to be of one session when they share the second block: the first is everybody's."""
     unreadable = Unreadable()
     decoder = msgspec.json.Decoder(_Line)
-    rows = parsed(lines, lambda line: _row(decoder.decode(line)), unreadable)
+    rows = parsed(lines, lambda line, _: _row(decoder.decode(line)), unreadable)
     rows = [
         replace(row, session=row.session or f"alone-{number}", passage=replace(row.passage, own=f"{number}"))
         for number, row in enumerate(rows)
@@ -57,9 +57,9 @@ def parse_mooncake(lines: Iterable[str]) -> Trace:
 
 
 def _row(line: _Line) -> TraceRow:
-    if (len(line.hash_ids) - 1) * BLOCK_TOKENS >= line.input_length:
-        raise RowFault(f"{len(line.hash_ids)} blocks of {BLOCK_TOKENS} are more than {line.input_length} tokens")
-    passage = Passage("", runs_of(line.hash_ids), BLOCK_TOKENS, line.input_length)
+    runs = runs_of(line.hash_ids)
+    check_blocks(runs, BLOCK_TOKENS, line.input_length)
+    passage = Passage("", runs, BLOCK_TOKENS, line.input_length)
     session = str(line.hash_ids[1]) if len(line.hash_ids) > 1 else ""
     return TraceRow(line.timestamp / 1000, session, passage, line.output_length)
 

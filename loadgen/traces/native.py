@@ -20,6 +20,8 @@ from loadgen.traces.rows import (
     TraceFormat,
     TraceRow,
     Unreadable,
+    check_blocks,
+    parsed,
 )
 
 
@@ -55,21 +57,17 @@ class _Session:
 def parse_native(lines: Iterable[str]) -> Trace:
     unreadable = Unreadable()
     decoder = msgspec.json.Decoder(_Line)
-    rows: list[TraceRow] = []
     sessions: dict[str, _Session] = {}
-    for number, text in enumerate(lines, 1):
-        if not text.strip():
-            continue
-        try:
-            line = decoder.decode(text)
-            session = sessions.setdefault(line.session or f"line-{number}", _Session())
-            row = _row(line, line.session or f"line-{number}", f"{number}", session)
-        except (RowFault, msgspec.MsgspecError) as fault:
-            unreadable.add(f"line {number}", fault)
-        else:
-            session.add(line.id)
-            rows.append(row)
-    return Trace(TraceFormat.NIGHTSIDE, rows, unreadable)
+
+    def parse(text: str, number: int) -> TraceRow:
+        line = decoder.decode(text)
+        name = line.session or f"line-{number}"
+        session = sessions.setdefault(name, _Session())
+        row = _row(line, name, f"{number}", session)
+        session.add(line.id)
+        return row
+
+    return Trace(TraceFormat.NIGHTSIDE, parsed(lines, parse, unreadable), unreadable)
 
 
 def native_lines(trace: Trace) -> Iterator[bytes]:
@@ -103,11 +101,8 @@ def _row(line: _Line, session: str, own: str, session_so_far: _Session) -> Trace
         raise RowFault(f"another row of its session has the id {line.id!r}")
     if line.after is not None and line.after not in session_so_far.number_of:
         raise RowFault(f"waits for {line.after!r} of its session, which is not there before it")
-    if any(last < first for first, last in line.blocks):
-        raise RowFault("a range of blocks ends before it begins")
+    check_blocks(line.blocks, line.block_tokens, line.input_tokens)
     passage = Passage(line.space, tuple(line.blocks), line.block_tokens, line.input_tokens, own)
-    if (passage.blocks - 1) * passage.block_tokens >= passage.tokens:
-        raise RowFault(f"{passage.blocks} blocks of {passage.block_tokens} are more than {passage.tokens} tokens")
     return TraceRow(
         line.at or 0.0,
         session,

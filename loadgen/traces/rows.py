@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ BlockNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 """What a row can hold; beyond that it is taken to be broken."""
 
+_Row = TypeVar("_Row")
 _REASONS_MAX = 5
 _REASON_LENGTH_MAX = 200
 
@@ -84,17 +85,28 @@ class Trace:
     """What had to be supposed."""
 
 
-def parsed(lines: Iterable[str], parse: Callable[[str], TraceRow | None], unreadable: Unreadable) -> list[TraceRow]:
-    """Every line that can be read; None stands for a line that is no row, such as a header."""
+def parsed(lines: Iterable[str], parse: Callable[[str, int], _Row | None], unreadable: Unreadable) -> list[_Row]:
+    """Every line that can be read, with its number; None stands for a line that is no row, such as a header."""
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            row = parse(line)
+            row = parse(line, number)
         except (RowFault, msgspec.MsgspecError) as fault:
             unreadable.add(f"line {number}", fault)
         else:
             if row is not None:
                 rows.append(row)
     return rows
+
+
+def check_blocks(runs: Iterable[tuple[int, int]], block_tokens: int, tokens: int) -> None:
+    """Raises RowFault for ranges of blocks, first and last, that no input of so many tokens can have."""
+    blocks = 0
+    for first, last in runs:
+        if last < first:
+            raise RowFault("a range of blocks ends before it begins")
+        blocks += last - first + 1
+    if (blocks - 1) * block_tokens >= tokens:
+        raise RowFault(f"{blocks} blocks of {block_tokens} are more than {tokens} tokens")

@@ -8,6 +8,7 @@ policy was not offered.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from gateway.core.config import PlacementConfig
 from gateway.core.peers import Peers, PeerState
@@ -86,19 +87,23 @@ class Placer:
             self._policy.configure(config)
 
     def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
-        for state in left:
-            self._fleet.replica_index.remove_target(state.slot)
-            self._policy.left(state.target, state.slot)
-        for state in joined:
-            self._policy.joined(state.target, state.slot)
+        self._targets_changed(self._fleet.replica_index, joined, left)
 
     def peers_changed(self, joined: list[PeerState], left: list[PeerState]) -> None:
+        self._targets_changed(self._fleet.peer_index, joined, left)
+        self._eligibility.peers_changed()
+
+    def _targets_changed(
+        self,
+        index: PrefixIndex,
+        joined: Sequence[ReplicaState | PeerState],
+        left: Sequence[ReplicaState | PeerState],
+    ) -> None:
         for state in left:
-            self._fleet.peer_index.remove_target(state.slot)
+            index.remove_target(state.slot)
             self._policy.left(state.target, state.slot)
         for state in joined:
             self._policy.joined(state.target, state.slot)
-        self._eligibility.peers_changed()
 
     def expire_prefixes(self, now_ns: int) -> None:
         """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged meanwhile."""

@@ -35,7 +35,6 @@ class Tally:
 
     answers: int = 0
     events: int = 0
-    reconnects: int = 0
     first_byte_s: list[float] = field(default_factory=list)
     """From the request's first byte to the first of the answer's body."""
 
@@ -174,7 +173,6 @@ class _Line:
 
     async def ask(self, wanted: Wanted) -> None:
         if self._connection is None or not self._connection.is_open:
-            self._tally.reconnects += self._connection is not None
             self._connection = await connect(self._port, self._tally)
         await self._connection.ask(wanted)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
+
+from loadgen.evaluation.numbers import Middle, middle_of
 
 DIRECT = "direct"
 """No relay at all: what clients and engines need by themselves."""
@@ -41,26 +42,6 @@ class Reading:
     part: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    median: float
-    low: float
-    high: float
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least that share of the values do not exceed. Raises ValueError on none."""
-    if not values:
-        raise ValueError("no values")
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
-
-
-def summarize(values: Iterable[float]) -> Summary | None:
-    ordered = sorted(values)
-    return Summary(median(ordered), ordered[0], ordered[-1]) if ordered else None
-
-
 def by_round(readings: Iterable[Reading], relay: str, figure: Figure, part: str = "") -> dict[int, float]:
     return {
         each.round_number: each.value
@@ -79,11 +60,11 @@ def with_added(readings: Sequence[Reading]) -> list[Reading]:
     return [*readings, *added]
 
 
-def ratio(readings: Sequence[Reading], figure: Figure, relay: str, base: str) -> Summary | None:
+def ratio(readings: Sequence[Reading], figure: Figure, relay: str, base: str) -> Middle | None:
     """How many times `base`, round by round; None where they never met."""
     bases = by_round(readings, base, figure)
     values = by_round(readings, relay, figure)
-    return summarize(value / bases[number] for number, value in values.items() if bases.get(number))
+    return middle_of(value / bases[number] for number, value in values.items() if bases.get(number))
 
 
 def parts_of(readings: Iterable[Reading], relay: str) -> list[str]:
@@ -94,7 +75,7 @@ def as_document(readings: Sequence[Reading]) -> Mapping[str, object]:
     """Medians and spreads by relay and figure, for machines."""
     document: dict[str, dict[str, object]] = {}
     for each in readings:
-        values = summarize(by_round(readings, each.relay, each.figure, each.part).values())
+        values = middle_of(by_round(readings, each.relay, each.figure, each.part).values())
         assert values is not None
         name = f"{each.relay}: {each.part}" if each.part else each.relay
         document.setdefault(name, {})[each.figure] = {

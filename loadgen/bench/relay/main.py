@@ -13,7 +13,7 @@ import random
 import resource
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +57,7 @@ from loadgen.bench.relay.relays import (
     version_of,
 )
 from loadgen.demo.processes import log_tail
+from loadgen.interrupts import leaves
 
 AIMS = (
     Aim(Figure.CPU_PER_CHUNK, 1.2, ENVOY.name),
@@ -126,7 +127,7 @@ class Run:
             async with self._running(relay, bench, folder) as subject:
                 await self._measure_subject(number, subject, bench, measures)
         except* (BenchFailure, WrongAnswer, OSError) as failures:
-            why = "; ".join(dict.fromkeys(str(each) or "it took too long" for each in _leaves(failures)))
+            why = "; ".join(dict.fromkeys(str(each) or "it took too long" for each in leaves(failures)))
             self.faults[relay.name] = why
             self.console.print(f"{relay.name}: {why}", markup=False)
 
@@ -164,14 +165,6 @@ def _turned(relays: Sequence[Relay], by: int) -> list[Relay]:
     """Another one first in each round, so that none always follows the same."""
     start = by % len(relays) if relays else 0
     return [*relays[start:], *relays[:start]]
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for each in group.exceptions:
-        if isinstance(each, BaseExceptionGroup):
-            yield from _leaves(each)
-        else:
-            yield each
 
 
 def _log_tails(ready: Ready, folder: Path) -> str:

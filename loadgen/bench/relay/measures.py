@@ -12,8 +12,9 @@ from enum import StrEnum
 from loadgen.bench.relay import client, machine, wire
 from loadgen.bench.relay.client import HeldStreams, Tally, arrivals, closed_loop, now_s, open_streams
 from loadgen.bench.relay.engine import PACE_PATH
-from loadgen.bench.relay.figures import Figure, percentile
+from loadgen.bench.relay.figures import Figure
 from loadgen.bench.relay.relays import HOST
+from loadgen.report import quantile
 
 _LONG_PROMPT_BYTES = 8 * 1024
 _SHORT_PROMPT_BYTES = 256
@@ -177,8 +178,8 @@ async def measure_first_token(bench: Bench, subject: Subject) -> list[Value]:
     assert warm.answers == 50
     tally = await _arrive(bench, subject, wanted, count=effort.arrivals, max_s=max_s)
     return [
-        Value(Figure.TTFT_P50, 1e3 * percentile(tally.first_byte_s, 0.5)),
-        Value(Figure.TTFT_P99, 1e3 * percentile(tally.first_byte_s, 0.99)),
+        Value(Figure.TTFT_P50, 1e3 * quantile(tally.first_byte_s, 0.5)),
+        Value(Figure.TTFT_P99, 1e3 * quantile(tally.first_byte_s, 0.99)),
     ]
 
 

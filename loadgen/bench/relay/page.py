@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadgen.bench.relay.figures import DIRECT, Figure, Reading, Summary, by_round, parts_of, ratio, summarize
+from loadgen.bench.relay.figures import DIRECT, Figure, Reading, by_round, parts_of, ratio
+from loadgen.evaluation.numbers import Middle, middle_of
 from loadgen.pages import markdown
 from loadgen.pages.markdown import NOTHING
 
@@ -70,7 +71,7 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def cell(summary: Summary | None) -> str:
+def cell(summary: Middle | None) -> str:
     """The median, and the spread where rounds differ."""
     if summary is None:
         return NOTHING
@@ -89,8 +90,8 @@ def table(story: Story) -> list[list[str]]:
     return rows
 
 
-def _summary(story: Story, relay: str, figure: Figure, part: str = "") -> Summary | None:
-    return summarize(by_round(story.readings, relay, figure, part).values())
+def _summary(story: Story, relay: str, figure: Figure, part: str = "") -> Middle | None:
+    return middle_of(by_round(story.readings, relay, figure, part).values())
 
 
 def _has_any(story: Story, relay: str) -> bool:
@@ -116,7 +117,7 @@ def _ratio_title(story: Story, name: str) -> str:
     return f"{name} / {story.ours}" if _is_ours(story, name) else f"{story.ours} / {name}"
 
 
-def _ratio(story: Story, figure: Figure, name: str) -> Summary | None:
+def _ratio(story: Story, figure: Figure, name: str) -> Middle | None:
     relay, base = (name, story.ours) if _is_ours(story, name) else (story.ours, name)
     return ratio(story.readings, figure, relay, base)
 

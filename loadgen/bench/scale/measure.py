@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
@@ -71,22 +71,22 @@ class Reading:
     """How far it came, or had come when it was last heard of."""
     stopped_by: str
     """The limit that ended it; empty if none did."""
-    built_cpu_s: float | None
+    built_cpu_s: float | None = None
     """To build the world, which is in none of the other times."""
-    wall_s: float | None
-    cpu_s: float | None
+    wall_s: float | None = None
+    cpu_s: float | None = None
     """Less than the wall's where the machine had other things to do."""
-    late_cpu_s: float | None
+    late_cpu_s: float | None = None
     """Of that, in the second half of the simulated time, when everybody has long come."""
-    rss_bytes_max: int | None
-    requests: int | None
-    events: int | None
+    rss_bytes_max: int | None = None
+    requests: int | None = None
+    events: int | None = None
     """That gateway cores took in."""
-    forwards: int | None
-    busy_share: float | None
+    forwards: int | None = None
+    busy_share: float | None = None
     """Of the engines' slots, in the second half of the run."""
-    queue_max: int | None
-    digest: str | None
+    queue_max: int | None = None
+    digest: str | None = None
     killed_by: str = ""
     """The signal that ended its process; empty if none did."""
 
@@ -178,41 +178,14 @@ def _killed_by(process: SpawnProcess) -> str:
 
 
 def _reading_of_killed(taken: Taken | None, killed_by: str) -> Reading:
-    return Reading(
-        simulated_s=taken.simulated_s if taken else 0.0,
-        stopped_by="",
-        built_cpu_s=taken.built_cpu_s if taken else None,
-        wall_s=taken.wall_s if taken else None,
-        cpu_s=taken.cpu_s if taken else None,
-        late_cpu_s=None,
-        rss_bytes_max=taken.rss_bytes_max if taken else None,
-        requests=taken.requests if taken else None,
-        events=None,
-        forwards=None,
-        busy_share=None,
-        queue_max=None,
-        digest=None,
-        killed_by=killed_by,
-    )
+    if taken is None:
+        return Reading(simulated_s=0.0, stopped_by="", killed_by=killed_by)
+    return Reading(stopped_by="", killed_by=killed_by, **asdict(taken))
 
 
 def _reading_of_unbuilt(stopped_by: str, taken: Taken) -> Reading:
     """Nothing was played."""
-    return Reading(
-        simulated_s=0.0,
-        stopped_by=stopped_by,
-        built_cpu_s=taken.built_cpu_s,
-        wall_s=None,
-        cpu_s=None,
-        late_cpu_s=None,
-        rss_bytes_max=taken.rss_bytes_max,
-        requests=0,
-        events=None,
-        forwards=None,
-        busy_share=None,
-        queue_max=None,
-        digest=None,
-    )
+    return Reading(0.0, stopped_by, taken.built_cpu_s, rss_bytes_max=taken.rss_bytes_max, requests=0)
 
 
 def _play_apart(point: Point, limits: Limits, pipe: Connection) -> None:
@@ -233,14 +206,9 @@ def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -
     on_progress(gauge.taken())
     story = world.play(gauge.goes_on)
     taken = gauge.taken()
-    return Reading(
-        simulated_s=taken.simulated_s,
-        stopped_by=gauge.stopped_by,
-        built_cpu_s=built_cpu_s,
-        wall_s=taken.wall_s,
-        cpu_s=taken.cpu_s,
+    return replace(
+        Reading(stopped_by=gauge.stopped_by, **asdict(taken)),
         late_cpu_s=taken.cpu_s - gauge.cpu_s_at(taken.simulated_s / 2),
-        rss_bytes_max=taken.rss_bytes_max,
         requests=len(story.records),
         events=story.events,
         forwards=story.counts.attempts["peer"],

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.ground.faults import Fault
 from gateway.policy.check import Check, Finding, Severity, check_policies
 from tests.support.policies import Rule, Stated, by_jurisdiction, by_region, stated
 
@@ -13,7 +14,7 @@ def check(*policies: Stated) -> Check:
 
 
 def found(checked: Check) -> list[tuple[str, str, str, str]]:
-    return [(each.severity, each.path.stem, each.key, each.message) for each in checked.findings]
+    return [(each.severity, each.path.stem, each.fault.key, each.fault.message) for each in checked.findings]
 
 
 def test_two_files_for_one_region_are_a_contradiction() -> None:
@@ -156,12 +157,12 @@ def test_a_tenants_rule_that_offers_a_jurisdiction_in_vain_is_a_note() -> None:
 def test_a_file_at_odds_with_itself_stands_for_a_closed_region_and_says_why() -> None:
     checked = check(stated("dublin", "EU", process={}))
     assert checked.regions[0].is_closed
-    assert checked.regions[0].policy.closed_reason == f"dublin.yaml: process: {checked.findings[0].message}"
+    assert checked.regions[0].policy.closed_reason == f"dublin.yaml: process: {checked.findings[0].fault.message}"
 
 
 def test_a_file_without_a_policy_counts_more_than_a_contradiction_and_is_told_first() -> None:
     path, policy = stated("dublin", "EU", process={})
-    invalid = Finding(Severity.INVALID, Path("none.yaml"), "", "cannot be read")
+    invalid = Finding(Severity.INVALID, Path("none.yaml"), Fault("", "cannot be read"))
     checked = check_policies({path: policy}, [invalid])
     assert checked.result == "invalid"
     assert [each.severity for each in checked.findings] == [Severity.INVALID, Severity.CONTRADICTION]

@@ -80,9 +80,9 @@ def test_a_run_without_answers_is_not_compared_at_all() -> None:
 
 def test_caveats_name_a_busy_machine_an_early_stop_open_requests_and_small_samples() -> None:
     quiet = report("alone", *[record(US, 100)] * 100, *[record(EU, 100)] * 99)
-    busy = replace(quiet, name="mesh", machine=MachineUse(0.72, 0.9), is_partial=True)
+    busy = replace(quiet, run=replace(quiet.run, name="mesh", machine=MachineUse(0.72, 0.9), is_partial=True))
     busy = replace(busy, total=busy.total | {"unfinished": 3})
-    text = read_caveats([busy, replace(quiet, machine=MachineUse(0.6, 0.9))])
+    text = read_caveats([busy, replace(quiet, run=replace(quiet.run, machine=MachineUse(0.6, 0.9)))])
     assert "72% of the machine's CPU was busy in the mesh run" in text
     assert "60% of the machine's CPU" not in text
     assert "The mesh run was stopped early." in text

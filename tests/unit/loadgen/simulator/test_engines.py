@@ -11,6 +11,7 @@ from loadgen.engine.blocks import packed
 from loadgen.engine.model import Rejection
 from loadgen.engine.presets import TINY
 from loadgen.engine.sequences import EngineRequest
+from loadgen.report import PrefixTokens
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.engines import EngineRun, SimEngine
 
@@ -59,7 +60,7 @@ def test_a_request_is_answered_and_the_next_finds_its_prefix() -> None:
     bench.wait()
     assert bench.told() == ["a first", "a done", "b first", "b done"]
     assert (cold.cached_tokens, warm.cached_tokens) == (0, 144)
-    assert bench.engine.totals().finished == 2
+    assert bench.engine.prefix_tokens() == PrefixTokens(queried=320, hit=144)
     assert bench.engine.outstanding == 0
 
 
@@ -98,7 +99,7 @@ def test_a_crash_loses_what_ran_and_the_cache_but_no_count() -> None:
     bench.wait()
     assert bench.told() == ["a first", "a done", "b connection reset", "c connection refused", "d first", "d done"]
     assert again.cached_tokens == 0
-    assert bench.engine.totals().finished == 2
+    assert bench.engine.prefix_tokens().queried == 320, "in both lives"
 
 
 def test_what_was_due_in_an_earlier_life_is_forgotten() -> None:

@@ -1,38 +1,19 @@
 from __future__ import annotations
 
-import pytest
-
 from loadgen.bench.relay.figures import (
     DIRECT,
     Figure,
     Reading,
-    Summary,
     as_document,
     by_round,
     parts_of,
-    percentile,
     ratio,
-    summarize,
     with_added,
 )
+from loadgen.evaluation.numbers import Middle
 
 CHUNK = Figure.CPU_PER_CHUNK
 TTFT = Figure.TTFT_P99
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 51), (0.99, 100), (1.0, 100)])
-def test_percentiles_are_values_that_were_seen(share: float, value: float) -> None:
-    assert percentile([float(each) for each in range(100, 0, -1)], share) == value
-
-
-def test_there_is_no_percentile_of_nothing() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 0.5)
-
-
-def test_a_summary_is_the_median_between_the_extremes() -> None:
-    assert summarize([3.0, 1.0, 9.0]) == Summary(median=3.0, low=1.0, high=9.0)
-    assert summarize([]) is None
 
 
 def test_ratios_are_taken_within_a_round() -> None:
@@ -44,7 +25,7 @@ def test_ratios_are_taken_within_a_round() -> None:
         Reading(2, "theirs", CHUNK, 20.0),
         Reading(3, "ours", CHUNK, 999.0),
     ]
-    assert ratio(readings, CHUNK, "ours", "theirs") == Summary(2.0, 2.0, 2.0)
+    assert ratio(readings, CHUNK, "ours", "theirs") == Middle(2.0, 2.0, 2.0)
     assert ratio(readings, CHUNK, "ours", "nobody") is None
 
 

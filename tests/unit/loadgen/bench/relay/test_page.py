@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.bench.relay.figures import DIRECT, Figure, Reading, Summary
+from loadgen.bench.relay.figures import DIRECT, Figure, Reading
 from loadgen.bench.relay.page import Aim, Story, aim_rows, cell, number, page_of, part_rows, ratio_rows, table
+from loadgen.evaluation.numbers import Middle
 
 READINGS = [
     Reading(1, "ours", Figure.CPU_PER_CHUNK, 30.0),
@@ -38,8 +39,8 @@ def test_numbers_keep_the_digits_that_matter(value: float, text: str) -> None:
 
 
 def test_a_cell_shows_the_spread_where_there_is_one() -> None:
-    assert cell(Summary(25.0, 20.0, 30.0)) == "25.0 (20.0–30.0)"
-    assert cell(Summary(25.0, 25.0, 25.0)) == "25.0"
+    assert cell(Middle(25.0, 20.0, 30.0)) == "25.0 (20.0–30.0)"
+    assert cell(Middle(25.0, 25.0, 25.0)) == "25.0"
     assert cell(None) == "–"
 
 
