@@ -13,7 +13,7 @@ from gateway.core.intake import Intake
 from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import AttemptState, Conclusion, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
 from gateway.core.vocabulary import (
     Hops,
@@ -147,29 +147,27 @@ def any_attempt_will_do(
     return None if request is None else request.attempt
 
 
-@mutant("a stream that broke off is started again", "gateway_core:GatewayCore._attempt_ended")
+@mutant("a stream that broke off is started again", "gateway_core:GatewayCore._conclude")
 def starts_streams_again(
-    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, now_ns: int
+    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, end: LegEnd
 ) -> None:
-    if request.phase is Phase.ANSWERING:
+    if request.phase is Phase.ANSWERING and end.result is LegResult.FAILED:
         request.phase = Phase.RUNNING
-    original(core, request, attempt, now_ns)
+    original(core, request, attempt, end)
 
 
 @mutant("a refused forward is forgotten", "gateway_core:GatewayCore._try_again_after_refusal")
-def forgets_the_refused(
-    original: Original, core: GatewayCore, request: RequestState, conclusion: Conclusion, now_ns: int
-) -> None:
+def forgets_the_refused(original: Original, core: GatewayCore, request: RequestState, end: LegEnd, now_ns: int) -> None:
     return
 
 
-@mutant("a further leg is opened after its attempt is over", "gateway_core:GatewayCore._attempt_ended")
+@mutant("a further leg is opened after its attempt is over", "gateway_core:GatewayCore._attempt_failed")
 def one_leg_too_late(
     original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, now_ns: int
 ) -> None:
     original(core, request, attempt, now_ns)
-    if request.phase is Phase.WAITING and attempt.conclusion is not None:
-        there = Placement(attempt.conclusion.leg.state, PlacementReason.LOCAL_POLICY, 0, 1)
+    if request.phase is Phase.WAITING and attempt.failures:
+        there = Placement(attempt.failures[0].leg.state, PlacementReason.LOCAL_POLICY, 0, 1)
         core._open_leg(request, attempt, LegRole.WHOLE, there, now_ns)
 
 
@@ -179,11 +177,11 @@ def one_leg_too_late(
     hunter=f"{_CORE_TESTS}/test_requests.py::test_whoever_fails_has_the_other_stopped_and_is_alone_to_blame",
 )
 def blames_the_companion(
-    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, conclusion: Conclusion
+    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, end: LegEnd
 ) -> None:
     for leg in attempt.legs.values():
         leg.stop_detail = "its companion ended"
-    original(core, request, attempt, conclusion)
+    original(core, request, attempt, end)
 
 
 @mutant(
