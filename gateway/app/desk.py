@@ -118,9 +118,15 @@ class Desk:
         return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
 
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        self.ledger.on_finished(profile, end, summary)
-        if self.driver.open_requests == 0:
-            self._idle.set()
+        """A taker that fails is an observer that fails: what it keeps cannot be trusted any more, and the gateway
+        stops."""
+        try:
+            self.ledger.on_finished(profile, end, summary)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
+            self.driver.fail(error)
+        finally:
+            if self.driver.open_requests == 0:
+                self._idle.set()
 
     async def until_idle(self) -> None:
         while self.driver.open_requests > 0:
