@@ -46,7 +46,7 @@ class Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
-        self.ledger = Ledger(config.place)
+        self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._header = _journal_header(config, clock, seed)
         self._journal = _journal(config, self._header, self._journal_stopped)

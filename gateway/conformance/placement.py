@@ -208,8 +208,8 @@ _RESULTS = [*[LegResult.COMPLETED] * 12, LegResult.FAILED, LegResult.BUSY]
 
 @dataclass
 class _Walk:
-    """Requests with and without a past, or that follow a stored response, among targets that come, go, fill up, fail and
-    refuse."""
+    """Requests with and without a past, or that follow a stored response, among targets that come, go, fill up, fail
+    and refuse."""
 
     policy: type[Policy]
     options: dict[str, bool | int | float | str]
