@@ -47,7 +47,7 @@ class LegHead:
     headers: Headers
     ran_at: RanAt
     attempt: int = 0
-    """Which attempt brought it; set by whoever opened the leg."""
+    """The attempt whose leg brought it; set by whoever opened the leg."""
 
 
 @dataclass(slots=True)

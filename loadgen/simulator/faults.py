@@ -103,10 +103,6 @@ class Fault:
             start_ns = self.at_ns + number * self.every_ns
             yield start_ns, start_ns + self.lasts_ns
 
-    @property
-    def healed_ns(self) -> int:
-        return self.at_ns + (self.times - 1) * self.every_ns + self.lasts_ns
-
 
 @dataclass(frozen=True, slots=True)
 class FaultPlaces:

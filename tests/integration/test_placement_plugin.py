@@ -84,8 +84,8 @@ def test_a_scenario_names_it_and_it_fills_one_replica_first(python: Path, tmp_pa
 def test_a_region_file_names_it_and_what_is_wrong_with_its_options_is_said(python: Path, tmp_path: Path) -> None:
     smallest = (ROOT / "docs/examples/smallest.yaml").read_text()
     program = (
-        "import sys; from pathlib import Path; from gateway.config.reading import load_config; "
-        "print(load_config(Path(sys.argv[1])).core.placement.policy_version)"
+        "import sys; from pathlib import Path; from gateway.config.reading import read_region_file; "
+        "print(read_region_file(Path(sys.argv[1])).as_config().core.placement.policy_version)"
     )
     file = tmp_path / "us.yaml"
     file.write_text(f"{smallest}\nplacement: {{policy: packed}}\n")
