@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
@@ -46,11 +45,9 @@ class Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
-        self.ledger = Ledger(config.place)
+        self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
-        self._header = _journal_header(config, clock, seed)
-        self._journal = _journal(config, self._header, self._journal_stopped)
-        self._folder = config.journal.folder
+        self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
         self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()
@@ -118,9 +115,15 @@ class Desk:
         return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
 
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        self.ledger.on_finished(profile, end, summary)
-        if self.driver.open_requests == 0:
-            self._idle.set()
+        """A taker that fails is an observer that fails: what it keeps cannot be trusted any more, and the gateway
+        stops."""
+        try:
+            self.ledger.on_finished(profile, end, summary)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
+            self.driver.fail(error)
+        finally:
+            if self.driver.open_requests == 0:
+                self._idle.set()
 
     async def until_idle(self) -> None:
         while self.driver.open_requests > 0:
@@ -153,16 +156,18 @@ class Desk:
 
     def _on_crash(self, crash: GatewayCrash) -> None:
         self.log.critical("the core failed; this gateway stops", exc_info=crash.error)
+        if self._journal is None:
+            return
         last = crash.tail[-1]
-        if self._journal is not None and last.effects is None:
+        if last.effects is None:
             self._journal.on_crash(last.now_ns, last.event)
-        if self._folder is not None:
-            self._keep_tail(self._folder / f"{self._header.story}.crash", crash)
+        self._keep_tail(self._journal, crash)
 
-    def _keep_tail(self, path: Path, crash: GatewayCrash) -> None:
+    def _keep_tail(self, journal: Journal, crash: GatewayCrash) -> None:
         """A disk that cannot take it must not keep the process from ending in order."""
+        path = journal.folder / f"{journal.header.story}.crash"
         try:
-            write_tail(path, self._header, crash.tail)
+            write_tail(path, journal.header, crash.tail)
         except OSError as error:
             self.log.critical("the steps before the failure are lost", path=str(path), reason=str(error))
         else:
@@ -175,7 +180,8 @@ class Desk:
 
 def _journal_header(config: GatewayConfig, clock: Clock, seed: int) -> Header:
     started = "".join(character for character in clock.wall_time() if character.isalnum())
-    return new_header(config.gateway_id, config.place, seed=seed, story=f"{config.gateway_id}-{started}")
+    story = f"{config.gateway_id}-{started}"
+    return new_header(config.gateway_id, config.place, config.core.placement, seed=seed, story=story)
 
 
 def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], None]) -> Journal | None:

@@ -7,20 +7,14 @@ from pathlib import Path
 
 from gateway.config.checks import faults_between
 from gateway.config.region_file import RegionFile
-from gateway.config.sections import GatewayConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import FileError
 from gateway.ground.values import Surroundings
 from gateway.ground.yaml_file import YamlFile, read_yaml
 
 
-def load_config(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> GatewayConfig:
-    """Read a region file. Raises ConfigError, with one line per fault."""
-    return read_region_file(path, environ).as_config()
-
-
 def read_region_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> RegionFile:
-    """The region file with every default filled in. Raises ConfigError."""
+    """The region file with every default filled in. Raises ConfigError, with one line per fault."""
     return _region_file(read_yaml(path), environ)
 
 

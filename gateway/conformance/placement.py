@@ -37,6 +37,7 @@ from gateway.core.events import (
     PolicyApplied,
     ReplicasObserved,
     RequestArrived,
+    ResponseStored,
 )
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.placement.fleet import Fleet
@@ -207,7 +208,8 @@ _RESULTS = [*[LegResult.COMPLETED] * 12, LegResult.FAILED, LegResult.BUSY]
 
 @dataclass
 class _Walk:
-    """Requests with and without a past, among targets that come, go, fill up, fail and refuse."""
+    """Requests with and without a past, or that follow a stored response, among targets that come, go, fill up, fail
+    and refuse."""
 
     policy: type[Policy]
     options: dict[str, bool | int | float | str]
@@ -263,7 +265,10 @@ class _Walk:
         chain, _ = prefix_chain(prefix_salt(_MODEL, _TENANT, ""), [prompt], block_bytes=_BLOCK_BYTES, blocks_max=64)
         session = f"session {conversation}" if self._rng.random() < 0.5 else f"session of request {self.asked}"
         request_id = RequestId(f"request-{self.asked}")
-        profile = RequestProfile(request_id, _MODEL, _TENANT, len(prompt), chain, _BLOCK_BYTES, session, stream=True)
+        follows = f"response {conversation}" if self._rng.random() < 0.2 else ""
+        profile = RequestProfile(
+            request_id, _MODEL, _TENANT, len(prompt), chain, _BLOCK_BYTES, session, stream=True, follows=follows
+        )
         self._tell(RequestArrived(profile, self._now_ns + 60_000 * _MS))
 
     def _answer(self) -> None:
@@ -275,6 +280,7 @@ class _Walk:
         if leg.target.kind is TargetKind.PEER and self._rng.random() < 0.3:
             result, refusal = LegResult.REFUSED, RefusalReason.BUSY
         if result is LegResult.COMPLETED:
+            self._tell(ResponseStored(leg.request_id, leg.attempt, leg.leg, f"response {self._rng.randrange(50)}"))
             self._tell(FirstToken(leg.request_id, leg.attempt, leg.leg))
         self._tell(LegEnded(leg.request_id, leg.attempt, leg.leg, result, refusal))
 

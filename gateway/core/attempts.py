@@ -1,5 +1,5 @@
-"""What attempts teach about a target: a breaker that ignores client errors, a ramp for its return, a budget for
-retries."""
+"""What legs teach about a target: a breaker that ignores client errors, a rest, a ramp for its return; and a budget for
+further attempts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ class BreakerState(StrEnum):
 
 
 class Breaker:
-    """Keeps attempts away from a target that fails.
+    """Keeps legs away from a target that fails.
 
     It opens after failures in a row, or when a full window holds too large a share of them, so that a target which
-    fails
-    fast never looks idle. Once its time is over it lets a single trial through; each failed trial doubles the next
-    wait.
-    Busy, refused and cancelled attempts say nothing about health and are not counted.
+    fails fast never looks idle. Once its time is over it lets a single trial through; each failed trial doubles the
+    next wait. Busy, refused and cancelled legs say nothing about health and are not counted.
     """
 
     __slots__ = ("_config", "_failures_in_row", "_open_for_ns", "_window", "open_until_ns", "state")
@@ -41,7 +39,7 @@ class Breaker:
         self.open_until_ns = 0
 
     def configure(self, config: AttemptConfig) -> None:
-        """What is counted stays; the new numbers hold from the next end of an attempt."""
+        """What is counted stays; the new numbers hold from the next end of a leg."""
         self._config = config
         self._window = deque(self._window, maxlen=config.breaker_window)
 
@@ -56,7 +54,7 @@ class Breaker:
             self.state = BreakerState.HALF_OPEN
 
     def record(self, result: LegResult, now_ns: int) -> bool:
-        """Count an attempt's end. True when the target has just proved itself after having been open."""
+        """Count a leg's end. True when the target has just proved itself after having been open."""
         if result in _SUCCESSES:
             return self._succeed()
         if result is LegResult.FAILED:
@@ -97,7 +95,7 @@ class Breaker:
 
 
 class Rest:
-    """Leaves a target alone that turns attempts away although it looks free: being full fast must not look idle either.
+    """Leaves a target alone that turns legs away although it looks free: being full fast must not look idle either.
 
     The first time until it is next observed, which is the caller's to see to; each further time in a row for twice as
     long, up to the breaker's first opening. What was under way together counts once.
@@ -119,12 +117,12 @@ class Rest:
         self._in_row += 1
 
     def proved(self) -> None:
-        """It took an attempt in."""
+        """It took a leg in."""
         self._in_row = 0
 
 
 class Ramp:
-    """Limits the attempts at a returning target: one, then twice as many after each step, until the limit is no
+    """Limits the legs at a returning target: one, then twice as many after each step, until the limit is no
     limit."""
 
     __slots__ = ("_config", "limit", "next_step_ns")

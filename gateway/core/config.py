@@ -50,7 +50,7 @@ class PushingMode(StrEnum):
     PENDING = "pending"
     """SP-P: while the engine reports no pending request."""
     OUTSTANDING = "outstanding"
-    """SP-O: while fewer than `outstanding_max` of our attempts are in flight there."""
+    """SP-O: while fewer than `outstanding_max` of our legs are in flight there."""
     BLIND = "blind"
     """BP: always."""
 
@@ -135,11 +135,11 @@ class AttemptConfig:
     breaker_failures_in_row: int = 5
     breaker_window: int = 20
     breaker_failure_share: float = 0.5
-    """With a full window of attempts, this share of failures opens the breaker too: failing fast must not look idle."""
+    """With a full window of legs, this share of failures opens the breaker too: failing fast must not look idle."""
     breaker_open_ns: int = 5 * _SECOND_NS
     breaker_open_max_ns: int = 60 * _SECOND_NS
     ramp_step_ns: int = 1 * _SECOND_NS
-    """A returning target may hold 1 attempt, then twice as many after each step."""
+    """A returning target may hold 1 leg, then twice as many after each step."""
     ramp_limit: int = 64
     """The ramp is over once it would allow this many."""
 

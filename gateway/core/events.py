@@ -30,7 +30,7 @@ class ConfigApplied:
 
 @value
 class PolicyApplied:
-    """A residency policy replaces the one before; running attempts finish under their stamp."""
+    """A residency policy replaces the one before; running legs finish under their stamp."""
 
     policy: ResidencyPolicy
 

@@ -240,7 +240,7 @@ class GatewayCore(GatewayState):
     ) -> None:
         """One more leg of a living attempt."""
         attempt.legs_opened += 1
-        leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.kept_blocks)
+        leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
         attempt.legs[leg.number] = leg
         leg.state.home.started(leg.state, (request.request_id, attempt.number, leg.number), now_ns)
         self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))

@@ -14,6 +14,7 @@ from gateway.core.vocabulary import LegResult, PlaceRule, RefusalReason, Request
 _MAY_BE_FAILURES = frozenset({LegResult.FAILED, LegResult.CANCELLED})
 """A leg that we stopped for what it did not do is cancelled, and has failed."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
+"""Written here once more, and not taken from the core: what judges the core must not err with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What one gateway knows: its config, its policy, its targets and its requests. It decides nothing."""
+"""What one gateway knows: its config, its policy, its targets and its requests, and the placer that knows prefixes. It
+says who is there to be asked; what is done with the answers is for others."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class TargetKind(Word):
 
 @value
 class Target:
-    """Something an attempt can be sent to: one of our replicas or another gateway."""
+    """Something a leg can be sent to: one of our replicas or another gateway."""
 
     kind: TargetKind
     id: str
@@ -232,12 +232,12 @@ class Standing(Word):
     NOT_ALLOWED = "not_allowed"
     """The request's residency rule excludes its place."""
     FAILED_BEFORE = "failed_before"
-    """An attempt of this request failed there."""
+    """A leg of this request failed there."""
     UNHEALTHY = "unhealthy"
     LOST = "lost"
     STALE = "stale"
     DISTRUSTED = "distrusted"
-    """It failed or turned away an attempt, and has not been heard of since."""
+    """It failed or turned away a leg, and has not been heard of since."""
     NOT_ACCEPTING = "not_accepting"
     BREAKER = "breaker"
     RAMP = "ramp"
@@ -288,7 +288,7 @@ class ReplicaSpec:
     """Base models and LoRA adapters it serves."""
     pool: PoolName = DEFAULT_POOL
     sign_of_life_ns: int | None = None
-    """Set for an engine that tells no load: how often it is asked whether it lives. The limit on outstanding attempts
+    """Set for an engine that tells no load: how often it is asked whether it lives. The limit on outstanding legs
     then stands in for its queue, and it is stale once three signs are missing."""
 
 

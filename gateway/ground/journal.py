@@ -57,6 +57,10 @@ class JournalFiles:
         settings.folder.mkdir(parents=True, exist_ok=True)
         self._begin_file()
 
+    @property
+    def folder(self) -> Path:
+        return self._settings.folder
+
     async def run(self) -> None:
         """Write what has gathered, again and again, until cancelled; call `close` afterwards."""
         while self._is_writing:

@@ -55,7 +55,7 @@ class Step(Generic[EventT, EffectT]):
 @dataclass(frozen=True, slots=True)
 class Crash(Generic[EventT, EffectT]):
     """Why the pump stopped, with the steps that led there. The last one is the core's failure; it has effects if it was
-    an observer that failed."""
+    an observer that failed, or whoever an observer hands on to."""
 
     error: BaseException
     tail: tuple[Step[EventT, EffectT], ...]
@@ -118,6 +118,19 @@ class Pump(ABC, Generic[EventT, EffectT]):
             for observer in self._observers:
                 self._tell(observer, step)
 
+    def fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:
+        """Stop, as for an observer that failed: also for whoever follows the core by way of one. The first failure is
+        the one. `steps` is the one that the core failed in; anybody else's failure has none."""
+        if self.crash is not None:
+            return
+        self.crash = Crash(error, (*self._tail, *self._untold, *steps))
+        self._inbox.clear()
+        self._stop_timer()
+        self.stopped()
+        self.failed.set()
+        if self._on_crash is not None:
+            self._on_crash(self.crash)
+
     def close(self) -> None:
         """Stop the timer, and tell the observers the rest. Nothing is submitted afterwards."""
         self.tell_observers()
@@ -141,7 +154,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
                 self._arm()
         except Exception as error:  # noqa: BLE001 - whatever failed inside a step, its state can no longer be trusted
             self.tell_observers()
-            self._fail(error, Step(now_ns, event, None))
+            self.fail(error, Step(now_ns, event, None))
         else:
             self._tell_soon(Step(now_ns, event, effects))
 
@@ -160,19 +173,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
             observer.on_step(step.now_ns, step.event, step.effects)
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this program
             self._observers = tuple(each for each in self._observers if each is not observer)
-            self._fail(error)
-
-    def _fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:
-        """The first failure is the one. `steps` is the one that the core failed in; an observer's failure has none."""
-        if self.crash is not None:
-            return
-        self.crash = Crash(error, (*self._tail, *self._untold, *steps))
-        self._inbox.clear()
-        self._stop_timer()
-        self.stopped()
-        self.failed.set()
-        if self._on_crash is not None:
-            self._on_crash(self.crash)
+            self.fail(error)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -124,7 +124,6 @@ class Audit:
         self._clock = clock
         self._log = log
         self._ledger = ledger
-        self._forgotten_told = 0
         self._fresh: list[bytes] = []
         self._fresh_bytes = 0
         self._lost_untold = 0
@@ -160,8 +159,7 @@ class Audit:
         record."""
         if record is not None:
             self._keep(self._line(profile, record, end.outcome, summary.ran_at))
-        elif self._ledger.forgotten > self._forgotten_told:
-            self._forgotten_told += 1
+        elif self._ledger.has_forgotten(profile):
             self._lose("more requests were open than are followed")
 
     def _line(self, profile: RequestProfile, record: RequestRecord, outcome: str, ran_at: RanAt | None) -> AuditLine:

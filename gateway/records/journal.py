@@ -10,6 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from gateway.config.placement_plug_ins import find_policy, placement_faults
+from gateway.core.config import PlacementConfig
 from gateway.core.effects import Effect
 from gateway.core.events import ConfigApplied, Event
 from gateway.core.gateway_core import GatewayCore
@@ -38,6 +39,10 @@ class Header(msgspec.Struct, frozen=True):
     """Names one run of one process; the files of a run share it."""
     part: int
     """The story's files count from 0."""
+    policy: str
+    """Of placement, as it was in force when the file was begun."""
+    policy_version: str | None
+    """Of a policy that does not come with us."""
     tail: bool = False
     """The last steps before a crash, not a story from its beginning."""
 
@@ -47,23 +52,27 @@ class Journal(JournalFiles):
 
     def __init__(self, settings: JournalSettings, header: Header, on_stopped: Callable[[str], None]) -> None:
         """Raises OSError when the folder cannot be written."""
-        super().__init__(
-            settings,
-            header.story,
-            lambda part: encode_header(msgspec.structs.replace(header, part=part)),
-            on_stopped,
-        )
+        self.header = header
+        """With the placement policy of now."""
+        super().__init__(settings, header.story, self._begin_part, on_stopped)
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, ConfigApplied):
+            named = event.config.placement
+            self.header = msgspec.structs.replace(self.header, policy=named.policy, policy_version=named.policy_version)
         self.keep(encode_step(Step(now_ns, event, effects)))
 
     def on_crash(self, now_ns: int, event: Event) -> None:
         """The core failed over this event; a replay is expected to fail there too."""
         self.keep(encode_step(Step(now_ns, event, None)))
 
+    def _begin_part(self, part: int) -> bytes:
+        return encode_header(msgspec.structs.replace(self.header, part=part))
 
-def new_header(gateway_id: GatewayId, place: Place, *, seed: int, story: str) -> Header:
-    return Header(FORMAT, code_version(), gateway_id, place, seed, story, part=0)
+
+def new_header(gateway_id: GatewayId, place: Place, placement: PlacementConfig, *, seed: int, story: str) -> Header:
+    policy, version = placement.policy, placement.policy_version
+    return Header(FORMAT, code_version(), gateway_id, place, seed, story, part=0, policy=policy, policy_version=version)
 
 
 def encode_header(header: Header) -> bytes:

@@ -33,9 +33,6 @@ from gateway.core.vocabulary import (
 )
 from gateway.request.legs import RanAt, RequestSummary
 
-OPEN_MAX = 100_000
-"""Requests followed at once; of more, the oldest are told without a record."""
-
 
 @dataclass(slots=True, eq=False)
 class LegRecord:
@@ -73,7 +70,8 @@ class Origin:
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """One request at this gateway. The ledger writes it until its owner is done; nobody does afterwards."""
+    """One request at this gateway. The ledger writes it until its owner is done, but for `refusals`, which whoever
+    remembers them adds; nobody writes it afterwards."""
 
     request_id: RequestId
     model: ModelName
@@ -120,15 +118,18 @@ TakeFinished = Callable[[RequestProfile, ordered.EndRequest, RequestSummary, Req
 class Ledger:
     """An observer of the driver, the first: what it knows includes the step that the others are just told of."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, open_max: int) -> None:
+        """`open_max` requests are followed at once; of more, the oldest are told without a record. It takes as many as
+        the edges let in."""
         self.policy = closed_policy(place, "no policy applied yet")
         """In force now."""
         self.places: dict[Target, Place] = {}
         """Of the targets assigned now."""
         self.replicas_of: dict[ModelName, int] = {}
         """Replicas of our own by model, assigned now."""
-        self.forgotten = 0
-        """Requests that were open beyond OPEN_MAX: nobody is handed a record of these."""
+        self._open_max = open_max
+        self._forgotten: set[int] = set()
+        """`profile_key` of those that are open beyond `open_max`."""
         self._open: dict[RequestId, RequestRecord] = {}
         self._departing: dict[int, RequestRecord] = {}
         """By `profile_key`: those whose id has come again before their owner was done."""
@@ -140,6 +141,10 @@ class Ledger:
     def get(self, request_id: RequestId) -> RequestRecord | None:
         """Of a request whose owner is not done yet; of two with one id, the later."""
         return self._open.get(request_id)
+
+    def has_forgotten(self, profile: RequestProfile) -> bool:
+        """Why it has no record, where that is so: it was followed, and then there were too many."""
+        return id(profile) in self._forgotten
 
     def leg_of(
         self, event: events.LegAccepted | events.FirstToken | events.ResponseStored | events.LegEnded
@@ -163,6 +168,7 @@ class Ledger:
                 take(profile, end, summary, record)
             except Exception as error:  # noqa: BLE001 - raised below, once everybody has been told
                 failures.append(error)
+        self._forgotten.discard(id(profile))
         if failures:
             raise failures[0]
 
@@ -227,15 +233,15 @@ class Ledger:
         if before is not None:
             self._departing[before.profile_key] = before
         self._open[record.request_id] = record
-        if len(self) > OPEN_MAX:
+        if len(self) > self._open_max:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        self.forgotten += 1
         if self._departing:
-            del self._departing[next(iter(self._departing))]
+            record = self._departing.pop(next(iter(self._departing)))
         else:
-            del self._open[next(iter(self._open))]
+            record = self._open.pop(next(iter(self._open)))
+        self._forgotten.add(record.profile_key)
 
     def _take(self, profile: RequestProfile) -> RequestRecord | None:
         record = self._open.get(profile.request_id)

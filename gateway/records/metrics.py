@@ -7,35 +7,20 @@ Every label is bounded: peers nobody configured and models that nobody serves, o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import assert_never
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.core import effects as ordered
+from gateway.core import events
 from gateway.core.description import CoreGauges
-from gateway.core.effects import (
-    AcceptForward,
-    Effect,
-    EndRequest,
-    RecordShadow,
-    RefuseForward,
-    StartLeg,
-)
-from gateway.core.events import (
-    AssignmentApplied,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegEnded,
-    LockdownChanged,
-    PeersObserved,
-    PolicyApplied,
-    RequestArrived,
-    TargetLost,
-)
+from gateway.core.effects import Effect
+from gateway.core.events import Event
 from gateway.core.vocabulary import Decision, GatewayId, LegResult, Target, TargetKind
 from gateway.ground.series import Distribution, Tally
-from gateway.records.ledger import Ledger, LegRecord, RequestRecord
+from gateway.records.ledger import Ledger, LegRecord, RequestRecord, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -84,9 +69,9 @@ class Metrics:
         return generate_latest(self.registry)
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        self._take_event(now_ns, event)
+        self._take_event(now_ns, event, effects)
         for effect in effects:
-            self._take_effect(event, effect)
+            self._take_effect(effect)
 
     def loop_delayed(self, delay_ns: int) -> None:
         """How much later than asked the event loop came back."""
@@ -114,8 +99,8 @@ class Metrics:
 
     def _define_counters(self) -> None:
         self._ended = self._counter("requests", "Requests by how they ended.", "model", "source", "outcome")
-        self._attempts = self._counter("attempts", "Attempts by how they ended.", "target", "result")
-        self._placements = self._counter("placements", "Attempts by the rule that placed them.", "reason")
+        self._attempts = self._counter("attempts", "Legs of attempts by how they ended.", "target", "result")
+        self._placements = self._counter("placements", "Legs of attempts by the rule that placed them.", "reason")
         self._retries = self._counter("retries", "Further attempts, by what ended the one before.", "after")
         self._sent = self._counter("forwards_sent", "Requests sent to a peer.", "peer")
         self._shadows = self._counter("forwards_shadowed", "Forwards that shadow mode only recorded.", "peer")
@@ -151,36 +136,49 @@ class Metrics:
         self.registry.register(distribution)
         return distribution
 
-    def _take_event(self, now_ns: int, event: Event) -> None:
-        if isinstance(event, RequestArrived):
-            self._models.of(event.profile.model)  # a name is made a label by the first request for it
-        elif isinstance(event, FirstToken):
-            self._first_token_came(event, now_ns)
-        elif isinstance(event, LegEnded):
-            self._leg_ended(event, now_ns)
-        elif isinstance(event, PeersObserved):
-            self._peers_observed(event)
-        elif isinstance(event, AssignmentApplied):
-            self._assigned(event)
-        elif isinstance(event, PolicyApplied):
-            self._closed.set(bool(event.policy.closed_reason))
-        elif isinstance(event, LockdownChanged):
-            self._locked_down.set(event.active)
-        elif isinstance(event, TargetLost):
-            self._lost.add(event.target.kind)
+    def _take_event(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        match event:
+            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted():
+                pass
+            case events.PeersObserved():
+                self._peers_observed(event)
+            case events.RequestArrived():
+                self._models.of(event.profile.model)  # a name is made a label by the first request for it
+            case events.FirstToken():
+                self._first_token_came(event, now_ns)
+            case events.LegEnded():
+                self._leg_ended(event, now_ns)
+            case events.ForwardArrived():
+                refusal = refusal_in(effects)
+                answer = "accepted" if refusal is None else refusal.reason
+                self._received.add(self._peer(event.origin_gateway_id), answer)
+            case events.AssignmentApplied():
+                self._assigned(event)
+            case events.PolicyApplied():
+                self._closed.set(bool(event.policy.closed_reason))
+            case events.LockdownChanged():
+                self._locked_down.set(event.active)
+            case events.TargetLost():
+                self._lost.add(event.target.kind)
+            case events.ResponseStored() | events.RequestAbandoned() | events.ConfigApplied() | events.DrainRequested():
+                pass
+            case _ as never:
+                assert_never(never)
 
-    def _take_effect(self, event: Event, effect: Effect) -> None:
-        if isinstance(effect, StartLeg):
-            self._leg_started(effect)
-        elif isinstance(effect, EndRequest):
-            self._request_ended(effect)
-        elif isinstance(effect, RecordShadow):
-            self._shadows.add(self._peer(GatewayId(effect.target.id)))
-        elif isinstance(event, ForwardArrived) and isinstance(effect, AcceptForward | RefuseForward):
-            answer = effect.reason if isinstance(effect, RefuseForward) else "accepted"
-            self._received.add(self._peer(event.origin_gateway_id), answer)
+    def _take_effect(self, effect: Effect) -> None:
+        match effect:
+            case ordered.StartLeg():
+                self._leg_started(effect)
+            case ordered.EndRequest():
+                self._request_ended(effect)
+            case ordered.RecordShadow():
+                self._shadows.add(self._peer(GatewayId(effect.target.id)))
+            case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                pass
+            case _ as never:
+                assert_never(never)
 
-    def _leg_started(self, order: StartLeg) -> None:
+    def _leg_started(self, order: ordered.StartLeg) -> None:
         """Legs that an attempt begins besides its first neither waited nor are another try."""
         self._placements.add(order.decision.reason)
         if order.target.kind is TargetKind.PEER:
@@ -194,14 +192,14 @@ class Metrics:
         elif (after := record.ended_by(order.attempt - 1)) is not None:
             self._retries.add(after)
 
-    def _first_token_came(self, event: FirstToken, now_ns: int) -> None:
+    def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
         if record is not None and leg is not None and leg is record.first_leg:
             after_s = (now_ns - record.arrived_ns) / _SECOND_NS
             self._first_token.observe(after_s, self._models.of(record.model), _ran(leg.target))
 
-    def _leg_ended(self, event: LegEnded, now_ns: int) -> None:
+    def _leg_ended(self, event: events.LegEnded, now_ns: int) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
         if record is None or leg is None or leg.ended is not event:
@@ -212,7 +210,7 @@ class Metrics:
         if event.result is LegResult.COMPLETED:
             self._count_tokens(record, leg, event, now_ns)
 
-    def _count_tokens(self, record: RequestRecord, leg: LegRecord, event: LegEnded, now_ns: int) -> None:
+    def _count_tokens(self, record: RequestRecord, leg: LegRecord, event: events.LegEnded, now_ns: int) -> None:
         """All legs of a request are given the same prompt: it counts once."""
         model, output_tokens = self._models.of(record.model), event.output_tokens or 0
         is_first = [each.result for each in record.legs].count(LegResult.COMPLETED) == 1
@@ -222,19 +220,19 @@ class Metrics:
             per_token_ns = (now_ns - leg.first_token_ns) / (output_tokens - 1)
             self._per_token.observe(per_token_ns / _SECOND_NS, model, _ran(leg.target))
 
-    def _request_ended(self, end: EndRequest) -> None:
+    def _request_ended(self, end: ordered.EndRequest) -> None:
         record = self._ledger.get(end.request_id)
         if record is not None and record.end is end:
             source = "client" if record.origin is None else "peer"
             self._ended.add(self._models.of(record.model), source, end.outcome)
 
-    def _assigned(self, event: AssignmentApplied) -> None:
+    def _assigned(self, event: events.AssignmentApplied) -> None:
         self._peers = {peer.gateway_id for peer in event.peers}
         for gone in self._rtt_ns.keys() - self._peers:
             del self._rtt_ns[gone]
         self._models.assign((model for replica in event.replicas for model in replica.models), self._peers)
 
-    def _peers_observed(self, event: PeersObserved) -> None:
+    def _peers_observed(self, event: events.PeersObserved) -> None:
         for observation in event.observations:
             report = observation.report
             if report.gateway_id in self._peers:
@@ -259,7 +257,7 @@ class _Levels(Collector):
         gauges = self._gauges()
         yield _level("queue_length", "Requests that wait for a target.", gauges.queue_length)
         yield _level("requests_held", "Requests that wait or run.", gauges.requests)
-        yield _level("attempts_in_flight", "Attempts at replicas and peers.", gauges.attempts)
+        yield _level("attempts_in_flight", "Attempts under way, each of one leg or more.", gauges.attempts)
         yield _level(
             "prefix_index_bytes", "Memory of the prefix index, as it counts itself.", gauges.prefix_index_bytes
         )

@@ -78,6 +78,7 @@ class EngineServer:
         return self._driver.load()
 
     def set_fault(self, fault: Fault) -> None:
+        """For whoever runs the engine in its own process, as tests do; others `POST /faults`."""
         self._faults.turn_to(fault)
 
     async def run_model(self) -> None:

@@ -43,6 +43,7 @@ _DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
 _IDLE_NS = 10_000_000_000
 """Nobody who may go there waits this long beside an engine that has had nothing to do for as long."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
+"""Not taken from the core, which is judged by it."""
 
 
 class Broken(Exception):

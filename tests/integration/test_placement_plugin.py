@@ -84,8 +84,8 @@ def test_a_scenario_names_it_and_it_fills_one_replica_first(python: Path, tmp_pa
 def test_a_region_file_names_it_and_what_is_wrong_with_its_options_is_said(python: Path, tmp_path: Path) -> None:
     smallest = (ROOT / "docs/examples/smallest.yaml").read_text()
     program = (
-        "import sys; from pathlib import Path; from gateway.config.reading import load_config; "
-        "print(load_config(Path(sys.argv[1])).core.placement.policy_version)"
+        "import sys; from pathlib import Path; from gateway.config.reading import read_region_file; "
+        "print(read_region_file(Path(sys.argv[1])).as_config().core.placement.policy_version)"
     )
     file = tmp_path / "us.yaml"
     file.write_text(f"{smallest}\nplacement: {{policy: packed}}\n")
@@ -97,8 +97,10 @@ def test_a_region_file_names_it_and_what_is_wrong_with_its_options_is_said(pytho
 
 def test_a_replay_asks_for_the_version_that_the_journal_names(python: Path, tmp_path: Path) -> None:
     journal = tmp_path / "a.journal"
-    step: GatewayStep = Step(0, ConfigApplied(CoreConfig(PlacementConfig("packed", "0.9"))), [])
-    journal.write_bytes(encode_header(new_header(GatewayId("us-1"), US, seed=1, story="s")) + encode_step(step))
+    placement = PlacementConfig("packed", "0.9")
+    step: GatewayStep = Step(0, ConfigApplied(CoreConfig(placement)), [])
+    header = new_header(GatewayId("us-1"), US, placement, seed=1, story="s")
+    journal.write_bytes(encode_header(header) + encode_step(step))
     here = run(python, "-m", "nightside", "replay", journal, cwd=tmp_path, status=2)
     assert "placement.policy_version: of packed, 1.0.0 is installed and not 0.9" in here
     elsewhere = run(Path(sys.executable), "-m", "nightside", "replay", journal, cwd=ROOT, status=2)

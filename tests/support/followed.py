@@ -30,9 +30,9 @@ FAILS = {1: (LegResult.FAILED, LegResult.CANCELLED), 2: (LegResult.CANCELLED, Le
 class Followed:
     """At the gateway us-1."""
 
-    def __init__(self, core: Desk) -> None:
+    def __init__(self, core: Desk, *, open_max: int = 100) -> None:
         self.desk = core
-        self.ledger = Ledger(US)
+        self.ledger = Ledger(US, open_max=open_max)
         self.profiles: dict[str, RequestProfile] = {}
         self.ends: dict[str, EndRequest] = {}
         self._observers: list[GatewayObserver] = [self.ledger]

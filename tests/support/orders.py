@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from gateway.core import events
-from gateway.core.effects import StartLeg
+from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
     Hops,
     LegRole,
+    Outcome,
     PlacementReason,
     PlaceRule,
+    ReplicaId,
     RequestId,
     RequestProfile,
     ResidencyStamp,
     Target,
     peer_target,
+    replica_target,
 )
 from gateway.ground.clock import Clock
 from tests.support.core import EU, SECOND, TENANT, US, rule
+
+R1 = RequestId("r1")
 
 
 def leg_order(
@@ -48,3 +53,12 @@ def forward_from_eu(
 ) -> events.ForwardArrived:
     stamp = ResidencyStamp(EU, TENANT, may_run or rule(US, EU), "digest-of-eu")
     return events.ForwardArrived(asked, deadline_ns, GatewayId(origin), Hops(0, 1), stamp)
+
+
+def start(attempt: int = 1, leg: int = 1) -> StartLeg:
+    """A leg of `R1`, at the replica `a`."""
+    return leg_order(R1, leg, replica_target(ReplicaId("a")), attempt, deadline_ns=10**18)
+
+
+def end(outcome: Outcome = Outcome.COMPLETED) -> EndRequest:
+    return EndRequest(R1, outcome, "", 1)

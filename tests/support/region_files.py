@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from gateway.config.reading import load_config
+from gateway.config.reading import read_region_file
+from gateway.config.sections import GatewayConfig
+from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import ConfigError
 
 SMALLEST = """\
@@ -24,6 +27,10 @@ def region_at(folder: Path, text: str) -> Path:
     path = folder / "us.yaml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def load_config(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> GatewayConfig:
+    return read_region_file(path, environ).as_config()
 
 
 def region_faults(folder: Path, text: str) -> list[str]:

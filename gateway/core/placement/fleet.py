@@ -37,7 +37,7 @@ class Fleet:
         return self._replicas.load_at(slot)
 
     def replica_in_flight(self, slot: int) -> int:
-        """Our own attempts there."""
+        """Our own legs there."""
         return self._replicas.at(slot).in_flight
 
     def least_loaded_replica(self, mask: int) -> int:

@@ -33,13 +33,9 @@ class Placement:
     state: ReplicaState | PeerState
     reason: PlacementReason
     matched_blocks: int
+    """How many of the prompt's blocks the index already had for this target."""
     candidates: int
     considered: tuple[Candidate, ...] = ()
-
-    @property
-    def kept_blocks(self) -> int:
-        """How many of the prompt's blocks the index already had for this target."""
-        return self.matched_blocks
 
 
 class Placer:
@@ -161,8 +157,6 @@ class Placer:
             found = self._find_replica(request, local)
         if found is None:
             return None
-        state, _, matched_blocks = found
-        self._policy.sent(request.profile, state.target, state.slot, matched_blocks)
         return self._settle(request, found, local.bit_count() + others.bit_count(), now_ns)
 
     def shadow(self, request: RequestState) -> Placement | None:
@@ -213,9 +207,10 @@ class Placer:
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
 
     def _settle(self, request: RequestState, found: _Found, candidates: int, now_ns: int) -> Placement:
+        state, _, matched_blocks = found
         placement = self._placement(request, found, candidates)
+        self._policy.sent(request.profile, state.target, state.slot, matched_blocks)
         if self._wants_prefixes:
-            state = found[0]
             fleet = self._fleet
             index = fleet.replica_index if state.target.kind is TargetKind.REPLICA else fleet.peer_index
             index.insert(request.profile.prefix, state.slot, now_ns)

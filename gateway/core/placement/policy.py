@@ -79,7 +79,8 @@ class Policy(ABC):
         """It is gone, and the next one to join may get the slot: what is known of it must go as well."""
 
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
-        """The choice was followed."""
+        """The choice was followed; or the request follows a stored response, and went to the one target that will do
+        without anybody being asked."""
 
     def refused(self, profile: RequestProfile, target: Target, slot: int) -> None:  # noqa: B027
         """A gateway did not take what it was sent."""

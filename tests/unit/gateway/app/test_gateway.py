@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +8,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.desk import Desk
 from gateway.app.gateway import GatewayHandle, run_gateway, serve_gateway
 from gateway.config.sections import GatewayConfig, JournalConfig
 from gateway.core.events import PolicyApplied
 from gateway.core.residency import closed_policy
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.records.journal import read_journal
 from tests.fakes.engine import GOOD_STREAM, ROLE, FakeEngine, stream_until, token
 from tests.support.core import EU, US
@@ -33,20 +27,6 @@ async def engine() -> AsyncIterator[FakeEngine]:
 @pytest.fixture
 def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
     return region_config("us-1", US, [engine.url], policy_file=write_policy(tmp_path, US))
-
-
-async def test_a_background_loop_that_fails_is_told_and_counted(config: GatewayConfig) -> None:
-    stream = io.StringIO()
-    desk = Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
-    try:
-        raise RuntimeError("boom")
-    except RuntimeError as error:
-        desk.loop_failed("test", error)
-    desk.close()
-    assert desk.metrics.registry.get_sample_value("nightside_supervised_restarts_total", {"task": "test"}) == 1
-    (line,) = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert line["loop"] == "test"
-    assert "RuntimeError: boom" in line["exception"]
 
 
 async def test_leaving_the_context_cuts_what_still_runs(config: GatewayConfig, engine: FakeEngine) -> None:

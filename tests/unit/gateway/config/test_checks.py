@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.reading import load_config
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
 from gateway.ground.values import (
     Address,
 )
-from tests.support.region_files import CERTIFIED, PEER, PROTECTED, SMALLEST, region_at, region_faults
+from tests.support.region_files import CERTIFIED, PEER, PROTECTED, SMALLEST, load_config, region_at, region_faults
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config.placement_plug_ins import PlugInUnusable, find_plug_in, find_policy, placement_faults, with_version
-from gateway.config.reading import load_config
 from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.ground.faults import ConfigError
 from tests.support.plug_ins import SOURCE, put
+from tests.support.region_files import load_config
 
 
 @pytest.fixture

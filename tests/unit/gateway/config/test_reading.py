@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.reading import load_config, read_named_files, read_region_file
+from gateway.config.reading import read_named_files, read_region_file
 from gateway.ground.config import LogFormat, LogLevel
 from gateway.ground.faults import ConfigError
 from gateway.policy.file import load_policy_or_closed
-from tests.support.region_files import SMALLEST, region_at
+from tests.support.region_files import SMALLEST, load_config, region_at
 
 
 def test_a_region_file_knows_where_it_came_from_and_reads_its_keys_anew(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.reading import load_config, read_region_file
+from gateway.config.reading import read_region_file
 from gateway.config.targets import Dialect
 from gateway.core.config import CoreConfig, PlacementPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from gateway.ground.values import (
     Address,
 )
-from tests.support.region_files import SMALLEST, region_at, region_faults
+from tests.support.region_files import SMALLEST, load_config, region_at, region_faults
 
 
 def test_the_smallest_file_gets_every_default(tmp_path: Path) -> None:

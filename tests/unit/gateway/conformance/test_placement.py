@@ -39,7 +39,26 @@ def test_the_smallest_may_decide(site: Path) -> None:
     assert conformance_faults(policy_in(site, "smallest")) == []
 
 
-UNASKED = {PlacementReason.LOCAL_POLICY, PlacementReason.REMOTE_POLICY, PlacementReason.STORED_RESPONSE}
+KEEPS_BOOKS = (
+    SOURCE
+    + """
+    told = 0
+
+    def sent(self, profile, target, slot, matched_blocks, /):
+        self.told |= 1 << int(profile.request_id.rpartition("-")[2])
+
+    def refused(self, profile, target, slot, /):
+        assert self.told >> int(profile.request_id.rpartition("-")[2]) & 1, "refused without being sent"
+"""
+)
+
+
+def test_whoever_counts_what_is_sent_and_refused_may_decide(site: Path) -> None:
+    """One that follows a stored response is told of like any other, though nobody was asked about it."""
+    assert conformance_faults(policy_in(site, "keeps_books", KEEPS_BOOKS)) == []
+
+
+UNASKED = {PlacementReason.LOCAL_POLICY, PlacementReason.REMOTE_POLICY}
 REPLICA = "        return Choice(lowest_slot(mask))\n\n    def choose_peer"
 
 

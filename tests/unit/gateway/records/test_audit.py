@@ -28,7 +28,6 @@ from gateway.core.vocabulary import (
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
-from gateway.records import ledger
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_files import gaps_between, verify_file
 from gateway.request.legs import RanAt, RequestSummary
@@ -48,8 +47,8 @@ class Still(Clock):
 class Office(Followed):
     """A core and its audit."""
 
-    def __init__(self, core: Desk, folder: Path, **settings: object) -> None:
-        super().__init__(core)
+    def __init__(self, core: Desk, folder: Path, *, open_max: int = 100, **settings: object) -> None:
+        super().__init__(core, open_max=open_max)
         self.folder = folder
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
@@ -194,12 +193,15 @@ async def test_what_came_after_a_crash_of_the_core_is_not_made_up(tmp_path: Path
     assert office.lines() == []
 
 
-async def test_what_too_many_open_requests_cost_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "OPEN_MAX", 1)
-    office = Office(desk(), tmp_path)
+async def test_what_too_many_open_requests_cost_is_counted(tmp_path: Path) -> None:
+    """And nothing else is: what came after a crash of the core has no record either."""
+    office = Office(desk(), tmp_path, open_max=1)
     for name in ("a", "b"):
         office.ask(name)
         office.end(name)
+    unseen = EndRequest(RequestId("c"), Outcome.FAILED_BEFORE_FIRST_BYTE, "crash", 0)
+    office.ledger.on_finished(profile("c"), unseen, RequestSummary())
+    assert office.audit.lines_lost == 0
     for name in ("a", "b"):
         office.finish(name)
     await office.audit.flush()

@@ -42,7 +42,7 @@ from tests.support.orders import forward_from_eu
 from tests.support.plug_ins import put
 
 GATEWAY = GatewayId("us-1")
-HEADER = new_header(GATEWAY, US, seed=7, story="story")
+HEADER = new_header(GATEWAY, US, PlacementConfig(), seed=7, story="story")
 NO_PLACE = CoreConfig(PlacementConfig(policy=PlacementPolicy.RANDOM))
 
 
@@ -220,6 +220,16 @@ class TestReplaying:
 
 
 class TestWriting:
+    def test_each_file_names_the_placement_policy_that_it_begins_under(self, tmp_path: Path) -> None:
+        """In one of many steps, or the last of them before a crash, no config may have come."""
+        journal = Journal(settings(tmp_path, file_bytes_max=1), HEADER, Stops())
+        asked = Step[Event, Effect](0, events.DrainRequested(), [])
+        keep(journal, [Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("packed", "1.4"))), [])])
+        journal.close()
+        write_tail(tmp_path / "tail", journal.header, [asked])
+        named = [(header.policy, header.policy_version) for header, _ in map(read_journal, sorted(tmp_path.iterdir()))]
+        assert named == [("prefix", None), ("packed", "1.4"), ("packed", "1.4")]
+
     def test_what_was_kept_can_be_replayed(self, tmp_path: Path) -> None:
         stops = Stops()
         journal = Journal(settings(tmp_path), HEADER, stops)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gateway.core.config import PlacementConfig
 from gateway.core.events import DrainRequested, Event, TimePassed
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId
@@ -26,7 +27,7 @@ def story(tmp_path: Path) -> Path:
 
 def write(folder: Path, steps: list[GatewayStep]) -> Path:
     path = folder / "a.journal"
-    header = new_header(GatewayId("us-1"), US, seed=1, story="s")
+    header = new_header(GatewayId("us-1"), US, PlacementConfig(), seed=1, story="s")
     path.write_bytes(encode_header(header) + b"".join(map(encode_step, steps)))
     return path
 

@@ -16,7 +16,6 @@ from gateway.core.vocabulary import (
     TenantName,
     replica_target,
 )
-from gateway.records import ledger as ledger_module
 from gateway.records.ledger import RequestRecord
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import EU, MS, SECOND, US, desk, peer_spec, profile
@@ -29,8 +28,8 @@ LAST = (Outcome.FAILED_MIDSTREAM, "", 1)
 class Handed(Followed):
     """With the records of finished requests."""
 
-    def __init__(self, replicas: int = 2) -> None:
-        super().__init__(desk(replicas=replicas, peers=[peer_spec("eu-1", EU)]))
+    def __init__(self, replicas: int = 2, open_max: int = 100) -> None:
+        super().__init__(desk(replicas=replicas, peers=[peer_spec("eu-1", EU)]), open_max=open_max)
         self.records: list[RequestRecord | None] = []
         self.ledger.hand_to(lambda _profile, _end, _summary, record: self.records.append(record))
         self.watch()
@@ -180,13 +179,18 @@ def test_one_that_fails_costs_nobody_else_the_record() -> None:
     assert len(followed.ledger) == 0
 
 
-def test_of_too_many_the_oldest_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "OPEN_MAX", 2)
-    followed = Handed()
-    for name in ("a", "b", "b", "c"):  # the second b is told by hand: the core knows the first
-        followed.step(RequestArrived(profile(name), 60 * SECOND))
-    assert (len(followed.ledger), followed.ledger.forgotten) == (2, 2)
+def test_of_too_many_the_oldest_go_without() -> None:
+    followed = Handed(open_max=2)
+    asked = [profile(name) for name in "abbc"]  # told by hand: the core would not take the second b
+    for each in asked:
+        followed.step(RequestArrived(each, 60 * SECOND))
+    assert [followed.ledger.has_forgotten(each) for each in asked] == [True, True, False, False]
     assert [followed.ledger.get(RequestId(name)) is not None for name in "abc"] == [False, True, True]
+    end = EndRequest(RequestId("a"), Outcome.COMPLETED, "", 1)
+    for each in asked:
+        followed.ledger.on_finished(each, end, RequestSummary())
+    assert [record is None for record in followed.records] == [True, True, False, False]
+    assert not any(followed.ledger.has_forgotten(each) for each in asked), "nothing is kept of what is over"
 
 
 def test_a_record_names_neither_tenant_nor_text() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.reading import load_config
 from gateway.core.config import OverflowMode
 from gateway.core.residency import may_accept, may_process
 from gateway.core.vocabulary import RegionName, TenantName
@@ -16,6 +15,7 @@ from gateway.policy.file import load_policy
 from loadgen.demo.region_files import GatewayPorts, free_ports, region_file
 from loadgen.demo.scenario import MODEL, ROUND_TRIPS_FILE, DemoScenario
 from loadgen.round_trips import read_round_trips
+from tests.support.region_files import load_config
 
 REGIONS = {region.name: region for region in DemoScenario().regions}
 US, EU, AP = (RegionName(name) for name in ("us-east-1", "eu-west-1", "ap-northeast-1"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.config import (
@@ -8,12 +10,20 @@ from gateway.core.config import (
     PlacementPolicy,
     PushingConfig,
 )
-from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied
+from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied, RequestArrived, ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Policy
-from gateway.core.vocabulary import GatewayId, LegResult, PlacementReason, RefusalReason, RequestProfile, Target
-from tests.support.core import EU, MS, US, Desk, desk, peer_spec, replica_spec, started
+from gateway.core.vocabulary import (
+    GatewayId,
+    LegResult,
+    PlacementReason,
+    RefusalReason,
+    RequestId,
+    RequestProfile,
+    Target,
+)
+from tests.support.core import EU, MS, SECOND, US, Desk, desk, peer_spec, profile, replica_spec, started
 from tests.support.core import policy as policy_of
 from tests.support.placement import decisions, desk_with
 
@@ -123,6 +133,19 @@ def test_a_policy_from_outside_decides_and_is_told() -> None:
         "peer:gw-eu left 0",
     ]
     assert decisions(one) == [PlacementReason.LOCAL_POLICY, PlacementReason.REMOTE_NEAREST]
+
+
+def test_it_is_told_of_what_follows_a_stored_response_as_well() -> None:
+    one, (noted,) = foreign()
+    one.probe(waiting=1)
+    one.hear("gw-eu", EU)
+    one.ask("a")
+    one.tell(ResponseStored(RequestId("a"), 1, 1, "key"))
+    one.finish("a")
+    one.tell(RequestArrived(replace(profile("b"), follows="key"), 60 * SECOND))
+    one.finish("b", LegResult.REFUSED, refusal=RefusalReason.BUSY)
+    assert decisions(one) == [PlacementReason.REMOTE_NEAREST, PlacementReason.STORED_RESPONSE]
+    assert noted.heard[-2:] == ["b to peer:gw-eu 0 0", "b refused by peer:gw-eu 0"]
 
 
 def test_other_options_are_told_and_another_version_begins_afresh() -> None:

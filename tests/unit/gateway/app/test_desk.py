@@ -1,0 +1,66 @@
+"""What watches a core: when it fails, the gateway stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+
+from gateway.app.desk import Desk
+from gateway.core.effects import EndRequest
+from gateway.core.events import TimePassed
+from gateway.core.vocabulary import Outcome, RequestId
+from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.request.legs import RequestSummary
+from tests.support.core import US, profile
+from tests.support.gateways import region_config, write_policy
+
+
+def desk_in(folder: Path, stream: io.StringIO) -> Desk:
+    config = region_config("us-1", US, [], policy_file=write_policy(folder, US))
+    return Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+async def test_a_background_loop_that_fails_is_told_and_counted(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    desk = desk_in(tmp_path, stream)
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError as error:
+        desk.loop_failed("test", error)
+    desk.close()
+    assert desk.metrics.registry.get_sample_value("nightside_supervised_restarts_total", {"task": "test"}) == 1
+    (line,) = lines(stream)
+    assert line["loop"] == "test"
+    assert "RuntimeError: boom" in str(line["exception"])
+
+
+async def test_whoever_fails_over_a_finished_request_stops_the_gateway_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    """As an observer does that fails over a step: the owner of that request is not to blame."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("cannot be written down")
+
+    stream = io.StringIO()
+    desk = desk_in(tmp_path, stream)
+    desk.ledger.hand_to(fail)
+    request_id = RequestId("r-1")
+    async with asyncio.TaskGroup() as tasks:
+        with desk.driver.open_mailbox(request_id):
+            idle = tasks.create_task(desk.until_idle())
+            await asyncio.sleep(0)
+            desk.driver.submit(TimePassed())
+        desk.on_finished(profile(request_id), EndRequest(request_id, Outcome.COMPLETED, "", 1), RequestSummary())
+        await idle
+    assert desk.driver.failed.is_set()
+    assert desk.driver.crash is not None
+    assert str(desk.driver.crash.error) == "cannot be written down"
+    assert any(line["level"] == "critical" for line in lines(stream))
+    desk.close()
