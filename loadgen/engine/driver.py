@@ -19,10 +19,10 @@ from loadgen.engine.model import (
     Finished,
     FirstToken,
     Preempted,
-    Rejection,
     TokensGenerated,
 )
-from loadgen.engine.sequences import EngineRequest, FinishReason
+from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.vocabulary import FinishReason, Rejection
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
