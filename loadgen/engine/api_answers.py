@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from loadgen.engine.api_requests import Endpoint, GenerationRequest
+from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.fields import ApiError
-from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, token_ids
 from loadgen.engine.tools import call_id
+from loadgen.engine.vocabulary import Endpoint, FinishReason
 
 ENGINE_VERSION = "0.32.0"
 FINGERPRINT = f"vllm-{ENGINE_VERSION}-emulated"

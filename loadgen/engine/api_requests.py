@@ -6,7 +6,6 @@ It checks and never changes anything; what it refuses, it refuses with the statu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from loadgen.engine.fields import (
@@ -21,18 +20,9 @@ from loadgen.engine.fields import (
 )
 from loadgen.engine.tokens import TOKEN_ID_MAX, Message, chat_prompt, text_of
 from loadgen.engine.tools import Tool, chosen_tool
+from loadgen.engine.vocabulary import Endpoint
 
 _COMPLETION_TOKENS_DEFAULT = 16
-
-
-class Endpoint(StrEnum):
-    CHAT = "chat"
-    COMPLETION = "completion"
-    RESPONSES = "responses"
-    MESSAGES = "messages"
-    EMBEDDINGS = "embeddings"
-    RERANK = "rerank"
-    SCORE = "score"
 
 
 @dataclass(frozen=True, slots=True)

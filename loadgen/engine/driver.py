@@ -12,8 +12,9 @@ from typing import assert_never
 from gateway.ground.clock import Clock
 from loadgen.engine import model as engine_model
 from loadgen.engine.exposition import RequestMetrics
-from loadgen.engine.model import EngineLoad, EngineModel, EngineOutput, Rejection
-from loadgen.engine.sequences import EngineRequest, FinishReason
+from loadgen.engine.model import EngineLoad, EngineModel, EngineOutput
+from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.vocabulary import FinishReason, Rejection
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from prometheus_client.utils import floatToGoString
 
 from loadgen.engine.model import EngineConfig, EngineLoad
-from loadgen.engine.sequences import FinishReason
+from loadgen.engine.vocabulary import FinishReason
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 

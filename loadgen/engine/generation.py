@@ -22,18 +22,18 @@ from aiohttp import web
 
 from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
-from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_length, parse_generation
+from loadgen.engine.api_requests import GenerationRequest, check_length, parse_generation
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
 from loadgen.engine.fields import ApiError, bad_value
 from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
-from loadgen.engine.model import Rejection
 from loadgen.engine.pooling import PoolingRequest, parse_embeddings, parse_rerank, parse_score
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
-from loadgen.engine.sequences import EngineRequest, FinishReason
+from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.server_config import EngineServerConfig
 from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, token_count
 from loadgen.engine.tools import call_arguments
+from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
 
 _AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
 _Parse = Callable[[str, bytes], GenerationRequest]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.engine.api_answers import AnyAnswer, encode
-from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_sampling, messages_of, schema_of
+from loadgen.engine.api_requests import GenerationRequest, check_sampling, messages_of, schema_of
 from loadgen.engine.fields import Fields, cache_salt_of, invalid, json_body, served_model, text_of_content
-from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, Message, chat_prompt, token_count
 from loadgen.engine.tools import Tool, call_id, chosen_tool
+from loadgen.engine.vocabulary import Endpoint, FinishReason
 
 _STOP_REASONS = {FinishReason.STOP: "end_turn", FinishReason.LENGTH: "max_tokens", FinishReason.ABORT: None}
 

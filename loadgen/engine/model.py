@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from loadgen.engine.blocks import BlockPool, Holding
 from loadgen.engine.iteration_cost import EvenPace, IterationCost, Pace
-from loadgen.engine.sequences import EngineRequest, FinishReason, Sequence
+from loadgen.engine.sequences import EngineRequest, Sequence
+from loadgen.engine.vocabulary import FinishReason, Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,6 @@ class EngineConfig:
     @property
     def kv_tokens(self) -> int:
         return self.kv_blocks * self.block_tokens
-
-
-class Rejection(StrEnum):
-    """Why a request was not taken; nothing else will be heard of it."""
-
-    QUEUE_FULL = "queue_full"
-    TOO_LONG = "too_long"
 
 
 @dataclass(frozen=True, slots=True)

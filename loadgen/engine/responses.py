@@ -12,7 +12,7 @@ from typing import Any
 import xxhash
 
 from loadgen.engine.api_answers import AnyAnswer, encode
-from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_sampling, schema_of
+from loadgen.engine.api_requests import GenerationRequest, check_sampling, schema_of
 from loadgen.engine.fields import (
     ApiError,
     Fields,
@@ -23,9 +23,9 @@ from loadgen.engine.fields import (
     text_of_content,
     text_of_part,
 )
-from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import TOKEN_BYTES, Message, chat_prompt
 from loadgen.engine.tools import Tool, call_id, chosen_tool
+from loadgen.engine.vocabulary import Endpoint, FinishReason
 
 _STORED_MAX = 1_000
 _ECHOED: dict[str, Any] = {

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from loadgen.engine.blocks import Holding
-
-
-class FinishReason(StrEnum):
-    """Why a sequence ended, in the words of the OpenAI API."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
+from loadgen.engine.vocabulary import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

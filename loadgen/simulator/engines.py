@@ -18,10 +18,10 @@ from loadgen.engine.model import (
     Finished,
     FirstToken,
     Preempted,
-    Rejection,
     TokensGenerated,
 )
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.vocabulary import Rejection
 from loadgen.report import PrefixTokens
 from loadgen.simulator.agenda import Agenda
 

@@ -36,8 +36,8 @@ from gateway.core.vocabulary import (
     TargetKind,
     peer_target,
 )
-from loadgen.engine.model import Rejection
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.vocabulary import Rejection
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask, RanAt, Upstream
 from loadgen.simulator.engines import EngineRun, SimEngine

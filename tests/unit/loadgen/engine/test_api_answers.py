@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from loadgen.engine.api_answers import FINGERPRINT, Answer, busy, error_event
-from loadgen.engine.api_requests import Endpoint, GenerationRequest
-from loadgen.engine.sequences import FinishReason
+from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.tokens import continuation, token_ids
+from loadgen.engine.vocabulary import Endpoint, FinishReason
 
 PROMPT = b"abcdefgh"
 OUTPUT = continuation("m", PROMPT, 5)

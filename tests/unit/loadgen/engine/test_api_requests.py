@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.engine.api_requests import Endpoint, GenerationRequest, check_length, parse_generation
+from loadgen.engine.api_requests import GenerationRequest, check_length, parse_generation
 from loadgen.engine.fields import ApiError
 from loadgen.engine.tokens import Message, chat_prompt, text_of
+from loadgen.engine.vocabulary import Endpoint
 
 SERVED = ("base", "adapter")
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "hello"}]}

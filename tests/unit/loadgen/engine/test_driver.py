@@ -9,9 +9,10 @@ import pytest
 from gateway.ground.clock import Clock
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.iteration_cost import LinearCost
-from loadgen.engine.model import EngineModel, Rejection
+from loadgen.engine.model import EngineModel
 from loadgen.engine.presets import TINY
-from loadgen.engine.sequences import EngineRequest, FinishReason
+from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.vocabulary import FinishReason, Rejection
 from tests.support.background import in_background
 from tests.support.clock import StillClock
 

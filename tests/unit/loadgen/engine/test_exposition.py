@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from loadgen.engine.exposition import Exposition, Histogram, RequestMetrics, token_count_bounds
 from loadgen.engine.model import EngineLoad
 from loadgen.engine.presets import TINY
-from loadgen.engine.sequences import FinishReason
+from loadgen.engine.vocabulary import FinishReason
 
 LOAD = EngineLoad(
     running=4,

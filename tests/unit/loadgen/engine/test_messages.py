@@ -9,9 +9,9 @@ import pytest
 from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.fields import ApiError
 from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
-from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
 from loadgen.engine.tools import Tool, call_arguments
+from loadgen.engine.vocabulary import FinishReason
 from tests.support.named_events import events_of
 
 TOOL = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {}}}}

@@ -17,10 +17,10 @@ from loadgen.engine.model import (
     Finished,
     FirstToken,
     Preempted,
-    Rejection,
     TokensGenerated,
 )
-from loadgen.engine.sequences import EngineRequest, FinishReason
+from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.vocabulary import FinishReason, Rejection
 from tests.support.iteration_costs import ExpertCost, KvCost
 from tests.support.names import names_in
 

@@ -8,9 +8,9 @@ from openai.types.responses import Response
 
 from loadgen.engine.fields import ApiError
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
-from loadgen.engine.sequences import FinishReason
 from loadgen.engine.tokens import Message, chat_prompt, continuation
 from loadgen.engine.tools import Tool, call_arguments
+from loadgen.engine.vocabulary import FinishReason
 from tests.support.named_events import events_of
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}}

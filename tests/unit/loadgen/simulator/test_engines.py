@@ -8,9 +8,9 @@ import pytest
 
 from gateway.core.vocabulary import Jurisdiction, ModelName, Place, RegionName, ReplicaId, ReplicaSpec
 from loadgen.engine.blocks import packed
-from loadgen.engine.model import Rejection
 from loadgen.engine.presets import TINY
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.vocabulary import Rejection
 from loadgen.report import PrefixTokens
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.engines import EngineRun, SimEngine
