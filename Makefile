@@ -54,8 +54,8 @@ bench-scale: compiled ## Measure the simulator on fleets of up to 100 regions of
 agreement: setup ## Compare live regions on this machine with the simulator, and write docs/results/agreement.json. Takes six minutes and wants the machine for itself.
 	$(BIN)/nightside agreement -o docs/results/agreement.json
 
-mutants: setup ## Seed defects into the core, one at a time, and see that the simulator's chaos finds each.
-	$(BIN)/python tests/mutants/run.py
+mutants: setup ## Seed defects into the core, one at a time, and see that chaos, or a test of what it cannot reach, finds each.
+	$(BIN)/python -m tests.mutants.run
 
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000

@@ -40,11 +40,10 @@ from gateway.core.events import (
     TimePassed,
 )
 from gateway.core.intake import Intake
-from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.publishing import Publisher
-from gateway.core.requests import AttemptState, Conclusion, LegState, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
@@ -64,8 +63,6 @@ from gateway.core.vocabulary import (
 )
 
 _NO_HOPS = Hops()
-_ANSWERED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR})
-"""The client has its answer, whatever becomes of other legs."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
@@ -261,7 +258,15 @@ class GatewayCore(GatewayState):
         return replace(order, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
 
     def _stop_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, detail: str) -> None:
-        self._effects.append(StopLeg(request.request_id, attempt.number, leg.number, detail))
+        """Once is enough: it ends as soon as its owner comes to it."""
+        if not leg.is_stopping:
+            leg.is_stopping = True
+            self._effects.append(StopLeg(request.request_id, attempt.number, leg.number, detail))
+
+    def _stop_legs(self, request: RequestState, attempt: AttemptState, detail: str) -> None:
+        """Nobody is to blame for what these have not done."""
+        for leg in attempt.legs.values():
+            self._stop_leg(request, attempt, leg, detail)
 
     def _shadow_arrival(self, request_id: RequestId, now_ns: int) -> None:
         """Overflow would not have let it wait behind others; a shadow uses up no capacity, so bursts are overstated."""
@@ -318,55 +323,71 @@ class GatewayCore(GatewayState):
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
-        is_a_part = leg.role is LegRole.PREFILL and result is LegResult.COMPLETED
-        if not is_a_part and (attempt.conclusion is None or result in _ANSWERED):
-            attempt.conclusion = Conclusion(leg, result, detail, event.refusal)
-            self._conclude(request, attempt, attempt.conclusion)
-        if not attempt.legs:
-            self._attempt_ended(request, attempt, now_ns)
-
-    def _conclude(self, request: RequestState, attempt: AttemptState, conclusion: Conclusion) -> None:
-        """What the attempt came to is known; legs that still live have nothing to add, and are not to blame."""
-        request.last_failure = f"{conclusion.leg.target}: {conclusion.detail or conclusion.result}"
-        for leg in attempt.legs.values():
-            self._stop_leg(request, attempt, leg, f"leg {conclusion.leg.number} has ended")
-
-    def _attempt_ended(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
-        """All its legs are over: the request ends, or is tried again."""
+        if request.phase is not Phase.ENDED:
+            self._conclude(request, attempt, LegEnd(leg, result, detail, event.refusal))
+        if attempt.legs:
+            return
         request.attempt = None
-        conclusion = attempt.conclusion
         if request.phase is Phase.ENDED:
             del self.requests[request.request_id]
+        else:
+            self._attempt_failed(request, attempt, now_ns)
+
+    def _conclude(self, request: RequestState, attempt: AttemptState, end: LegEnd) -> None:
+        """What the end of one leg means for the request. One that fails has the others stopped, which are not to blame;
+        an answer that comes whole all the same counts."""
+        if end.leg.role is LegRole.PREFILL and end.result is LegResult.COMPLETED:
             return
-        if conclusion is None:
-            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, "every leg ended, and none of them with an answer")
+        was_stopped = end.result is LegResult.CANCELLED and bool(attempt.failures)
+        if was_stopped:
             return
-        match conclusion.result:
+        self._stop_legs(request, attempt, f"leg {end.leg.number} has ended")
+        match end.result:
             case LegResult.COMPLETED:
                 self._end(request, Outcome.COMPLETED, "")
             case LegResult.CLIENT_ERROR:
-                self._end(request, Outcome.CLIENT_ERROR, conclusion.detail)
+                self._end(request, Outcome.CLIENT_ERROR, end.detail)
             case LegResult.CANCELLED:
-                self._end(request, Outcome.ABANDONED, conclusion.detail)
+                self._end(request, Outcome.ABANDONED, end.detail)
             case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED if request.phase is Phase.ANSWERING:
-                self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
-            case LegResult.FAILED:
-                self._try_again_after_failure(request, conclusion.leg, now_ns)
-            case LegResult.BUSY:
-                self._try_again_after_busy(request, now_ns)
-            case LegResult.REFUSED:
-                self._try_again_after_refusal(request, conclusion, now_ns)
+                self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED:
+                attempt.failures.append(end)
             case _ as never:
                 assert_never(never)
 
-    def _try_again_after_failure(self, request: RequestState, leg: LegState, now_ns: int) -> None:
+    def _attempt_failed(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
+        """All its legs are over, and none brought the whole answer: try again, or give up."""
+        if not attempt.failures:
+            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, "every leg ended, and none of them with an answer")
+            return
+        for end in attempt.failures:
+            self._learn_from_failure(request, end)
+        worst = next((end for end in attempt.failures if end.result is LegResult.FAILED), attempt.failures[0])
+        request.last_failure = worst.in_words
+        if request.phase is Phase.ANSWERING:  # a leg that was on its way out had begun to answer
+            self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
+        elif worst.result is LegResult.FAILED:
+            self._try_again_after_failure(request, now_ns)
+        elif worst.result is LegResult.BUSY:
+            self._try_again_after_busy(request, now_ns)
+        else:
+            self._try_again_after_refusal(request, worst, now_ns)
+
+    def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
+        """It stays away from what failed it; the snapshot forgets what it learnt from a forward that was refused."""
+        if end.result is LegResult.REFUSED and end.refusal is not RefusalReason.UNKNOWN_RESPONSE:
+            self.placer.retract(request, end.leg.state, end.leg.kept_blocks)
+        if end.result is LegResult.FAILED or end.refusal in _RESIDENCY_REFUSALS:
+            self._avoid(request, end.leg)
+
+    def _try_again_after_failure(self, request: RequestState, now_ns: int) -> None:
         request.failures += 1
         if request.failures >= self.config.attempt.attempts_max:
             self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, request.last_failure)
         elif not self._retry_budget.take():
             self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"{request.last_failure}; retry budget spent")
         else:
-            self._avoid(request, leg)
             request.queue_deadline_ns = now_ns + self.config.queue.wait_max_ns
             self._wait_again(request, now_ns)
 
@@ -381,17 +402,11 @@ class GatewayCore(GatewayState):
         else:
             self._wait_again(request, now_ns)
 
-    def _try_again_after_refusal(self, request: RequestState, conclusion: Conclusion, now_ns: int) -> None:
-        """Back to the old place in the queue. The snapshot forgets what it learnt from this forward."""
-        leg = conclusion.leg
-        assert isinstance(leg.state, PeerState), "only peers refuse"
-        if conclusion.refusal is RefusalReason.UNKNOWN_RESPONSE:
+    def _try_again_after_refusal(self, request: RequestState, end: LegEnd, now_ns: int) -> None:
+        if end.refusal is RefusalReason.UNKNOWN_RESPONSE:
             self._end(request, Outcome.REJECTED_UNKNOWN_RESPONSE, request.last_failure)
             return
-        self.placer.retract(request, leg.state, leg.kept_blocks)
         request.refusals += 1
-        if conclusion.refusal in _RESIDENCY_REFUSALS:
-            self._avoid(request, leg)
         self._wait_again(request, now_ns)
 
     def _avoid(self, request: RequestState, leg: LegState) -> None:
@@ -431,21 +446,17 @@ class GatewayCore(GatewayState):
             because = f"; before that, {request.last_failure}" if request.last_failure else ""
             self._end(request, Outcome.EXPIRED_IN_QUEUE, f"no replica was free for {waited_ms} ms{because}")
         elif now_ns >= request.deadline_ns:
-            legs = list(attempt.legs.values())
-            for leg in legs:
-                self._stop_leg(request, attempt, leg, "deadline")
-            where = ", ".join(str(leg.target) for leg in legs)
+            self._stop_legs(request, attempt, "deadline")
+            where = ", ".join(str(leg.target) for leg in attempt.legs.values())
             self._end(request, Outcome.EXPIRED_RUNNING, f"deadline passed while running at {where}")
         elif request.phase is Phase.RUNNING:
             self._order_to_stop(request, attempt, "no first token before the deadline")
             self.timers.set(request.timer, request.deadline_ns)
 
     def _order_to_stop(self, request: RequestState, attempt: AttemptState, why: str) -> None:
-        """Each leg that was not stopped before; what it did or did not do counts as its failure."""
-        if attempt.conclusion is not None:
-            return
+        """Each leg that was not stopped before; what it did not do counts as its failure."""
         for leg in attempt.legs.values():
-            if not leg.stop_detail:
+            if not leg.is_stopping:
                 leg.stop_detail = why
                 self._stop_leg(request, attempt, leg, why)
 
@@ -529,7 +540,7 @@ class GatewayCore(GatewayState):
         attempt = request.attempt
         assert attempt is not None, "it runs"
         detail = "an operator has stopped all forwarding"
-        legs = [leg for leg in attempt.legs.values() if not leg.stop_detail]
+        legs = [leg for leg in attempt.legs.values() if not leg.is_stopping]
         if request.origin_gateway_id is not None:
             began = request.phase is Phase.ANSWERING
             for leg in legs:

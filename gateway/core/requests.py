@@ -86,7 +86,7 @@ PHASES_AFTER: Final = {
 class LegState:
     """One connection to one target, alive until its LegEnded."""
 
-    __slots__ = ("is_withdrawn", "kept_blocks", "number", "role", "started_ns", "state", "stop_detail")
+    __slots__ = ("is_stopping", "is_withdrawn", "kept_blocks", "number", "role", "started_ns", "state", "stop_detail")
 
     def __init__(
         self, number: int, role: LegRole, state: ReplicaState | PeerState, started_ns: int, kept_blocks: int
@@ -97,6 +97,7 @@ class LegState:
         self.started_ns = started_ns
         self.kept_blocks = kept_blocks
         """How much of the prefix the index had for this target before: a refusal takes back only what was added."""
+        self.is_stopping = False
         self.stop_detail = ""
         """Why we ordered it to stop for what it did or did not do; then its CANCELLED is a failure of the target."""
         self.is_withdrawn = False
@@ -107,8 +108,8 @@ class LegState:
         return self.state.target
 
 
-class Conclusion:
-    """What an attempt came to: the first of its legs that ended in something else than success of a mere part."""
+class LegEnd:
+    """How a leg ended, judged by what we had ordered it to do."""
 
     __slots__ = ("detail", "leg", "refusal", "result")
 
@@ -118,19 +119,23 @@ class Conclusion:
         self.detail = detail
         self.refusal = refusal
 
+    @property
+    def in_words(self) -> str:
+        return f"{self.leg.target}: {self.detail or self.result}"
+
 
 class AttemptState:
     """One numbered try of one request, alive until the last of its legs has ended."""
 
-    __slots__ = ("conclusion", "legs", "legs_opened", "number")
+    __slots__ = ("failures", "legs", "legs_opened", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.legs: dict[int, LegState] = {}
         """Those alive, by number."""
         self.legs_opened = 0
-        self.conclusion: Conclusion | None = None
-        """Once there is one, what still lives is on its way out."""
+        self.failures: list[LegEnd] = []
+        """Of its legs, before the client had anything. Once there is one, what still lives is on its way out."""
 
 
 class RequestState:

@@ -75,7 +75,7 @@ class EngineClient:
             result = LegResult.BUSY if is_our_shortage else LegResult.FAILED
             raise LegFailure(result, f"no answer: {_in_words(error)}") from error
 
-    async def read_error(self, endpoint: ReplicaEndpoint, response: Response, attempt: int) -> ErrorLeg:
+    async def read_error(self, endpoint: ReplicaEndpoint, response: Response, order: StartLeg) -> ErrorLeg:
         """Raises LegFailure where the error does not mean what its status says."""
         error = read_error(response.status, await _error_body(response), is_pinned=endpoint.rank is not None)
         if error.meaning is Meaning.CLOSING:
@@ -83,7 +83,7 @@ class EngineClient:
             raise LegFailure(LegResult.BUSY, "the engine is shutting down")
         if error.meaning is Meaning.BROKEN:
             raise LegFailure(LegResult.FAILED, f"status {response.status}")
-        return ErrorLeg(response, endpoint, error, attempt)
+        return ErrorLeg(response, endpoint, error, order)
 
 
 class _Opening:
@@ -105,9 +105,9 @@ class _Opening:
         self._response = response
         if response.status < 400:
             self._on_accepted()
-            return EngineLeg(response, endpoint, self._order.attempt)
+            return EngineLeg(response, endpoint, self._order)
         try:
-            return await self._client.read_error(endpoint, response, self._order.attempt)
+            return await self._client.read_error(endpoint, response, self._order)
         except BaseException:
             response.close()
             raise
@@ -122,8 +122,8 @@ class EngineLeg:
 
     __slots__ = ("_response", "head")
 
-    def __init__(self, response: Response, endpoint: ReplicaEndpoint, attempt: int) -> None:
-        self.head = LegHead(response.status, response.headers, endpoint.ran_at, attempt)
+    def __init__(self, response: Response, endpoint: ReplicaEndpoint, order: StartLeg) -> None:
+        self.head = LegHead(response.status, response.headers, endpoint.ran_at, order.attempt, order.leg)
         self._response = response
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -141,10 +141,10 @@ class ErrorLeg:
 
     __slots__ = ("_body", "head")
 
-    def __init__(self, response: Response, endpoint: ReplicaEndpoint, error: EngineError, attempt: int) -> None:
+    def __init__(self, response: Response, endpoint: ReplicaEndpoint, error: EngineError, order: StartLeg) -> None:
         kept = tuple(pair for pair in response.headers if pair[0].lower() not in _NOT_OF_AN_ERROR)
         headers = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
-        self.head = LegHead(error.status, headers, endpoint.ran_at, attempt)
+        self.head = LegHead(error.status, headers, endpoint.ran_at, order.attempt, order.leg)
         self._body = error.body
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -196,11 +196,12 @@ def _broke_off(error: Exception) -> LegFailure:
 
 
 def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> list[tuple[str, str]]:
-    """Later attempts get an id of their own: an engine may still be busy forgetting the first."""
+    """Later legs get an id of their own: an engine may still be busy forgetting the first, or with it."""
     own = endpoint.own_headers
     headers = [pair for pair in request.headers if pair[0] not in own]
-    if order.attempt > 1:
-        fresh = ("x-request-id", f"{order.request_id}-{order.attempt}")
+    if order.attempt > 1 or order.leg > 1:
+        leg = f"-{order.leg}" if order.leg > 1 else ""
+        fresh = ("x-request-id", f"{order.request_id}-{order.attempt}{leg}")
         headers = [fresh if pair[0] == "x-request-id" else pair for pair in headers]
     headers += own.items()
     return headers

@@ -67,25 +67,28 @@ class Supervisor:
         self._clock = clock
         self._on_failure = on_failure
         self._tasks = asyncio.TaskGroup()
-        self._loops: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for loop in self._loops:
-            loop.cancel()
+        for task in self._running:
+            task.cancel()
         await self._tasks.__aexit__(None, None, None)
 
     def run(self, name: str, loop: Callable[[], Awaitable[None]]) -> Callable[[], object]:
         """Gives what ends a loop that is wanted no longer."""
         running = keep_running(name, loop, clock=self._clock, on_failure=self._on_failure)
         task = self._tasks.create_task(running, name=name)
-        self._loops.add(task)
-        task.add_done_callback(self._loops.discard)
-        return task.cancel
+        return self._follow(task).cancel
 
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Something that ends by itself."""
-        return self._tasks.create_task(work)
+        return self._follow(self._tasks.create_task(work))
+
+    def _follow(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task

@@ -110,7 +110,7 @@ class HttpSink:
             **identity_headers(self._request_id, self._settings, self._shape),
             **self._more_headers(),
             REGION_HEADER: head.ran_at.place.region,
-            DECISION_HEADER: decision_id(self._settings.gateway_id, self._request_id, head.attempt),
+            DECISION_HEADER: decision_id(self._settings.gateway_id, self._request_id, head.attempt, head.leg),
         }
         relayed, has_length = _relayed_lines(head, own)
         is_newest = request.version >= HttpVersion11

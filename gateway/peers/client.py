@@ -53,7 +53,7 @@ class PeerLegOpener:
         try:
             await _until_accepted(call, link.peering.accept_timeout_ns / _SECOND_NS)
             on_accepted()
-            yield PeerLeg(call, replace(await _until_head(call), attempt=order.attempt))
+            yield PeerLeg(call, replace(await _until_head(call), attempt=order.attempt, leg=order.leg))
         finally:
             call.cancel()
 

@@ -24,6 +24,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     Hops,
     Jurisdiction,
+    LegRole,
     LoadReport,
     ModelCapacity,
     ModelName,
@@ -179,6 +180,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
 def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, now_ns: int) -> pb.ForwardRequest:
     assert order.hops is not None, "the core gives every forward its hops"
     assert order.stamp is not None, "the core gives every forward its stamp"
+    assert order.role is LegRole.WHOLE, "the wire has no word for a part of a request"
     return pb.ForwardRequest(
         request_id=order.request_id,
         origin_gateway_id=origin,

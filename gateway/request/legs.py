@@ -47,7 +47,8 @@ class LegHead:
     headers: Headers
     ran_at: RanAt
     attempt: int = 0
-    """Which attempt brought it; set by whoever opened the leg."""
+    leg: int = 1
+    """Which leg of which attempt brought it; set by whoever opened it."""
 
 
 @dataclass(slots=True)

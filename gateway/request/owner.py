@@ -17,7 +17,11 @@ from gateway.core.vocabulary import LegResult, RefusalReason, RequestProfile, Ta
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
 from gateway.request.legs import LegFailure, LegOpener, OutboundRequest, RequestSummary, Sink
+from gateway.request.mailbox import cancelled
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
+
+_CLOSE_WAIT_S = 5.0
+"""What legs that are broken off may take to leave; they wait for nothing but their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,13 @@ class RequestOwner:
             self._context.on_finished(self._arrival.profile, self._mailbox.end, self._summary)
 
     def _run_beside(self, order: StartLeg) -> None:
-        self._beside.append(self._context.start_task(self._run_leg_beside(order)))
+        """In a task of its own, which answers for the leg even where it is ended before its first step."""
+        mailbox = self._mailbox
+        task = self._context.start_task(self._run_leg_beside(order))
+        task.add_done_callback(
+            lambda _: mailbox.end_leg(cancelled(order.request_id, order.attempt, order.leg, "its task was ended"))
+        )
+        self._beside.append(task)
 
     async def _run_leg_beside(self, order: StartLeg) -> None:
         """What ends the request is the owner's to know, not the business of whoever holds the task."""
@@ -137,10 +147,10 @@ class RequestOwner:
             self._mailbox.fail(error)
 
     async def _close_beside(self) -> None:
-        """No leg outlives its owner."""
+        """No leg outlives its owner, unless its connection does not let go."""
         for task in self._beside:
             task.cancel()
-        await asyncio.wait(self._beside)
+        await asyncio.wait(self._beside, timeout=_CLOSE_WAIT_S)
 
     async def _run_leg(self, order: StartLeg, *, is_own: bool) -> None:
         """Run one leg and answer it with its one LegEnded, whatever happens. `is_own`: in the owner's own task."""

@@ -39,7 +39,7 @@ class RelaySettings:
 class Relay:
     """The client's side of one request: where its answer goes, and what of it has gone there."""
 
-    __slots__ = ("_arrived_ns", "_clock", "_driver", "outbound", "settings", "sink", "summary")
+    __slots__ = ("_arrived_ns", "_clock", "_driver", "_speaker", "outbound", "settings", "sink", "summary")
 
     def __init__(
         self,
@@ -55,6 +55,8 @@ class Relay:
         self._driver = driver
         self._clock = clock
         self._arrived_ns = arrived_ns
+        self._speaker: StartLeg | None = None
+        """The leg whose answer the client is getting, or has got."""
         self.settings = settings
         self.sink = sink
         self.outbound = outbound
@@ -65,10 +67,20 @@ class Relay:
         """Status and headers have gone out, with whichever leg: a further one goes on behind them."""
         return self.summary.started
 
-    async def begin(self, head: LegHead) -> None:
+    async def begin(self, order: StartLeg, head: LegHead) -> None:
+        """From now on this leg alone speaks to the client. Raises LegFailure while another one does."""
+        if self._speaker is not None:
+            raise LegFailure(LegResult.FAILED, f"leg {self._speaker.leg} is answering already")
+        self._speaker = order
+        self.summary.ran_at = head.ran_at
         if not self.summary.started:
             self.summary.started = True
             await self.sink.start(head)
+
+    def leave(self, order: StartLeg) -> None:
+        """This leg is over: another one may go on behind it."""
+        if self._speaker is order:
+            self._speaker = None
 
     async def write(self, data: bytes) -> None:
         if not self.sink.put(data):
@@ -112,7 +124,17 @@ class Relay:
 class Feed:
     """One leg's answer. What of it is the client's goes to the relay."""
 
-    __slots__ = ("_is_complete", "_is_draining", "_order", "_pieces", "_relay", "_scope", "_settings", "_usage")
+    __slots__ = (
+        "_has_sent",
+        "_is_complete",
+        "_is_draining",
+        "_order",
+        "_pieces",
+        "_relay",
+        "_scope",
+        "_settings",
+        "_usage",
+    )
 
     def __init__(self, relay: Relay, order: StartLeg, scope: LegScope) -> None:
         self._relay = relay
@@ -120,6 +142,8 @@ class Feed:
         self._scope = scope
         self._settings = relay.settings
         self._usage: TokenUsage | None = None
+        self._has_sent = False
+        """The client has events of this leg."""
         self._is_complete = False
         self._pieces = 0
         self._is_draining = False
@@ -135,10 +159,13 @@ class Feed:
 
     async def run(self, leg: Leg) -> LegEnded:
         """Raises LegFailure where the leg failed."""
+        summary = self._relay.summary
+        if not summary.started:
+            summary.ran_at = leg.head.ran_at
         try:
             return await self._run(leg)
         finally:
-            self._relay.summary.ran_at = leg.head.ran_at
+            self._relay.leave(self._order)
 
     async def _run(self, leg: Leg) -> LegEnded:
         head = leg.head
@@ -161,7 +188,7 @@ class Feed:
 
     async def _answer_client_error(self, head: LegHead, body: bytes) -> LegEnded:
         self._expect_nothing_sent(f"status {head.status}")
-        await self._relay.begin(_with_length(head, body))
+        await self._relay.begin(self._order, _with_length(head, body))
         await self._relay.write(body)
         return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
 
@@ -196,7 +223,8 @@ class Feed:
             relay.stored(self._order, first_id_of(body))
         if rest is not None or not relay.sink.is_immediate:
             relay.first_token(self._order)
-        await relay.begin(head)
+        self._expect_nothing_sent("an answer in one piece")
+        await relay.begin(self._order, head)
         relay.sink.put(body)
         if rest is not None:
             await relay.sink.drain()
@@ -231,11 +259,11 @@ class Feed:
         summary = self._relay.summary
         summary.is_event_stream = True
         scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max)
-        sent_before = summary.output_events
         try:
             return await self._relay_scanned(leg, scanner)
         finally:
-            summary.output_events = sent_before + scanner.data_events
+            if self._has_sent:
+                summary.output_events += scanner.data_events
 
     async def _relay_scanned(self, leg: Leg, scanner: EventScanner) -> LegEnded:
         relay = self._relay
@@ -243,7 +271,8 @@ class Feed:
         if scanner.fault is not None:
             return await self._answer_fault(leg.head, scanner.fault)
         relay.stored(self._order, scanner.response_id)
-        await relay.begin(_without_length(leg.head))
+        await relay.begin(self._order, _without_length(leg.head))
+        self._has_sent = True
         put = relay.sink.put
         has_room = put(held)
         relay.first_token(self._order)  # the client has its token before anybody counts it
@@ -319,7 +348,7 @@ class Feed:
         self._relay.summary.is_event_stream = False
         status = fault.code or 500
         body = in_openai_shape(fault.body, status)
-        return await self._answer_client_error(LegHead(status, JSON_HEADERS, head.ran_at, head.attempt), body)
+        return await self._answer_client_error(replace(head, status=status, headers=JSON_HEADERS), body)
 
     def _completed(self) -> LegEnded:
         return self._relay.completed(self._order, self._usage)

@@ -13,40 +13,17 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
+from gateway.core import events, vocabulary
 from gateway.core.config import CoreConfig, PushingConfig, PushingMode, QueueConfig
 from gateway.core.effects import Effect, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    Event,
-    FirstToken,
-    LegEnded,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestArrived,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import (
-    GatewayId,
-    Jurisdiction,
-    LegResult,
-    ModelName,
-    Place,
-    PlaceRule,
-    RegionName,
-    ReplicaId,
-    ReplicaObservation,
-    ReplicaSpec,
-    RequestId,
-    RequestProfile,
-    TenantName,
-)
 
-_PLACE = Place(RegionName("us-east-1"), Jurisdiction("US"))
-_MODEL = ModelName("llama")
-_TENANT = TenantName("default")
+_PLACE = vocabulary.Place(vocabulary.RegionName("us-east-1"), vocabulary.Jurisdiction("US"))
+_MODEL = vocabulary.ModelName("llama")
+_TENANT = vocabulary.TenantName("default")
 _BLOCK_BYTES = 128
 _PROMPT_BYTES = 32 * 1024
 _CONVERSATIONS = 2_000
@@ -80,19 +57,19 @@ class _Bench:
 
     def __init__(self, replicas: int, queued: int) -> None:
         self._rng = random.Random(7)
-        self._replicas = [ReplicaId(f"r{i}") for i in range(replicas)]
+        self._replicas = [vocabulary.ReplicaId(f"r{i}") for i in range(replicas)]
         self._in_flight_max = replicas * 8
         self._chains = [_chain(number) for number in range(_CONVERSATIONS)]
-        self._core = GatewayCore(GatewayId("gw"), _PLACE, seed=1)
+        self._core = GatewayCore(vocabulary.GatewayId("gw"), _PLACE, seed=1)
         self._now_ns = 0
         self._count = 0
-        self._running: deque[tuple[RequestId, int]] = deque()
-        specs = tuple(ReplicaSpec(replica_id, _PLACE, (_MODEL,)) for replica_id in self._replicas)
-        open_rule = PlaceRule(regions=frozenset({_PLACE.region}))
+        self._running: deque[tuple[vocabulary.RequestId, int]] = deque()
+        specs = tuple(vocabulary.ReplicaSpec(replica_id, _PLACE, (_MODEL,)) for replica_id in self._replicas)
+        open_rule = vocabulary.PlaceRule(regions=frozenset({_PLACE.region}))
         pushing = PushingConfig(PushingMode.OUTSTANDING, outstanding_max=8)
-        self._tell(ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=_FAR_NS))))
-        self._tell(PolicyApplied(ResidencyPolicy(_PLACE, open_rule, open_rule, digest="bench")))
-        self._tell(AssignmentApplied(1, specs, ()))
+        self._tell(events.ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=_FAR_NS))))
+        self._tell(events.PolicyApplied(ResidencyPolicy(_PLACE, open_rule, open_rule, digest="bench")))
+        self._tell(events.AssignmentApplied(1, specs, ()))
         self._probe()
         for _ in range(self._in_flight_max + queued if queued else self._in_flight_max // 2):
             self._ask()
@@ -109,21 +86,21 @@ class _Bench:
     def _ask(self) -> None:
         self._count += 1
         chain = self._chains[self._rng.randrange(_CONVERSATIONS)]
-        request_id = RequestId(f"q{self._count}")
-        profile = RequestProfile(
+        request_id = vocabulary.RequestId(f"q{self._count}")
+        profile = vocabulary.RequestProfile(
             request_id, _MODEL, _TENANT, _PROMPT_BYTES, chain, _BLOCK_BYTES, "session", stream=True
         )
-        self._tell(RequestArrived(profile, _FAR_NS))
+        self._tell(events.RequestArrived(profile, _FAR_NS))
 
     def _finish_one(self) -> None:
         request_id, attempt = self._running.popleft()
-        self._tell(FirstToken(request_id, attempt, 1))
-        self._tell(LegEnded(request_id, attempt, 1, LegResult.COMPLETED))
+        self._tell(events.FirstToken(request_id, attempt, 1))
+        self._tell(events.LegEnded(request_id, attempt, 1, vocabulary.LegResult.COMPLETED))
 
     def _probe(self) -> None:
         self._tell(
-            ReplicasObserved(
-                tuple(ReplicaObservation(replica, self._now_ns, healthy=True) for replica in self._replicas)
+            events.ReplicasObserved(
+                tuple(vocabulary.ReplicaObservation(replica, self._now_ns, healthy=True) for replica in self._replicas)
             )
         )
 

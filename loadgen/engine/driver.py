@@ -10,17 +10,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from gateway.ground.clock import Clock
+from loadgen.engine import model as engine_model
 from loadgen.engine.exposition import RequestMetrics
-from loadgen.engine.model import (
-    Admitted,
-    EngineLoad,
-    EngineModel,
-    EngineOutput,
-    Finished,
-    FirstToken,
-    Preempted,
-    TokensGenerated,
-)
+from loadgen.engine.model import EngineLoad, EngineModel, EngineOutput
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import FinishReason, Rejection
 
@@ -127,30 +119,30 @@ class EngineDriver:
 
     def _book(self, feed: TokenFeed, output: EngineOutput) -> None:
         match output:
-            case TokensGenerated():
+            case engine_model.TokensGenerated():
                 pause_s = self._seconds(output.at_ns - feed.last_token_ns) / output.count
                 self.metrics.inter_token.observe(pause_s, output.count)
                 feed.add(output.count, output.at_ns)
-            case FirstToken():
+            case engine_model.FirstToken():
                 self.metrics.first_token.observe(self._seconds(output.at_ns - feed.submitted_ns))
                 feed.add(1, output.at_ns)
-            case Admitted():
+            case engine_model.Admitted():
                 self._book_admission(feed, output)
-            case Finished():
+            case engine_model.Finished():
                 self._book_end(feed, output)
-            case Preempted():
+            case engine_model.Preempted():
                 pass
             case _:
                 assert_never(output)
 
-    def _book_admission(self, feed: TokenFeed, output: Admitted) -> None:
+    def _book_admission(self, feed: TokenFeed, output: engine_model.Admitted) -> None:
         if feed.is_admitted:
             return
         feed.is_admitted = True
         feed.cached_tokens = output.cached_tokens
         self.metrics.queue_time.observe(self._seconds(output.at_ns - feed.submitted_ns))
 
-    def _book_end(self, feed: TokenFeed, output: Finished) -> None:
+    def _book_end(self, feed: TokenFeed, output: engine_model.Finished) -> None:
         del self._feeds[output.request_id]
         seconds = self._seconds(output.at_ns - feed.submitted_ns)
         self.metrics.observe_finished(output.reason, seconds, feed.request.prompt_tokens, feed.tokens)

@@ -9,22 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from gateway.core import events
 from gateway.core.attempts import BreakerState
 from gateway.core.config import OverflowMode, PushingMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.events import (
-    DrainRequested,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegEnded,
-    LockdownChanged,
-    PeersObserved,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestArrived,
-    ResponseStored,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import ResidencyPolicy
@@ -118,7 +107,8 @@ class _View:
     stopped: set[tuple[RequestId, int, int]] = field(default_factory=set)
     """Those of them that were ordered to end."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
-    failures: Counter[ReplicaId] = field(default_factory=Counter)
+    failed: set[Target] = field(default_factory=set)
+    """Where a leg may have failed."""
     stored: dict[str, Target] = field(default_factory=dict)
     """By key, where the response is kept, as far as this gateway can know."""
     arrivals: int = 0
@@ -262,35 +252,35 @@ class Watch:
 
     def _take_in(self, view: _View, event: Event, effects: list[Effect]) -> None:
         match event:
-            case RequestArrived():
+            case events.RequestArrived():
                 self._check_arrival(view, event, effects)
                 self._visit_begins(view, event.profile, None)
-            case ForwardArrived() if any(isinstance(effect, AcceptForward) for effect in effects):
+            case events.ForwardArrived() if any(isinstance(effect, AcceptForward) for effect in effects):
                 self._check_acceptance(view, event)
                 origin = view.places[event.origin_gateway_id]
                 crossed = origin.region != view.spec.place.region
                 self._visit_begins(view, event.profile, origin, came_across=crossed)
                 view.visits[event.profile.request_id].rule = event.stamp.rule
-            case ReplicasObserved():
+            case events.ReplicasObserved():
                 view.probes.update((each.replica_id, each) for each in event.observations)
-            case PeersObserved():
+            case events.PeersObserved():
                 for each in event.observations:
                     self._hear(view, each)
-            case PolicyApplied():
+            case events.PolicyApplied():
                 view.policy = event.policy
-            case ResponseStored():
+            case events.ResponseStored():
                 where = view.alive.get((event.request_id, event.attempt, event.leg))
                 if where is not None:
                     view.stored[event.key] = where
-            case DrainRequested():
+            case events.DrainRequested():
                 view.drains = True
-            case LockdownChanged():
+            case events.LockdownChanged():
                 view.is_locked_down = event.active
-            case FirstToken():
+            case events.FirstToken():
                 visit = view.visits.get(event.request_id)
                 if visit is not None and visit.attempt == event.attempt and not visit.waits:
                     visit.first_token = True
-            case LegEnded():
+            case events.LegEnded():
                 self._leg_ended(view, event)
             case _:
                 pass
@@ -313,16 +303,16 @@ class Watch:
         if before is None or is_newer or heard.generated_ns > before.generated_ns:
             view.heard[heard.report.gateway_id] = heard
 
-    def _leg_ended(self, view: _View, event: LegEnded) -> None:
+    def _leg_ended(self, view: _View, event: events.LegEnded) -> None:
         key = event.request_id, event.attempt, event.leg
         view.stopped.discard(key)
         target = view.alive.pop(key, None)
-        if target is not None and target.kind is TargetKind.REPLICA:
-            replica_id = ReplicaId(target.id)
-            view.in_flight[replica_id] -= 1
-            may_be_a_failure = event.result in (LegResult.FAILED, LegResult.CANCELLED)
-            view.failures[replica_id] += may_be_a_failure
-            self._check_breaker(view, replica_id)
+        if target is not None:
+            if target.kind is TargetKind.REPLICA:
+                view.in_flight[ReplicaId(target.id)] -= 1
+            if event.result in (LegResult.FAILED, LegResult.CANCELLED):
+                view.failed.add(target)
+            self._check_breaker(view, target)
         visit = view.visits.get(event.request_id)
         if visit is not None and not visit.waits and visit.attempt == event.attempt:
             if target is not None and event.result is not LegResult.BUSY:
@@ -331,7 +321,7 @@ class Watch:
             if not visit.legs:
                 self._wait_again(view, visit, event)
 
-    def _wait_again(self, view: _View, visit: _Visit, event: LegEnded) -> None:
+    def _wait_again(self, view: _View, visit: _Visit, event: events.LegEnded) -> None:
         """If it does not end now, it is back in the queue."""
         visit.waits = True
         visit.arrived_ns = self._now_ns
@@ -435,14 +425,14 @@ class Watch:
         is_short = bool(visit.follows) or queue <= config.placement.peer_queue_length_max
         self._expect("no peer with a long queue is used", is_short, where)
 
-    def _check_arrival(self, view: _View, event: RequestArrived, effects: list[Effect]) -> None:
+    def _check_arrival(self, view: _View, event: events.RequestArrived, effects: list[Effect]) -> None:
         """A request that is turned away ends with the very event that it came with."""
         request_id = event.profile.request_id
         is_over = any(isinstance(effect, EndRequest) and effect.request_id == request_id for effect in effects)
         where = f"{request_id} at {view.spec.gateway_id}"
         self._expect("who goes out of service takes nothing new", is_over or not view.drains, where)
 
-    def _check_acceptance(self, view: _View, event: ForwardArrived) -> None:
+    def _check_acceptance(self, view: _View, event: events.ForwardArrived) -> None:
         origin, here = view.places[event.origin_gateway_id], view.spec.place
         where = f"{event.profile.request_id} of {origin.region} at {here.region}"
         self._expect("a closed policy accepts nothing", not view.policy.closed_reason, where)
@@ -454,11 +444,12 @@ class Watch:
         may_be_here = event.stamp.rule in stamped and names_place(event.stamp.rule, here)
         self._expect("nothing leaves the regions its policy allows", may_be_here, where)
 
-    def _check_breaker(self, view: _View, replica_id: ReplicaId) -> None:
-        state = view.core.replicas.get(replica_id)
-        if state is not None and not view.failures[replica_id]:
+    def _check_breaker(self, view: _View, target: Target) -> None:
+        targets = view.core.replicas if target.kind is TargetKind.REPLICA else view.core.peers
+        state = targets.get(target.id)
+        if state is not None and target not in view.failed:
             is_closed = state.breaker.state is BreakerState.CLOSED
-            self._expect("client errors are not held against a replica", is_closed, replica_id)
+            self._expect("only failures are held against a target", is_closed, str(target))
 
     def _expect(self, what: str, holds: bool, detail: str) -> None:
         if not holds:

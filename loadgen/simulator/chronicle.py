@@ -9,39 +9,23 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import assert_never
 
-from gateway.core.effects import (
-    AcceptForward,
-    Effect,
-    EndRequest,
-    PublishLoad,
-    RecordShadow,
-    RefuseForward,
-    StartLeg,
-    StopLeg,
-)
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegAccepted,
-    LegEnded,
-    LockdownChanged,
-    PeersObserved,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestAbandoned,
-    RequestArrived,
-    ResponseStored,
-    TargetLost,
-    TimePassed,
-)
+from gateway.core import effects as ordered
+from gateway.core import events
+from gateway.core.effects import Effect
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RequestProfile
 from loadgen.simulator.observers import GatewaySpec
+
+_OfALeg = (
+    events.LegEnded
+    | events.FirstToken
+    | events.LegAccepted
+    | events.ResponseStored
+    | ordered.StartLeg
+    | ordered.StopLeg
+)
 
 _LINES_HASHED_AT_ONCE = 512
 
@@ -83,35 +67,35 @@ class Chronicle:
 
 def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each event
     match event:
-        case ReplicasObserved():
+        case events.ReplicasObserved():
             seen = (f"{o.replica_id}:{o.healthy:d}/{o.running}/{o.waiting}" for o in event.observations)
             return f"replicas {' '.join(seen)}"
-        case PeersObserved():
+        case events.PeersObserved():
             heard = (f"{o.report.gateway_id}#{o.report.sequence}@{o.generated_ns}" for o in event.observations)
             return f"peers {' '.join(heard)}"
-        case RequestArrived():
+        case events.RequestArrived():
             return f"arrived {_profile_in_words(event.profile)} by {event.deadline_ns}"
-        case ForwardArrived():
+        case events.ForwardArrived():
             return f"forward {_profile_in_words(event.profile)} of {event.origin_gateway_id} by {event.deadline_ns}"
-        case LegEnded():
+        case events.LegEnded():
             return f"ended {_leg_in_words(event)} {event.result} {event.refusal or ''} {event.detail}"
-        case FirstToken() | LegAccepted() | ResponseStored():
+        case events.FirstToken() | events.LegAccepted() | events.ResponseStored():
             return f"{type(event).__name__} {_leg_in_words(event)}"
-        case RequestAbandoned():
+        case events.RequestAbandoned():
             return f"abandoned {event.request_id}"
-        case TargetLost():
+        case events.TargetLost():
             return f"lost {event.target} {event.detail}"
-        case PolicyApplied():
+        case events.PolicyApplied():
             return f"policy {event.policy.digest}"
-        case AssignmentApplied():
+        case events.AssignmentApplied():
             return f"assignment {event.version}"
-        case TimePassed() | ConfigApplied() | DrainRequested() | LockdownChanged():
+        case events.TimePassed() | events.ConfigApplied() | events.DrainRequested() | events.LockdownChanged():
             return type(event).__name__
         case _ as never:
             assert_never(never)
 
 
-def _leg_in_words(of: LegEnded | FirstToken | LegAccepted | ResponseStored | StartLeg | StopLeg) -> str:
+def _leg_in_words(of: _OfALeg) -> str:
     """The first of an attempt is mostly the only one, and goes without a number."""
     attempt = f"{of.request_id}/{of.attempt}"
     return attempt if of.leg == 1 else f"{attempt}.{of.leg}"
@@ -123,21 +107,21 @@ def _profile_in_words(profile: RequestProfile) -> str:
 
 def _effect_in_words(effect: Effect) -> str:
     match effect:
-        case StartLeg():
+        case ordered.StartLeg():
             decision = effect.decision
             why = f"{decision.reason} {decision.matched_blocks}"
             return f"start {_leg_in_words(effect)} {effect.target} {why}"
-        case StopLeg():
+        case ordered.StopLeg():
             return f"stop {_leg_in_words(effect)}"
-        case AcceptForward():
+        case ordered.AcceptForward():
             return f"accept {effect.request_id}"
-        case RefuseForward():
+        case ordered.RefuseForward():
             return f"refuse {effect.request_id} {effect.reason}"
-        case EndRequest():
+        case ordered.EndRequest():
             return f"end {effect.request_id} {effect.outcome}"
-        case RecordShadow():
+        case ordered.RecordShadow():
             return f"shadow {effect.request_id} {effect.target}"
-        case PublishLoad():
+        case ordered.PublishLoad():
             return f"publish {effect.report.sequence}"
         case _ as never:
             assert_never(never)

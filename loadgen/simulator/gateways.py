@@ -13,34 +13,10 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from gateway.config.placement_plug_ins import find_policy
-from gateway.core.effects import (
-    AcceptForward,
-    Effect,
-    EndRequest,
-    PublishLoad,
-    RecordShadow,
-    RefuseForward,
-    StartLeg,
-    StopLeg,
-)
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegAccepted,
-    LegEnded,
-    PeersObserved,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestAbandoned,
-    RequestArrived,
-    ResponseStored,
-    TargetLost,
-    TimePassed,
-)
+from gateway.core import effects as ordered
+from gateway.core import events
+from gateway.core.effects import Effect
+from gateway.core.events import Event
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import closed_policy
@@ -109,7 +85,7 @@ class _Leg:
 
     __slots__ = ("gateway", "is_accepted", "key", "line", "order", "owner")
 
-    def __init__(self, gateway: SimGateway, owner: _Owner, order: StartLeg) -> None:
+    def __init__(self, gateway: SimGateway, owner: _Owner, order: ordered.StartLeg) -> None:
         self.gateway = gateway
         self.owner = owner
         self.order = order
@@ -124,7 +100,7 @@ class _Leg:
     def forward_accepted(self) -> None:
         if self.is_alive:
             self.is_accepted = True
-            self.gateway.tell(LegAccepted(self.order.request_id, self.order.attempt, self.order.leg))
+            self.gateway.tell(events.LegAccepted(self.order.request_id, self.order.attempt, self.order.leg))
 
     def forward_refused(self, reason: RefusalReason, detail: str) -> None:
         self.end(LegResult.REFUSED, detail, reason)
@@ -134,9 +110,11 @@ class _Leg:
             self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
             if self.owner.ask.is_stored:
                 self.gateway.tell(
-                    ResponseStored(self.order.request_id, self.order.attempt, self.order.leg, self.owner.ask.request_id)
+                    events.ResponseStored(
+                        self.order.request_id, self.order.attempt, self.order.leg, self.owner.ask.request_id
+                    )
                 )
-            self.gateway.tell(FirstToken(self.order.request_id, self.order.attempt, self.order.leg))
+            self.gateway.tell(events.FirstToken(self.order.request_id, self.order.attempt, self.order.leg))
 
     def ended(self, outcome: Outcome, detail: str) -> None:
         """A peer's last word."""
@@ -169,7 +147,9 @@ class _Leg:
         del self.owner.legs[self.key]
         if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
-        ended = LegEnded(self.order.request_id, self.order.attempt, self.order.leg, result, refusal, detail=detail)
+        ended = events.LegEnded(
+            self.order.request_id, self.order.attempt, self.order.leg, result, refusal, detail=detail
+        )
         self.gateway.tell(ended)
         self.gateway.repeat_late(self.owner, ended)
 
@@ -229,9 +209,9 @@ class SimGateway:
         self.heartbeats.forget()
         for observer in self._around.observers:
             observer.on_start(self.spec, self._policy, self.core)
-        self.tell(ConfigApplied(self.spec.config))
-        self.tell(PolicyApplied(self._policy))
-        self.tell(AssignmentApplied(self._life, self.spec.replicas, self.spec.peers))
+        self.tell(events.ConfigApplied(self.spec.config))
+        self.tell(events.PolicyApplied(self._policy))
+        self.tell(events.AssignmentApplied(self._life, self.spec.replicas, self.spec.peers))
         self._agenda.after(first_probe_ns, self._probe, self._life)
 
     def crash(self) -> None:
@@ -260,7 +240,7 @@ class SimGateway:
             self.start()
 
     def drain(self) -> None:
-        self.tell(DrainRequested())
+        self.tell(events.DrainRequested())
 
     def replace(self) -> None:
         """The process ends, with whoever it still has, and another one starts. One that is down stays down."""
@@ -270,7 +250,7 @@ class SimGateway:
 
     def set_policy_readable(self, readable: bool) -> None:
         self._policy = self.spec.policy if readable else closed_policy(self.spec.place, "its file cannot be read")
-        self.tell(PolicyApplied(self._policy))
+        self.tell(events.PolicyApplied(self._policy))
 
     # Events in, effects out
 
@@ -314,29 +294,29 @@ class SimGateway:
         assert self.core is not None
         next_ns = self.core.next_wakeup_ns()
         if next_ns is not None and next_ns <= self._agenda.now_ns:
-            self.tell(TimePassed())
+            self.tell(events.TimePassed())
         else:
             self._arm()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case StartLeg():
+            case ordered.StartLeg():
                 self._start_leg(effect)
-            case StopLeg():
+            case ordered.StopLeg():
                 self._stop_leg(effect)
-            case AcceptForward():
+            case ordered.AcceptForward():
                 owner = self._owners[effect.request_id]
                 owner.line.to_near(owner.upstream.forward_accepted)
-            case RefuseForward():
+            case ordered.RefuseForward():
                 owner = self._owners.pop(effect.request_id)
                 owner.line.to_near(owner.upstream.forward_refused, effect.reason, effect.detail)
-            case EndRequest():
+            case ordered.EndRequest():
                 ended = self._owners.pop(effect.request_id, None)
                 if ended is not None:
                     ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail)
-            case PublishLoad():
+            case ordered.PublishLoad():
                 self._publish(effect.report)
-            case RecordShadow():
+            case ordered.RecordShadow():
                 pass
             case _ as never:
                 assert_never(never)
@@ -348,7 +328,7 @@ class SimGateway:
             line.close_far("connection refused")
             return
         self._owners[ask.request_id] = _Owner(ask, line, upstream)
-        self.tell(RequestArrived(ask.profile, self._agenda.now_ns + self._around.request_deadline_ns))
+        self.tell(events.RequestArrived(ask.profile, self._agenda.now_ns + self._around.request_deadline_ns))
 
     def forward_arrives(self, leg: _Leg, ask: Ask, hops: Hops, stamp: ResidencyStamp, left_ns: int) -> None:
         line = leg.line
@@ -361,7 +341,7 @@ class SimGateway:
             return
         self._owners[ask.request_id] = _Owner(ask, line, leg)
         origin = leg.gateway.gateway_id
-        self.tell(ForwardArrived(ask.profile, self._agenda.now_ns + left_ns, origin, hops, stamp))
+        self.tell(events.ForwardArrived(ask.profile, self._agenda.now_ns + left_ns, origin, hops, stamp))
 
     def upstream_left(self, line: Line, request_id: RequestId) -> None:
         """The client, or the gateway that forwarded, is gone."""
@@ -371,28 +351,30 @@ class SimGateway:
         del self._owners[request_id]
         for leg in list(owner.legs.values()):
             self._cancel(leg)
-        self.tell(RequestAbandoned(request_id))
+        self.tell(events.RequestAbandoned(request_id))
 
-    def repeat_late(self, owner: _Owner, ended: LegEnded) -> None:
+    def repeat_late(self, owner: _Owner, ended: events.LegEnded) -> None:
         """A fault: an attempt that is over is reported again, as something else."""
         if not self.late_share or self._around.rng.random() >= self.late_share:
             return
         result = self._around.rng.choice((LegResult.COMPLETED, LegResult.FAILED))
-        late = LegEnded(ended.request_id, ended.attempt, ended.leg, result, detail="a late answer")
+        late = events.LegEnded(ended.request_id, ended.attempt, ended.leg, result, detail="a late answer")
         delay_ns = self._around.rng.choice(_LATE_NS)
         self._agenda.after(delay_ns, self._tell_late, self._life, owner, late)
 
-    def _tell_late(self, life: int, owner: _Owner, late: LegEnded) -> None:
+    def _tell_late(self, life: int, owner: _Owner, late: events.LegEnded) -> None:
         """Only for the visit it belongs to: a request that was forwarded here twice counts its attempts anew."""
         if life == self._life and self._owners.get(late.request_id) in (owner, None):
-            self.tell(FirstToken(late.request_id, late.attempt, late.leg))
+            self.tell(events.FirstToken(late.request_id, late.attempt, late.leg))
             self.tell(late)
 
-    def _start_leg(self, order: StartLeg) -> None:
+    def _start_leg(self, order: ordered.StartLeg) -> None:
         owner = self._owners.get(order.request_id)
         if owner is None:
             self.tell(
-                LegEnded(order.request_id, order.attempt, order.leg, LegResult.CANCELLED, detail="the owner left")
+                events.LegEnded(
+                    order.request_id, order.attempt, order.leg, LegResult.CANCELLED, detail="the owner left"
+                )
             )
             return
         leg = _Leg(self, owner, order)
@@ -435,7 +417,7 @@ class SimGateway:
         line.to_far(peer.forward_arrives, leg, ask, order.hops, order.stamp, left_ns)
         self._agenda.after(_ACCEPT_TIMEOUT_NS, leg.not_accepted_in_time)
 
-    def _stop_leg(self, order: StopLeg) -> None:
+    def _stop_leg(self, order: ordered.StopLeg) -> None:
         owner = self._owners.get(order.request_id)
         leg = None if owner is None else owner.legs.get((order.attempt, order.leg))
         if leg is not None:
@@ -450,7 +432,7 @@ class SimGateway:
     def _hear(self, arrived: Sequence[Arrival]) -> None:
         """Put peers' reports on our clock: each was measured half a round trip ago, as far as we can know."""
         if self.core is not None:
-            self.tell(PeersObserved(tuple(self._observation(report, at_ns) for at_ns, report in arrived)))
+            self.tell(events.PeersObserved(tuple(self._observation(report, at_ns) for at_ns, report in arrived)))
 
     def _observation(self, report: LoadReport, heard_ns: int) -> PeerObservation:
         rtt_ns = self._round_trip_ns(report.gateway_id)
@@ -464,7 +446,7 @@ class SimGateway:
         return rtt_ns
 
     def peer_gone(self, gateway_id: GatewayId) -> None:
-        self.tell(TargetLost(peer_target(gateway_id), "its connection was reset"))
+        self.tell(events.TargetLost(peer_target(gateway_id), "its connection was reset"))
 
     def _publish(self, report: LoadReport) -> None:
         for peer in self.spec.peers:
@@ -501,4 +483,4 @@ class SimGateway:
     def _observed(self, life: int, probes: Probes, observations: tuple[ReplicaObservation, ...]) -> None:
         if life == self._life:
             probes.tell(observations)
-            self.tell(ReplicasObserved(observations))
+            self.tell(events.ReplicasObserved(observations))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.demo.processes import log_tail
 from tests.support.core import MODEL
+from tests.support.metrics_pages import sums_by_name
 
 ROOT: Final = Path(__file__).parents[2]
 VLLM_FOLDER: Final = ROOT / ".venv-engines"
@@ -132,12 +132,7 @@ class Engine:
     async def counters(self) -> dict[str, float]:
         """What its metrics page counts, by name, series added up."""
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as answer:
-            page = await answer.text()
-        total: dict[str, float] = {}
-        for family in text_string_to_metric_families(page):
-            for sample in family.samples:
-                total[sample.name] = total.get(sample.name, 0.0) + sample.value
-        return total
+            return sums_by_name(await answer.text())
 
     async def until_holding(self, requests: int) -> None:
         """Until so many run or wait in it: whoever runs may be put back for a while when the KV cache is full."""

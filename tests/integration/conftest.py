@@ -1,11 +1,28 @@
+"""What integration tests share: an engine that plays what it is told, a client, and gateways in front of engines."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from tests.fakes.engine import FakeEngine
 from tests.support.regions import Mesh
+from tests.support.served import SLOW, Served, served
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine().serving() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -13,3 +30,21 @@ async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> As
     made = Mesh(tmp_path, unused_tcp_port_factory)
     yield made
     await made.close()
+
+
+@pytest.fixture(params=[False, True], ids=["here", "across"])
+def across(request: pytest.FixtureRequest) -> bool:
+    """Whether what is asked forwards everything to the next region."""
+    return bool(request.param)
+
+
+@pytest.fixture
+async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int], across: bool) -> AsyncIterator[Served]:
+    async with served(tmp_path, unused_tcp_port_factory, across=across) as made:
+        yield made
+
+
+@pytest.fixture
+async def slow(tmp_path: Path, unused_tcp_port_factory: Callable[[], int], across: bool) -> AsyncIterator[Served]:
+    async with served(tmp_path, unused_tcp_port_factory, across=across, engine=SLOW) as made:
+        yield made

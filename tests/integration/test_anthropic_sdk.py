@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,10 @@ import pytest
 
 from gateway.core.events import DrainRequested
 from loadgen.engine.faults import Fault, FaultMode
-from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
+from loadgen.engine.tokens import Message, chat_prompt, token_count
 from tests.support.core import EU, MODEL, US
-from tests.support.served import SLOW, Served, in_thread, served
+from tests.support.served import HELLO, HELLO_ANSWERED, Ports, Served, expected, in_thread, served
 
-HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOL: Any = {
     "name": "weather",
     "input_schema": {
@@ -26,32 +25,6 @@ TOOL: Any = {
         "required": ["city", "days"],
     },
 }
-
-Ports = Callable[[], int]
-
-
-def expected(*said: tuple[str, str], tokens: int = 6) -> str:
-    return continuation(MODEL, chat_prompt(Message(*each) for each in said), tokens).decode()
-
-
-HELLO_ANSWERED = expected(("user", "hello"))
-
-
-@pytest.fixture(params=[False, True], ids=["here", "across"])
-def across(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-@pytest.fixture
-async def up(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
-    async with served(tmp_path, unused_tcp_port_factory, across=across) as made:
-        yield made
-
-
-@pytest.fixture
-async def slow(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
-    async with served(tmp_path, unused_tcp_port_factory, across=across, engine=SLOW) as made:
-        yield made
 
 
 @asynccontextmanager

@@ -14,12 +14,11 @@ import dns.rcode
 import pytest
 import yaml
 
-from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.config.reading import read_region_file
+from gateway.app.gateway import GatewayHandle
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.support.core import MODEL, US
-from tests.support.gateways import ask, free_replicas, until, write_policy
+from tests.support.gateways import ask, free_replicas, region_document, serving_file, until
 
 NAME = "llama.engines.test"
 WHOLE = b"".join(GOOD_STREAM)
@@ -47,23 +46,20 @@ class World:
             "models": [MODEL],
         }
         path = self.folder / "us.yaml"
-        document = {
-            "gateway": "us-1",
-            "region": US.region,
-            "jurisdiction": US.jurisdiction,
-            "policy": str(write_policy(self.folder, US)),
-            "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
-            "probes": {"interval": "5ms"},
-            "discovery": {"interval_min": "10ms", "interval_max": "20ms", "misses_max": 2},
-            "dns_replicas": [{**template, **changes}],
-        }
+        document = region_document(
+            self.folder,
+            "us-1",
+            US,
+            probes={"interval": "5ms"},
+            discovery={"interval_min": "10ms", "interval_max": "20ms", "misses_max": 2},
+            dns_replicas=[{**template, **changes}],
+        )
         path.write_text(yaml.safe_dump(document))
         return path
 
     @asynccontextmanager
     async def serving(self, **changes: object) -> AsyncIterator[GatewayHandle]:
-        region = read_region_file(self.write(**changes))
-        async with serve_gateway(region.as_config(), region=region) as gateway:
+        async with serving_file(self.write(**changes)) as gateway:
             yield gateway
 
     async def completed(self, gateway: GatewayHandle) -> bytes:

@@ -14,8 +14,7 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.config.reading import read_region_file
+from gateway.app.gateway import GatewayHandle
 from gateway.core.vocabulary import Standing
 from tests.fakes.engine import GOOD_ANSWER
 from tests.fakes.engine_pages import (
@@ -30,7 +29,7 @@ from tests.fakes.engine_pages import (
 )
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
 from tests.support.core import MODEL, US
-from tests.support.gateways import ask, free_replicas, until, write_policy
+from tests.support.gateways import ask, free_replicas, region_document, serving_file, until
 
 SGLANG_PAGES = {"/v1/loads": sglang_loads((0, 0))}
 
@@ -43,20 +42,14 @@ class World:
     @asynccontextmanager
     async def serving(self, *replicas: dict[str, object], **changes: object) -> AsyncIterator[GatewayHandle]:
         path = self.folder / "us.yaml"
-        document = {
-            "gateway": "us-1",
-            "region": US.region,
-            "jurisdiction": US.jurisdiction,
-            "policy": str(write_policy(self.folder, US)),
-            "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
+        own = {
             "probes": {"interval": "5ms", "life_interval": "5ms", "models_interval": "10ms"},
             "attempt": {"ramp_limit": 1},
             "replicas": [{"id": f"r{number}", "models": [MODEL], **each} for number, each in enumerate(replicas)],
             **changes,
         }
-        path.write_text(yaml.safe_dump(document))
-        region = read_region_file(path)
-        async with serve_gateway(region.as_config(), region=region) as gateway:
+        path.write_text(yaml.safe_dump(region_document(self.folder, "us-1", US, **own)))
+        async with serving_file(path) as gateway:
             yield gateway
 
     async def answer(self, gateway: GatewayHandle) -> tuple[int, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -17,18 +18,6 @@ from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream
 from tests.support.core import EU, US
 from tests.support.gateways import ask, write_policy
 from tests.support.processes import Process, command, gateway_process, region_file
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine().serving() as fake:
-        yield fake
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as made:
-        yield made
 
 
 async def test_it_serves_says_so_and_logs_a_line_per_request(
@@ -76,35 +65,37 @@ async def readiness(session: aiohttp.ClientSession, gateway: Process) -> int:
         return response.status
 
 
-async def test_a_drain_that_takes_too_long_cuts_what_is_left(
-    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
-) -> None:
+@asynccontextmanager
+async def cut_midway(
+    folder: Path, engine: FakeEngine, session: aiohttp.ClientSession, *, drain: str
+) -> AsyncIterator[Process]:
+    """A gateway with a stream that has begun and that the gateway's end, which the block orders, breaks off."""
     engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
-    async with gateway_process(region_file(tmp_path, "us-1", US, engine, limits={"drain": "50ms"})) as gateway:
+    async with gateway_process(region_file(folder, "us-1", US, engine, limits={"drain": drain})) as gateway:
         async with ask(session, gateway.http_url) as response:
             await response.content.readany()
-            gateway.signal(signal.SIGTERM)
+            yield gateway
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.read()
         assert await gateway.process.wait() == 0
     await engine.aborted.reaches(1)
+
+
+async def test_a_drain_that_takes_too_long_cuts_what_is_left(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    async with cut_midway(tmp_path, engine, session, drain="50ms") as gateway:
+        gateway.signal(signal.SIGTERM)
 
 
 async def test_a_second_signal_does_not_wait(
     tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
-    engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
-    async with gateway_process(region_file(tmp_path, "us-1", US, engine, limits={"drain": "1h"})) as gateway:
-        async with ask(session, gateway.http_url) as response:
-            await response.content.readany()
-            gateway.signal(signal.SIGINT)
-            while await readiness(session, gateway) == 200:
-                pass
-            gateway.signal(signal.SIGINT)
-            with pytest.raises(aiohttp.ClientPayloadError):
-                await response.read()
-        assert await gateway.process.wait() == 0
-    await engine.aborted.reaches(1)
+    async with cut_midway(tmp_path, engine, session, drain="1h") as gateway:
+        gateway.signal(signal.SIGINT)
+        while await readiness(session, gateway) == 200:
+            pass
+        gateway.signal(signal.SIGINT)
 
 
 async def test_a_killed_peer_breaks_its_streams_and_no_other(

@@ -16,19 +16,11 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.config.targets import Dialect
+from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig, QueueConfig
 from gateway.core.description import describe, gauges_of
 from gateway.core.effects import Effect, EndRequest
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
-    Event,
-    LegEnded,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestArrived,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
     GatewayId,
@@ -103,7 +95,7 @@ class Edge:
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self.events.append(event)
-        if isinstance(event, RequestArrived):
+        if isinstance(event, events.RequestArrived):
             self.arrived.add()
 
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
@@ -111,15 +103,15 @@ class Edge:
         self.has_finished.add()
 
     def configure(self) -> None:
-        self.driver.submit(ConfigApplied(CORE))
-        self.driver.submit(PolicyApplied(policy(US)))
-        self.driver.submit(AssignmentApplied(1, tuple(replica_spec(name) for name in self.engines), ()))
+        self.driver.submit(events.ConfigApplied(CORE))
+        self.driver.submit(events.PolicyApplied(policy(US)))
+        self.driver.submit(events.AssignmentApplied(1, tuple(replica_spec(name) for name in self.engines), ()))
         self.probe(waiting=0)
 
     def probe(self, *, waiting: int) -> None:
         now_ns = self.clock.now_ns()
         seen = tuple(ReplicaObservation(name, now_ns, healthy=True, waiting=waiting) for name in self.engines)
-        self.driver.submit(ReplicasObserved(seen))
+        self.driver.submit(events.ReplicasObserved(seen))
 
     def plays(self, *scripts: Script) -> None:
         """Whichever engine is asked, these are the answers, in order."""
@@ -133,7 +125,7 @@ class Edge:
 
     @property
     def results(self) -> list[LegResult]:
-        return [event.result for event in self.events if isinstance(event, LegEnded)]
+        return [event.result for event in self.events if isinstance(event, events.LegEnded)]
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -437,7 +429,7 @@ class TestRefusing:
         assert {task.result()[0].status for task in waiting} == {200}
 
     async def test_a_gateway_that_drains(self, edge: Edge, client: aiohttp.ClientSession) -> None:
-        edge.driver.submit(DrainRequested())
+        edge.driver.submit(events.DrainRequested())
         status, code, response = await self.refused(client, edge)
         assert (status, code) == (503, "draining")
         assert response.headers["connection"] == "close"
@@ -445,7 +437,7 @@ class TestRefusing:
             assert (ready.status, live.status) == (503, 200)
 
     async def test_a_region_that_may_not_see_the_request(self, edge: Edge, client: aiohttp.ClientSession) -> None:
-        edge.driver.submit(PolicyApplied(policy(US, process=rule(EU))))
+        edge.driver.submit(events.PolicyApplied(policy(US, process=rule(EU))))
         assert (await self.refused(client, edge))[:2] == (421, "residency_ingress")
 
     async def test_a_body_too_large(self, client: aiohttp.ClientSession) -> None:
@@ -499,12 +491,12 @@ OF_THE_APIS = [
 
 
 class TestOtherApis:
-    @pytest.mark.parametrize(("path", "events"), [(RESPONSES, GOOD_RESPONSE_STREAM), (MESSAGES, GOOD_MESSAGE_STREAM)])
+    @pytest.mark.parametrize(("path", "pieces"), [(RESPONSES, GOOD_RESPONSE_STREAM), (MESSAGES, GOOD_MESSAGE_STREAM)])
     @pytest.mark.parametrize("size", [1, 7, 10_000])
     async def test_their_streams_come_through_byte_for_byte(
-        self, edge: Edge, client: aiohttp.ClientSession, path: str, events: tuple[bytes, ...], size: int
+        self, edge: Edge, client: aiohttp.ClientSession, path: str, pieces: tuple[bytes, ...], size: int
     ) -> None:
-        stream_bytes = b": keep-alive\n\n" + b"".join(events) + b": bye\n\n"
+        stream_bytes = b": keep-alive\n\n" + b"".join(pieces) + b": bye\n\n"
         edge.plays(stream(*(stream_bytes[at : at + size] for at in range(0, len(stream_bytes), size))))
         response, answered = await ask(client, edge, RESPONSE_BODY, path)
         assert (response.status, answered) == (200, stream_bytes)
@@ -594,7 +586,9 @@ class TestOtherApis:
 class TestOtherPages:
     async def test_live_and_ready(self, edge: Edge, client: aiohttp.ClientSession) -> None:
         for engine in edge.engines:
-            edge.driver.submit(ReplicasObserved((ReplicaObservation(engine, edge.clock.now_ns(), healthy=False),)))
+            edge.driver.submit(
+                events.ReplicasObserved((ReplicaObservation(engine, edge.clock.now_ns(), healthy=False),))
+            )
         for path in ("/health", "/ready"):
             async with client.get(edge.url + path) as response:
                 assert response.status == 200

@@ -22,18 +22,6 @@ from tests.support.gateways import ask, free_replicas, region_config, until, wri
 from tests.support.wire import CHAT_BODY, CHAT_PATH, Wire, wire
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine().serving() as fake:
-        yield fake
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as made:
-        yield made
-
-
 @asynccontextmanager
 async def serving(
     folder: Path,

@@ -18,18 +18,17 @@ import yaml
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import serve_engines
 from loadgen.engine.server_config import EngineServerConfig
+from tests.support.processes import killed_at_the_end
+from tests.support.scenarios import small_document
 
 ROOT = Path(__file__).parents[2]
 MODEL = "any-model"
-SCENARIO: dict[str, Any] = {
-    "name": "small",
-    "duration": "2s",
-    "drain": "10s",
-    "sample": "200ms",
-    "model": MODEL,
-    "round_trips": [["eu", "us", "80ms"]],
-    "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-    "workloads": {
+SCENARIO = small_document(
+    duration="2s",
+    drain="10s",
+    sample="200ms",
+    model=MODEL,
+    workloads={
         "chat": {
             "conversations": {
                 "output_tokens": {"median": 4, "sigma": 0, "minimum": 4, "maximum": 4},
@@ -39,11 +38,11 @@ SCENARIO: dict[str, Any] = {
             }
         }
     },
-    "clients": [
+    clients=[
         {"region": "us", "workload": "chat", "arrivals": {"rate": 10, "variation": 0}},
         {"region": "eu", "workload": "chat", "clients": 1},
     ],
-}
+)
 
 
 @asynccontextmanager
@@ -64,12 +63,8 @@ async def loading(
     command = [sys.executable, "-m", "nightside", "load", str(scenario), *where, "-o", str(tmp_path / "out"), *options]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=pipe, stderr=pipe)
-    try:
+    async with killed_at_the_end(process):
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def its_end(process: asyncio.subprocess.Process, tmp_path: Path) -> tuple[int | None, str, dict[str, Any]]:

@@ -24,16 +24,9 @@ from cryptography import x509
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, PeeringConfig, ReloadConfig
-from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
-    Decision,
     GatewayId,
-    Hops,
-    LegRole,
     Place,
-    PlacementReason,
-    ResidencyStamp,
-    peer_target,
 )
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
@@ -46,7 +39,7 @@ from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token
 from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
-from tests.support.core import AP, EU, MODEL, MS, SECOND, TENANT, US, profile, rule
+from tests.support.core import AP, EU, MODEL, MS, US, profile
 from tests.support.gateways import (
     QUICK_PEERING,
     ask,
@@ -59,6 +52,7 @@ from tests.support.gateways import (
     usable_peers,
     write_policy,
 )
+from tests.support.orders import forward_order
 
 
 @dataclass
@@ -130,12 +124,6 @@ class Mesh:
 async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Mesh]:
     made = Mesh(tmp_path, unused_tcp_port_factory)
     async with made.stack:
-        yield made
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as made:
         yield made
 
 
@@ -221,19 +209,9 @@ async def subscribe_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
 
 async def forward_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
     request = OutboundRequest(profile("r-1"), "/v1/completions", (), b'{"model": "llama", "prompt": "hello"}')
-    now_ns = Clock().now_ns()
-    order = StartLeg(
-        request.profile.request_id,
-        1,
-        1,
-        LegRole.WHOLE,
-        peer_target(GatewayId("eu-1")),
-        Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
-        deadline_ns=now_ns + 30 * SECOND,
-        hops=Hops(0, 1),
-        stamp=ResidencyStamp(US, TENANT, rule(US, EU), "digest"),
-    )
-    return await stub.Forward(codec.forward_to_pb(order, request, GatewayId("us-1"), now_ns), timeout=10).read()
+    return await stub.Forward(
+        codec.forward_to_pb(forward_order(), request, GatewayId("us-1"), Clock().now_ns()), timeout=10
+    ).read()
 
 
 async def explain_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +17,12 @@ from openai.types.responses import Response
 from gateway.config.sections import GatewayConfig
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.pooling import DIMENSIONS, embedding
-from loadgen.engine.tokens import Message, chat_prompt, continuation
+from loadgen.engine.tokens import continuation
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import free_replicas, until
-from tests.support.served import SLOW, Served, in_thread, served
+from tests.support.served import HELLO, HELLO_ANSWERED, Ports, Served, expected, in_thread, served
 
-HELLO: Any = [{"role": "user", "content": "hello"}]
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -31,32 +30,6 @@ WEATHER = {
 }
 CHAT_TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
 TOOL: Any = {"type": "function", "name": "weather", "parameters": WEATHER}
-
-Ports = Callable[[], int]
-
-
-def expected(*said: tuple[str, str], tokens: int = 6) -> str:
-    return continuation(MODEL, chat_prompt(Message(*each) for each in said), tokens).decode()
-
-
-HELLO_ANSWERED = expected(("user", "hello"))
-
-
-@pytest.fixture(params=[False, True], ids=["here", "across"])
-def across(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-@pytest.fixture
-async def up(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
-    async with served(tmp_path, unused_tcp_port_factory, across=across) as made:
-        yield made
-
-
-@pytest.fixture
-async def slow(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
-    async with served(tmp_path, unused_tcp_port_factory, across=across, engine=SLOW) as made:
-        yield made
 
 
 @asynccontextmanager

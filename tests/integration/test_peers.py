@@ -254,17 +254,6 @@ async def test_a_cut_line_is_noticed_and_its_healing_too(mesh: Mesh) -> None:
         await until(lambda: usable_peers(us.gateway) == 1)
 
 
-async def test_a_line_cut_under_a_running_stream_ends_it(mesh: Mesh) -> None:
-    peering = replace(QUICK_PEERING, keepalive_interval_ns=200 * MS, keepalive_timeout_ns=200 * MS)
-    async with regions_apart(mesh, peering, 20) as (wan, us, eu):
-        eu.engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
-        async with ask(mesh.session, us.gateway.http_url) as response:
-            assert await response.content.readany() == ROLE + token("Hel")
-            wan.cut(US.region, EU.region)
-            assert b'"code":"engine_failed_midstream"' in await response.read()
-        await eu.engine.aborted.reaches(1)
-
-
 def available_at(region: Region, other: Region) -> int:
     state = region.gateway.core.peers.get(other.config.gateway_id)
     assert state is not None

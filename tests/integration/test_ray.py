@@ -17,18 +17,11 @@ import pytest
 import yaml
 
 from loadgen.demo.region_files import free_ports
+from tests.support.scenarios import small_document
 
 ROOT = Path(__file__).parents[2]
 
-SCENARIO = {
-    "name": "small",
-    "duration": "5s",
-    "preset": "tiny",
-    "round_trips": [["eu", "us", "80ms"]],
-    "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-    "workloads": {"chat": {"conversations": {}}},
-    "clients": [{"region": "us", "workload": "chat", "clients": 12}],
-}
+SCENARIO = small_document(duration="5s", clients=[{"region": "us", "workload": "chat", "clients": 12}])
 
 
 def until_healthy(address: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,20 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.config.reading import read_region_file
-from gateway.core.vocabulary import GatewayId
+from gateway.app.gateway import GatewayHandle
+from gateway.core.vocabulary import GatewayId, Place
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
 from tests.support.core import EU, MODEL, US
-from tests.support.gateways import ask, counted, free_replicas, until, usable_peers, write_policy
+from tests.support.gateways import (
+    ask,
+    counted,
+    free_replicas,
+    region_document,
+    serving_file,
+    until,
+    usable_peers,
+    write_policy,
+)
 from tests.support.processes import gateway_process, region_file
 
 WHOLE = b"".join(GOOD_STREAM)
@@ -27,30 +35,19 @@ WHOLE = b"".join(GOOD_STREAM)
 class Region:
     """A region file that a test edits, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gateway_id: str = "us-1", place: Place = US) -> None:
         self.folder = folder
-        self.path = folder / "us.yaml"
-        self.policy = write_policy(folder, US)
-        self.document: dict[str, object] = {
-            "gateway": "us-1",
-            "region": US.region,
-            "jurisdiction": US.jurisdiction,
-            "policy": str(self.policy),
-            "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
-            "seed": 1,
-            "probes": {"interval": "5ms"},
-        }
+        self.path = folder / "region.yaml"
+        self.document = region_document(folder, gateway_id, place, seed=1, probes={"interval": "5ms"})
+        self.policy = Path(str(self.document["policy"]))
 
     def write(self, *engines: FakeEngine, **changes: object) -> None:
         replicas = [{"id": f"r{number}", "url": each.url, "models": [MODEL]} for number, each in enumerate(engines)]
         self.document |= {"replicas": replicas, **changes}
         self.path.write_text(yaml.safe_dump(self.document))
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[GatewayHandle]:
-        region = read_region_file(self.path)
-        async with serve_gateway(region.as_config(), region=region) as gateway:
-            yield gateway
+    def serving(self) -> AbstractAsyncContextManager[GatewayHandle]:
+        return serving_file(self.path)
 
 
 @dataclass
@@ -160,24 +157,34 @@ async def test_an_engine_s_new_key_is_used_from_the_next_request_on(world: World
     assert sent == ["Bearer first", "Bearer second-key"]
 
 
-async def test_a_policy_that_closes_takes_effect_at_once_on_what_waits(tmp_path: Path, world: World) -> None:
+@asynccontextmanager
+async def serving_with_a_peer(world: World, **changes: object) -> AsyncIterator[tuple[GatewayHandle, GatewayHandle]]:
+    """The gateway in front of engine one, and one abroad in front of engine two, which joins it while it runs."""
+
+    def known_as(gateway: GatewayHandle, gateway_id: str, place: Place) -> dict[str, object]:
+        address = str(gateway.peers_address)
+        return {"gateway": gateway_id, "region": place.region, "jurisdiction": place.jurisdiction, "address": address}
+
+    folder = world.region.folder / "eu"
+    folder.mkdir()
+    abroad = Region(folder, "eu-1", EU)
+    world.region.write(world.one, **changes)
+    async with world.region.serving() as gateway:
+        abroad.write(world.two, peers=[known_as(gateway, "us-1", US)])
+        async with abroad.serving() as other:
+            world.region.write(world.one, peers=[known_as(other, "eu-1", EU)])
+            assert await gateway.reloader.reload() == []
+            await until(lambda: usable_peers(gateway) == 1)
+            yield gateway, other
+
+
+async def test_a_policy_that_closes_takes_effect_at_once_on_what_waits(world: World) -> None:
     """The request has an idle replica abroad, and may not go there any more."""
-    (tmp_path / "eu").mkdir()
-    abroad = Region(tmp_path / "eu")
-    abroad.policy = write_policy(abroad.folder, EU)
-    own = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction, "policy": str(abroad.policy)}
     world.one.waiting = world.two.waiting = 1
-    world.region.write(world.one, reload={"watch": "5ms"})
-    async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(world.region.serving())
-        home = {"gateway": "us-1", "region": US.region, "jurisdiction": US.jurisdiction}
-        abroad.write(world.two, **own, peers=[{**home, "address": str(gateway.peers_address)}])
-        other = await stack.enter_async_context(abroad.serving())
-        peer = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction}
-        world.region.write(world.one, peers=[{**peer, "address": str(other.peers_address)}])
-        assert await gateway.reloader.reload() == [], "a peer joins while the gateway runs"
-        await until(lambda: usable_peers(gateway) == 1)
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+    async with (
+        serving_with_a_peer(world, reload={"watch": "5ms"}) as (gateway, other),
+        asyncio.TaskGroup() as tasks,
+    ):
         waiting = tasks.create_task(completed(world, gateway))
         await until(lambda: len(gateway.core.waiting) == 1)
 
@@ -194,24 +201,11 @@ async def test_a_policy_that_closes_takes_effect_at_once_on_what_waits(tmp_path:
         assert world.one.received == []
 
 
-async def test_a_stream_from_a_peer_survives_the_peer_s_removal(tmp_path: Path, world: World) -> None:
-    (tmp_path / "eu").mkdir()
-    abroad = Region(tmp_path / "eu")
-    abroad.policy = write_policy(abroad.folder, EU)
-    own = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction, "policy": str(abroad.policy)}
+async def test_a_stream_from_a_peer_survives_the_peer_s_removal(world: World) -> None:
     go_on = asyncio.Event()
     world.two.plays(stream_until(go_on, (ROLE, token("Hel")), (token("lo"), STOP, DONE)), stream(*GOOD_STREAM))
     world.one.waiting = 1
-    world.region.write(world.one)
-    async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(world.region.serving())
-        home = {"gateway": "us-1", "region": US.region, "jurisdiction": US.jurisdiction}
-        abroad.write(world.two, **own, peers=[{**home, "address": str(gateway.peers_address)}])
-        other = await stack.enter_async_context(abroad.serving())
-        peer = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction}
-        world.region.write(world.one, peers=[{**peer, "address": str(other.peers_address)}])
-        await gateway.reloader.reload()
-        await until(lambda: usable_peers(gateway) == 1)
+    async with serving_with_a_peer(world) as (gateway, _):
         async with ask(world.session, gateway.http_url) as response:
             assert await response.content.readany() == ROLE + token("Hel")
             world.region.write(world.one, peers=[])

@@ -5,21 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    Event,
-    FirstToken,
-    LegEnded,
-    PeersObserved,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestArrived,
-    TimePassed,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
@@ -45,6 +36,8 @@ from gateway.core.vocabulary import (
     RequestProfile,
     TenantName,
 )
+
+_Kind = TypeVar("_Kind")
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -120,9 +113,9 @@ class Desk:
         seen: list[Effect] = []
         while (wake_ns := self.core.next_wakeup_ns()) is not None and wake_ns <= end_ns:
             self.now_ns = max(wake_ns, self.now_ns)
-            seen += self.tell(TimePassed())
+            seen += self.tell(events.TimePassed())
         self.now_ns = end_ns
-        seen += self.tell(TimePassed())
+        seen += self.tell(events.TimePassed())
         return seen
 
     def probe(self, *names: str, waiting: int = 0, running: int = 0, healthy: bool = True) -> list[Effect]:
@@ -131,7 +124,7 @@ class Desk:
         observations = tuple(
             ReplicaObservation(ReplicaId(name), self.now_ns, healthy, running=running, waiting=waiting) for name in ids
         )
-        return self.tell(ReplicasObserved(observations))
+        return self.tell(events.ReplicasObserved(observations))
 
     def hear(
         self,
@@ -157,19 +150,19 @@ class Desk:
             (ModelQueue(model, queue),),
         )
         rtt_ns = rtt_ms * MS
-        return self.tell(PeersObserved((PeerObservation(report, self.now_ns, self.now_ns, rtt_ns, rtt_ns),)))
+        return self.tell(events.PeersObserved((PeerObservation(report, self.now_ns, self.now_ns, rtt_ns, rtt_ns),)))
 
     def ask(self, request_id: str, *, deadline_ns: int = 600 * SECOND, **details: str) -> list[Effect]:
         """A client's request arrives."""
-        return self.tell(RequestArrived(profile(request_id, **details), self.now_ns + deadline_ns))  # type: ignore[arg-type]
+        return self.tell(events.RequestArrived(profile(request_id, **details), self.now_ns + deadline_ns))  # type: ignore[arg-type]
 
     def first_token(self, request_id: str, attempt: int = 1) -> list[Effect]:
-        return self.tell(FirstToken(RequestId(request_id), attempt, 1))
+        return self.tell(events.FirstToken(RequestId(request_id), attempt, 1))
 
     def finish(
         self, request_id: str, result: LegResult = LegResult.COMPLETED, attempt: int = 1, **more: object
     ) -> list[Effect]:
-        return self.tell(LegEnded(RequestId(request_id), attempt, 1, result, **more))  # type: ignore[arg-type]
+        return self.tell(events.LegEnded(RequestId(request_id), attempt, 1, result, **more))  # type: ignore[arg-type]
 
 
 def desk(
@@ -184,22 +177,26 @@ def desk(
     """A configured core; its replicas `r0`, `r1`, … have been probed idle unless told otherwise."""
     specs = [replica_spec(f"r{i}", place) for i in range(replicas)] if isinstance(replicas, int) else list(replicas)
     made = Desk(GatewayCore(GatewayId(f"gw-{place.region}"), place, seed=1))
-    made.tell(ConfigApplied(config or CoreConfig()))
-    made.tell(PolicyApplied(own_policy or policy(place)))
-    made.tell(AssignmentApplied(1, tuple(specs), tuple(peers)))
+    made.tell(events.ConfigApplied(config or CoreConfig()))
+    made.tell(events.PolicyApplied(own_policy or policy(place)))
+    made.tell(events.AssignmentApplied(1, tuple(specs), tuple(peers)))
     if probed and specs:
         made.probe()
     return made
 
 
+def of_kind(kind: type[_Kind], among: Iterable[object]) -> list[_Kind]:
+    return [each for each in among if isinstance(each, kind)]
+
+
 def started(effects: Iterable[Effect]) -> list[str]:
     """Targets of the legs that were ordered, in order."""
-    return [effect.target.id for effect in effects if isinstance(effect, StartLeg)]
+    return [leg.target.id for leg in of_kind(StartLeg, effects)]
 
 
 def ended(effects: Iterable[Effect]) -> list[tuple[str, str]]:
     """(request, outcome) of the requests that ended, in order."""
-    return [(effect.request_id, effect.outcome.value) for effect in effects if isinstance(effect, EndRequest)]
+    return [(end.request_id, end.outcome.value) for end in of_kind(EndRequest, effects)]
 
 
 def no_leg_beside(leg: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -5,37 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gateway.core.effects import Effect, EndRequest, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegEnded,
-    PolicyApplied,
-    RequestArrived,
-    TimePassed,
-)
+from gateway.core import events
+from gateway.core.effects import Effect, EndRequest
+from gateway.core.events import Event
 from gateway.core.vocabulary import (
-    Decision,
-    GatewayId,
-    Hops,
     LegResult,
-    LegRole,
     Outcome,
-    PlacementReason,
     RefusalReason,
     ReplicaId,
     RequestId,
     RequestProfile,
-    ResidencyStamp,
-    Target,
     replica_target,
 )
 from gateway.records.ledger import Ledger
 from gateway.request.driver import GatewayObserver
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import EU, MS, SECOND, TENANT, US, Desk, profile, rule
+from tests.support.core import MS, SECOND, US, Desk, profile
+from tests.support.orders import forward_from_eu, leg_order
 
 FAILS = {1: (LegResult.FAILED, LegResult.CANCELLED), 2: (LegResult.CANCELLED, LegResult.FAILED)}
 """By the leg that fails: how both end."""
@@ -56,8 +42,8 @@ class Followed:
         self._observers += observers
         replicas = tuple(state.spec for state in self.desk.core.replicas)
         peers = tuple(state.spec for state in self.desk.core.peers)
-        self.step(AssignmentApplied(1, replicas, peers))
-        self.step(PolicyApplied(self.desk.core.policy))
+        self.step(events.AssignmentApplied(1, replicas, peers))
+        self.step(events.PolicyApplied(self.desk.core.policy))
 
     def step(self, event: Event, effects: Iterable[Effect] = ()) -> None:
         """One told by hand, of which the core knows nothing."""
@@ -71,27 +57,25 @@ class Followed:
 
     def probe(self) -> None:
         """Find every replica free."""
-        self.step(TimePassed(), self.desk.probe())
+        self.step(events.TimePassed(), self.desk.probe())
 
     def ask(self, request_id: str, **changes: object) -> None:
         self.tell(self._arrival(request_id, **changes))
 
     def forward(self, request_id: str, **changes: object) -> None:
         made = self.profiles[request_id] = profile(request_id)
-        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest-of-eu")
-        deadline_ns = self.desk.now_ns + 60 * SECOND
-        arrival = ForwardArrived(made, deadline_ns, GatewayId("eu-1"), Hops(0, 1), stamp)
+        arrival = forward_from_eu(made, self.desk.now_ns + 60 * SECOND)
         self.tell(replace(arrival, **changes))  # type: ignore[arg-type]
 
     def first_token(self, request_id: str, attempt: int = 1, leg: int = 1) -> None:
-        event = FirstToken(RequestId(request_id), attempt, leg)
+        event = events.FirstToken(RequestId(request_id), attempt, leg)
         self.step(event, self.desk.tell(event) if leg == 1 else ())
 
     def end(
         self, request_id: str, result: LegResult = LegResult.COMPLETED, attempt: int = 1, **more: int | str
     ) -> None:
         refusal = RefusalReason.BUSY if result is LegResult.REFUSED else None
-        self.tell(LegEnded(RequestId(request_id), attempt, 1, result, refusal, **more))  # type: ignore[arg-type]
+        self.tell(events.LegEnded(RequestId(request_id), attempt, 1, result, refusal, **more))  # type: ignore[arg-type]
 
     def finish(self, request_id: str, ran_at: RanAt | None = None, **more: object) -> None:
         """As the owner does, once the core has had its last word."""
@@ -114,14 +98,9 @@ class Followed:
         for leg, result in enumerate(results, start=1):
             end = EndRequest(RequestId(request_id), outcome, "", 1) if outcome and leg == 2 else None
             self.desk.now_ns += MS
-            ended = LegEnded(RequestId(request_id), 1, leg, result, None, 7, 11)
+            ended = events.LegEnded(RequestId(request_id), 1, leg, result, None, 7, 11)
             self.step(ended, () if end is None else (end,))
 
-    def _arrival(self, request_id: str, **changes: object) -> RequestArrived:
+    def _arrival(self, request_id: str, **changes: object) -> events.RequestArrived:
         made = self.profiles[request_id] = replace(profile(request_id), **changes)  # type: ignore[arg-type]
-        return RequestArrived(made, self.desk.now_ns + 60 * SECOND)
-
-
-def leg_order(request_id: str, leg: int, target: Target, attempt: int = 1) -> StartLeg:
-    decision = Decision(PlacementReason.LOCAL_EXPLORE, 0, 0, 2, 0)
-    return StartLeg(RequestId(request_id), attempt, leg, LegRole.WHOLE, target, decision, 60 * SECOND)
+        return events.RequestArrived(made, self.desk.now_ns + 60 * SECOND)

@@ -7,14 +7,16 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import yaml
 
-from gateway.app.gateway import GatewayHandle
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
 from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
 from gateway.core.description import gauges_of
@@ -41,6 +43,25 @@ def write_policy(
     }
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+def region_document(folder: Path, gateway_id: str, place: Place, **more: object) -> dict[str, object]:
+    """What a region file says, under any ports."""
+    return {
+        "gateway": gateway_id,
+        "region": place.region,
+        "jurisdiction": place.jurisdiction,
+        "policy": str(write_policy(folder, place)),
+        "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
+        **more,
+    }
+
+
+@asynccontextmanager
+async def serving_file(path: Path) -> AsyncIterator[GatewayHandle]:
+    region = read_region_file(path)
+    async with serve_gateway(region.as_config(), region=region) as gateway:
+        yield gateway
 
 
 def region_config(

@@ -11,33 +11,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from gateway.core import effects as ordered
+from gateway.core import events
 from gateway.core.config import CoreConfig
-from gateway.core.effects import (
-    AcceptForward,
-    Effect,
-    EndRequest,
-    PublishLoad,
-    RecordShadow,
-    RefuseForward,
-    StartLeg,
-    StopLeg,
-)
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegAccepted,
-    LegEnded,
-    PeersObserved,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestAbandoned,
-    RequestArrived,
-    ResponseStored,
-    TimePassed,
-)
+from gateway.core.effects import Effect
+from gateway.core.events import Event
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
@@ -72,7 +50,7 @@ class OpenLeg:
     """An attempt that runs somewhere, waiting for the test (or the other gateway) to say how it goes on."""
 
     gateway: str
-    order: StartLeg
+    order: ordered.StartLeg
     tokens_seen: bool = False
 
 
@@ -102,7 +80,7 @@ class Mesh:
         self.asks: dict[RequestId, Ask] = {}
         self.heartbeats: list[tuple[str, LoadReport, int]] = []
         """Under way: (to, report, measured at)."""
-        self.forwards_under_way: list[tuple[str, str, StartLeg]] = []
+        self.forwards_under_way: list[tuple[str, str, ordered.StartLeg]] = []
         """Sent and not yet arrived: (from, to, order)."""
         self.stored: list[tuple[TenantName, str]] = []
         self.made_at: dict[str, tuple[str, str]] = {}
@@ -122,7 +100,7 @@ class Mesh:
         self.cores[name] = core
         self.checkers[name] = Checker(core)
         self.specs[name] = replicas
-        self.tell(name, ConfigApplied(config))
+        self.tell(name, events.ConfigApplied(config))
         self.apply_policy(name, policy)
 
     def connect_all(self) -> None:
@@ -133,11 +111,11 @@ class Mesh:
         """Tell a gateway which replicas and peers are its own now."""
         peers = tuple(PeerSpec(GatewayId(other), peer.place) for other, peer in self.cores.items() if other != name)
         version = self.cores[name].assignment_version + 1
-        self.tell(name, AssignmentApplied(version, tuple(self.specs[name]), peers))
+        self.tell(name, events.AssignmentApplied(version, tuple(self.specs[name]), peers))
 
     def apply_policy(self, name: str, policy: ResidencyPolicy) -> None:
         self.policies[name] = policy
-        self.tell(name, PolicyApplied(policy))
+        self.tell(name, events.PolicyApplied(policy))
 
     # One event into one core
 
@@ -160,7 +138,7 @@ class Mesh:
             if not due:
                 break
             self.now_ns, name = min(due)
-            self.tell(name, TimePassed())
+            self.tell(name, events.TimePassed())
         self.now_ns = end_ns
 
     # The outside world
@@ -178,20 +156,20 @@ class Mesh:
     ) -> None:
         self.asks[RequestId(request_id)] = Ask(name, tenant, follows)
         asked = replace(profile(request_id, prompt=prompt, tenant=tenant), follows=follows, is_control=is_control)
-        self.tell(name, RequestArrived(asked, self.now_ns + patience_ns))
+        self.tell(name, events.RequestArrived(asked, self.now_ns + patience_ns))
 
     def abandon(self, request_id: RequestId) -> None:
         """The client goes away: its owner closes the leg, then reports."""
         name = self.asks[request_id].ingress
         self._close_leg(name, request_id)
-        self.tell(name, RequestAbandoned(request_id))
+        self.tell(name, events.RequestAbandoned(request_id))
 
     def probe(
         self, name: str, *, waiting: Callable[[ReplicaSpec], int], healthy: Callable[[ReplicaSpec], bool]
     ) -> None:
         self.tell(
             name,
-            ReplicasObserved(
+            events.ReplicasObserved(
                 tuple(
                     ReplicaObservation(spec.replica_id, self.now_ns, healthy(spec), running=1, waiting=waiting(spec))
                     for spec in self.specs[name]
@@ -203,7 +181,7 @@ class Mesh:
         to, report, measured_ns = self.heartbeats.pop(index)
         if not drop and (report.gateway_id, to) not in self.cut:
             heard = PeerObservation(report, measured_ns, self.now_ns, RTT_NS, 2 * RTT_NS)
-            self.tell(to, PeersObserved((heard,)))
+            self.tell(to, events.PeersObserved((heard,)))
 
     def deliver_forward(self, index: int) -> None:
         origin, to, order = self.forwards_under_way.pop(index)
@@ -221,12 +199,14 @@ class Mesh:
         forwarded = replace(plain, follows=asked.follows)
         self.tell(
             to,
-            ForwardArrived(forwarded, order.deadline_ns, GatewayId(origin), order.hops, order.stamp),
+            events.ForwardArrived(forwarded, order.deadline_ns, GatewayId(origin), order.hops, order.stamp),
         )
 
     def lie(self, to: str, claimed_origin: str, stamp: ResidencyStamp, hops: Hops, request_id: str) -> list[Effect]:
         """A forward that no honest gateway would send."""
-        event = ForwardArrived(profile(request_id), self.now_ns + 1000 * MS, GatewayId(claimed_origin), hops, stamp)
+        event = events.ForwardArrived(
+            profile(request_id), self.now_ns + 1000 * MS, GatewayId(claimed_origin), hops, stamp
+        )
         return self.tell(to, event)
 
     # How legs go on
@@ -237,7 +217,7 @@ class Mesh:
     def first_token(self, leg: OpenLeg) -> None:
         leg.tokens_seen = True
         request_id = leg.order.request_id
-        self.tell(leg.gateway, FirstToken(request_id, leg.order.attempt, 1))
+        self.tell(leg.gateway, events.FirstToken(request_id, leg.order.attempt, 1))
         origin = self._origin_of(leg)
         if origin is not None:
             self.first_token(origin)
@@ -248,29 +228,29 @@ class Mesh:
         key = f"response-{leg.order.attempt}-of-{request_id}-at-{leg.gateway}"  # each answer is another response
         self.made_at[key] = (leg.gateway, leg.order.target.id)
         self.stored.append((self.asks[request_id].tenant, key))
-        self.tell(leg.gateway, ResponseStored(request_id, leg.order.attempt, 1, key))
+        self.tell(leg.gateway, events.ResponseStored(request_id, leg.order.attempt, 1, key))
         origin = self._origin_of(leg)
         if origin is not None:
-            self.tell(origin.gateway, ResponseStored(request_id, origin.order.attempt, 1, key))
+            self.tell(origin.gateway, events.ResponseStored(request_id, origin.order.attempt, 1, key))
 
     def end_leg(self, name: str, request_id: RequestId, result: LegResult, **more: object) -> None:
         leg = self.legs.pop((name, request_id))
-        self.tell(name, LegEnded(request_id, leg.order.attempt, 1, result, **more))  # type: ignore[arg-type]
+        self.tell(name, events.LegEnded(request_id, leg.order.attempt, 1, result, **more))  # type: ignore[arg-type]
 
     # Performing effects
 
     def _perform(self, name: str, effect: Effect) -> None:
         match effect:
-            case StartLeg():
+            case ordered.StartLeg():
                 self._start(name, effect)
-            case StopLeg():
+            case ordered.StopLeg():
                 self._close_leg(name, effect.request_id)
-            case AcceptForward():
+            case ordered.AcceptForward():
                 self._oracle_accepted(name, effect.request_id)
                 origin = self._leg_towards(name, effect.request_id)
                 if origin is not None:
-                    self.tell(origin.gateway, LegAccepted(effect.request_id, origin.order.attempt, 1))
-            case RefuseForward():
+                    self.tell(origin.gateway, events.LegAccepted(effect.request_id, origin.order.attempt, 1))
+            case ordered.RefuseForward():
                 origin = self._leg_towards(name, effect.request_id)
                 if origin is not None:
                     self.end_leg(
@@ -280,16 +260,16 @@ class Mesh:
                         refusal=effect.reason,
                         detail=effect.detail,
                     )
-            case EndRequest():
+            case ordered.EndRequest():
                 self._ended(name, effect)
-            case RecordShadow():
+            case ordered.RecordShadow():
                 pass
-            case PublishLoad():
+            case ordered.PublishLoad():
                 for other in self.cores:
                     if other != name:
                         self.heartbeats.append((other, effect.report, self.now_ns))
 
-    def _start(self, name: str, order: StartLeg) -> None:
+    def _start(self, name: str, order: ordered.StartLeg) -> None:
         self.legs[name, order.request_id] = OpenLeg(name, order)
         ask = self.asks[order.request_id]
         if ask.ingress == name:
@@ -309,9 +289,9 @@ class Mesh:
         self.end_leg(name, request_id, LegResult.CANCELLED)
         if target.kind is TargetKind.PEER and request_id in self.cores[target.id].requests:
             self._close_leg(target.id, request_id)
-            self.tell(target.id, RequestAbandoned(request_id))
+            self.tell(target.id, events.RequestAbandoned(request_id))
 
-    def _ended(self, name: str, end: EndRequest) -> None:
+    def _ended(self, name: str, end: ordered.EndRequest) -> None:
         if self.asks[end.request_id].ingress == name:
             self.asks[end.request_id].ends.append(end.outcome)
             return
@@ -337,13 +317,13 @@ class Mesh:
         policy = self.policies[name]
         return policy.tenants[tenant].process if tenant in policy.tenants else policy.process
 
-    def _oracle_departure(self, to: str, order: StartLeg) -> None:
+    def _oracle_departure(self, to: str, order: ordered.StartLeg) -> None:
         assert order.hops is not None
         assert order.hops.cross_region <= 1, "forwarded across regions twice"
         assert order.hops.in_region <= 1, "forwarded within a region twice"
         self._oracle_place(order.request_id, self.cores[to].place)
 
-    def _oracle_run(self, name: str, order: StartLeg) -> None:
+    def _oracle_run(self, name: str, order: ordered.StartLeg) -> None:
         spec = next(spec for spec in self.specs[name] if spec.replica_id == ReplicaId(order.target.id))
         self._oracle_place(order.request_id, spec.place)
         ask = self.asks[order.request_id]

@@ -8,29 +8,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.description import gauges_of
 from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    Event,
-    ForwardArrived,
-    LegEnded,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestArrived,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
     GatewayId,
-    Hops,
     LegResult,
     Outcome,
     ReplicaId,
     ReplicaObservation,
     RequestProfile,
-    ResidencyStamp,
     TargetKind,
 )
 from gateway.ground.clock import Clock
@@ -41,7 +31,9 @@ from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     GOOD_STREAM,
 )
-from tests.support.core import EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.core import EU, SECOND, US, peer_spec, policy, profile, replica_spec
+from tests.support.legs import Pouring
+from tests.support.orders import forward_from_eu
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
 MESSAGE_OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
@@ -67,7 +59,7 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = EVENT_STREAM
 
 
-class ScriptedLeg:
+class ScriptedLeg(Pouring):
     def __init__(self, reply: Reply, order: StartLeg) -> None:
         self.head = LegHead(reply.status, reply.headers, RanAt(ReplicaId(order.target.id), US), order.attempt)
         self._pieces = iter(reply.pieces)
@@ -81,12 +73,6 @@ class ScriptedLeg:
                     await piece.wait()
                 case LegFailure():
                     raise piece
-
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        async for data in self.chunks():
-            if not take(data):
-                return False
-        return True
 
 
 class ScriptedOpener:
@@ -184,20 +170,22 @@ class Scene:
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
         self.driver = Driver(self.core, self.clock, observers=[self])
-        self.driver.submit(ConfigApplied(CoreConfig(attempt=self.attempts)))
-        self.driver.submit(PolicyApplied(policy(US)))
-        self.driver.submit(AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),)))
+        self.driver.submit(events.ConfigApplied(CoreConfig(attempt=self.attempts)))
+        self.driver.submit(events.PolicyApplied(policy(US)))
+        self.driver.submit(
+            events.AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),))
+        )
         self.probe(waiting=0)
 
     def probe(self, *, waiting: int) -> None:
         now_ns = self.clock.now_ns()
         names = (ReplicaId("a"), ReplicaId("b"))
         observed = tuple(ReplicaObservation(name, now_ns, healthy=True, waiting=waiting) for name in names)
-        self.driver.submit(ReplicasObserved(observed))
+        self.driver.submit(events.ReplicasObserved(observed))
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self.events.append(event)
-        if isinstance(event, RequestArrived):
+        if isinstance(event, events.RequestArrived):
             self.opened_at_arrival = self.opener.opened
             self.has_arrived.set()
 
@@ -228,12 +216,7 @@ class Scene:
         )
         asked = replace(profile("r1"), is_control=is_control)
         deadline_ns = self.clock.now_ns() + 60 * SECOND
-        stamp = ResidencyStamp(EU, TENANT, rule(US, EU), "digest")
-        arrival = (
-            ForwardArrived(asked, deadline_ns, GatewayId("eu-1"), Hops(0, 1), stamp)
-            if forwarded
-            else RequestArrived(asked, deadline_ns)
-        )
+        arrival = forward_from_eu(asked, deadline_ns) if forwarded else events.RequestArrived(asked, deadline_ns)
         outbound = OutboundRequest(asked, "/v1/chat/completions", (), b"{}", stores_response=stores_response)
         return RequestOwner(context, arrival, outbound, self.sink)
 
@@ -266,8 +249,8 @@ class Scene:
         self.driver.close()
 
     @property
-    def attempts_ended(self) -> list[LegEnded]:
-        return [event for event in self.events if isinstance(event, LegEnded)]
+    def attempts_ended(self) -> list[events.LegEnded]:
+        return [event for event in self.events if isinstance(event, events.LegEnded)]
 
     @property
     def results(self) -> list[LegResult]:

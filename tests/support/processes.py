@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.core.vocabulary import Place
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, MODEL, US
-from tests.support.gateways import until, write_policy
+from tests.support.gateways import region_document, until
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(
@@ -33,17 +33,9 @@ QUICK_OBSERVATION = {"publish_interval": "20ms", "keep_alive": "150ms"}
 
 def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine, **more: object) -> Path:
     path = folder / f"{gateway_id}.yaml"
-    document = {
-        "gateway": gateway_id,
-        "region": place.region,
-        "jurisdiction": place.jurisdiction,
-        "policy": str(write_policy(folder, place)),
-        "listen": dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"),
-        "logging": {"level": "debug"},
-        "replicas": [{"id": f"{gateway_id}-r0", "url": engine.url, "models": [MODEL]}],
-        **more,
-    }
-    path.write_text(yaml.safe_dump(document))
+    replicas = [{"id": f"{gateway_id}-r0", "url": engine.url, "models": [MODEL]}]
+    own = {"logging": {"level": "debug"}, "replicas": replicas, **more}
+    path.write_text(yaml.safe_dump(region_document(folder, gateway_id, place, **own)))
     return path
 
 
@@ -128,6 +120,17 @@ class Process:
 
 def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "nightside", "gateway", *map(str, arguments)]
+
+
+@asynccontextmanager
+async def killed_at_the_end(process: asyncio.subprocess.Process) -> AsyncIterator[asyncio.subprocess.Process]:
+    """If it has not gone by itself."""
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 @asynccontextmanager

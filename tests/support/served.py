@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
+from loadgen.engine.tokens import Message, chat_prompt, continuation
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
+
+Ports = Callable[[], int]
 
 QUICK = EngineServerConfig(model=MODEL, engine=TINY, time_scale=0.05, ignore_eos=True, faults=True)
 SLOW = replace(QUICK, time_scale=20.0)
@@ -43,7 +47,7 @@ class Served:
 @asynccontextmanager
 async def served(
     folder: Path,
-    ports: Callable[[], int],
+    ports: Ports,
     *,
     across: bool = False,
     engine: EngineServerConfig = QUICK,
@@ -68,6 +72,15 @@ async def served(
         if across:
             await until(lambda: MODEL in gateways[0].core.peers.models())
         yield Served(gateways[0], servers, gateways)
+
+
+def expected(*said: tuple[str, str], tokens: int = 6) -> str:
+    """What an engine answers to this conversation."""
+    return continuation(MODEL, chat_prompt(Message(*each) for each in said), tokens).decode()
+
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+HELLO_ANSWERED = expected(("user", "hello"))
 
 
 async def in_thread(work: Callable[[], object]) -> None:

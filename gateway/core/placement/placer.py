@@ -110,8 +110,9 @@ class Placer:
         self._fleet.replica_index.expire(now_ns)
         self._fleet.peer_index.expire(now_ns)
 
-    def retract(self, request: RequestState, state: PeerState, kept_blocks: int) -> None:
+    def retract(self, request: RequestState, state: ReplicaState | PeerState, kept_blocks: int) -> None:
         """A peer refused: what its snapshot gained by this request was never there."""
+        assert state.target.kind is TargetKind.PEER, "only peers refuse"
         if not state.listed:
             return
         if self._wants_prefixes:

@@ -17,9 +17,10 @@ from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.description import gauges_of
-from gateway.core.vocabulary import GatewayId, LoadReport, ModelName
+from gateway.core.vocabulary import GatewayId, LoadReport, ModelName, RegionName
 from gateway.ground.values import Address
 from gateway.peers import codec
+from loadgen.wan import Wan
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, hang, stream_until, token
 from tests.fakes.liar import (
@@ -362,12 +363,7 @@ async def test_a_peer_that_breaks_the_protocol_is_one_failed_attempt(
             await context.write(message)
 
     liar.forwards = forwards
-    us = await beside(mesh, liar)
-    async with asking(mesh, us) as (client,):
-        await until(lambda: counted(us.gateway, "attempts_total", target="peer", result="failed") == 1)
-        await us.become_free()
-    assert client.body == STREAM
-    await until_at_rest(us.gateway)
+    await assert_one_attempt_fails(mesh, liar)
     assert liar.open == 0
 
 
@@ -376,6 +372,11 @@ async def test_a_peer_that_closes_the_call_without_a_word_is_one_failed_attempt(
         await context.abort(grpc.StatusCode.INTERNAL, "no")
 
     liar.forwards = forwards
+    await assert_one_attempt_fails(mesh, liar)
+
+
+async def assert_one_attempt_fails(mesh: Mesh, liar: Liar) -> None:
+    """And the request is served at home."""
     us = await beside(mesh, liar)
     async with asking(mesh, us) as (client,):
         await until(lambda: counted(us.gateway, "attempts_total", target="peer", result="failed") == 1)
@@ -467,12 +468,15 @@ async def test_a_peer_behind_a_one_way_line_is_left_and_found_again(mesh: Mesh, 
         await until_at_rest(us.gateway, eu.gateway)
 
 
-async def test_a_stream_over_a_line_that_carries_one_way_only_ends_on_both_sides(mesh: Mesh) -> None:
+@pytest.mark.parametrize("cut", [Wan.cut, Wan.cut_one_way], ids=["both ways", "one way"])
+async def test_a_stream_over_a_line_that_is_cut_ends_on_both_sides(
+    mesh: Mesh, cut: Callable[[Wan, RegionName, RegionName], None]
+) -> None:
     async with regions_apart(mesh, WATCHFUL, 10) as (wan, us, eu):
         eu.engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
         async with ask(mesh.session, us.gateway.http_url) as response:
             assert await response.content.readany() == ROLE + token("Hel")
-            wan.cut_one_way(US.region, EU.region)
+            cut(wan, US.region, EU.region)
             assert b'"code":"engine_failed_midstream"' in await response.read()
         await eu.engine.aborted.reaches(1)
         await until_at_rest(us.gateway, eu.gateway)

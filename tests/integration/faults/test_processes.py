@@ -49,12 +49,6 @@ BLIND = {"mode": "blind"}
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine().serving() as fake:
-        yield fake
-
-
-@pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=50)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as made:
@@ -204,15 +198,17 @@ def tear(file: Path) -> None:
     file.write_bytes(text + last[: len(last) // 2])
 
 
-@pytest.mark.parametrize("has_begun", [False, True], ids=["before the first token", "after it"])
+@pytest.fixture(params=[False, True], ids=["before the first token", "after it"])
+def has_begun(request: pytest.FixtureRequest) -> bool:
+    """Whether what breaks off has sent its first token."""
+    return bool(request.param)
+
+
 async def test_a_killed_origin_leaves_nothing_running_at_its_peer(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int], has_begun: bool
 ) -> None:
     async with two_processes(tmp_path, unused_tcp_port_factory) as mesh:
-        await mesh.us_is_busy(session)
-        mesh.eu_engine.plays(gated(asyncio.Event()) if has_begun else hang)
-        async with crowd(session, mesh.us.http_url, 10) as clients:
-            await mesh.eu_engine.arrived.reaches(1)
+        async with mesh.forwarding(session, 10, has_begun=has_begun) as clients:
             mesh.us.process.kill()
         assert "cut" in clients.ends
         assert set(clients.ends) <= {"cut", "not connected"}, "some may have come too late to be let in"
@@ -221,15 +217,11 @@ async def test_a_killed_origin_leaves_nothing_running_at_its_peer(
         await mesh.eu.until_at_rest(session)
 
 
-@pytest.mark.parametrize("has_begun", [False, True], ids=["before the first token", "after it"])
 async def test_a_killed_peer_leaves_no_count_at_its_origin(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int], has_begun: bool
 ) -> None:
     async with two_processes(tmp_path, unused_tcp_port_factory) as mesh:
-        await mesh.us_is_busy(session)
-        mesh.eu_engine.plays(gated(asyncio.Event()) if has_begun else hang)
-        async with crowd(session, mesh.us.http_url, 1) as clients:
-            await mesh.eu_engine.arrived.reaches(1)
+        async with mesh.forwarding(session, 1, has_begun=has_begun) as clients:
             await until(lambda: clients.began == int(has_begun))
             mesh.eu.process.kill()
             await mesh.us.until_logged("peer lost", peer="eu-1")
@@ -642,6 +634,17 @@ class Two:
         self.us_engine.waiting = 1
         await self.us.until_metric(session, lambda free: free == 0, "nightside_replicas_available")
         await self.us.until_metric(session, lambda usable: usable == 1, "nightside_peers_usable")
+
+    @asynccontextmanager
+    async def forwarding(
+        self, session: aiohttp.ClientSession, clients: int, *, has_begun: bool
+    ) -> AsyncIterator[Crowd]:
+        """With requests of so many clients of the US that run in the EU, of which at least one has arrived there."""
+        await self.us_is_busy(session)
+        self.eu_engine.plays(gated(asyncio.Event()) if has_begun else hang)
+        async with crowd(session, self.us.http_url, clients) as crowded:
+            await self.eu_engine.arrived.reaches(1)
+            yield crowded
 
 
 @asynccontextmanager

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from gateway.ground.faults import ConfigError
 from gateway.ground.logs import make_logger
 from gateway.ground.reloader import Reloader, ReloadRefused
 from tests.fakes.engine import Tally
+from tests.support.background import in_background
 from tests.support.core import EU, US
 from tests.support.gateways import write_policy
 
@@ -38,6 +37,11 @@ class Bench:
 
     def reloader(self, watch_s: float | None = None) -> Reloader:
         return Reloader(self.log, watch_s=watch_s, on_reload=lambda *each: self.results.append(each))
+
+    def reads(self, file: Path, read: Callable[[], None]) -> Reloader:
+        made = self.reloader()
+        made.add("a", read, lambda: [file])
+        return made
 
     def lines(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
@@ -80,7 +84,7 @@ class TestReloader:
         read = Tally()
         reloader = bench.reloader()
         reloader.add("part", read.add)
-        async with running(reloader):
+        async with in_background(reloader.run()):
             reloader.request()
             await read.reaches(1)
             reloader.request()
@@ -94,7 +98,7 @@ class TestReloader:
         reloader = bench.reloader(watch_s=0.001)
         reloader.add("a", read_a.add, lambda: [a])
         reloader.add("b", read_b.add, lambda: [b])
-        async with running(reloader):
+        async with in_background(reloader.run()):
             b.write_text("22")
             await read_b.reaches(1)
         assert (read_a.count, read_b.count) == (0, 1)
@@ -103,8 +107,7 @@ class TestReloader:
         file = tmp_path / "a"
         file.write_text("1")
         read = Tally()
-        reloader = bench.reloader()
-        reloader.add("a", read.add, lambda: [file])
+        reloader = bench.reads(file, read.add)
         for size in (2, 3, 4):
             file.write_text("x" * size)
             await reloader.look()
@@ -117,15 +120,12 @@ class TestReloader:
     async def test_a_refused_file_is_read_again_only_when_it_changes(self, bench: Bench, tmp_path: Path) -> None:
         file = tmp_path / "a"
         file.write_text("1")
-        reloader = bench.reloader()
-        reloader.add("a", refuse, lambda: [file])
+        reloader = bench.reads(file, refuse)
         file.write_text("22")
-        for _ in range(5):
-            await reloader.look()
+        await look(reloader, times=5)
         assert bench.results == [("a", False)]
         file.write_text("333")
-        for _ in range(5):
-            await reloader.look()
+        await look(reloader, times=5)
         assert bench.results == [("a", False)] * 2
 
     async def test_files_that_vanish_or_are_swapped_by_their_link_have_changed(
@@ -137,16 +137,15 @@ class TestReloader:
         link = tmp_path / "link"
         link.symlink_to("one")
         read = Tally()
-        reloader = bench.reloader()
-        reloader.add("a", read.add, lambda: [link])
+        reloader = bench.reads(link, read.add)
         link.unlink()
-        await look_twice(reloader)
+        await look(reloader, times=2)
         assert read.count == 1
         link.symlink_to("one")
-        await look_twice(reloader)
+        await look(reloader, times=2)
         link.unlink()
         link.symlink_to("two")
-        await look_twice(reloader)
+        await look(reloader, times=2)
         assert read.count == 3
 
     async def test_a_file_that_changes_while_it_is_read_is_read_again(self, bench: Bench, tmp_path: Path) -> None:
@@ -159,25 +158,15 @@ class TestReloader:
             if len(contents) == 1:
                 file.write_text("4444")
 
-        reloader = bench.reloader()
-        reloader.add("a", read, lambda: [file])
+        reloader = bench.reads(file, read)
         file.write_text("22")
-        for _ in range(4):
-            await reloader.look()
+        await look(reloader, times=4)
         assert contents == ["22", "4444"]
 
 
-async def look_twice(reloader: Reloader) -> None:
-    await reloader.look()
-    await reloader.look()
-
-
-@asynccontextmanager
-async def running(reloader: Reloader) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(reloader.run())
-        yield
-        task.cancel()
+async def look(reloader: Reloader, *, times: int) -> None:
+    for _ in range(times):
+        await reloader.look()
 
 
 class Region:

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core import effects as ordered
+from gateway.core import events
 from gateway.core.config import (
     AttemptConfig,
     CoreConfig,
@@ -16,31 +18,7 @@ from gateway.core.config import (
     QueueConfig,
 )
 from gateway.core.description import describe
-from gateway.core.effects import (
-    AcceptForward,
-    Effect,
-    EndRequest,
-    PublishLoad,
-    RecordShadow,
-    RefuseForward,
-    StartLeg,
-    StopLeg,
-)
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
-    ForwardArrived,
-    LegEnded,
-    LockdownChanged,
-    PeersObserved,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestAbandoned,
-    RequestArrived,
-    ResponseStored,
-    TargetLost,
-)
+from gateway.core.effects import Effect
 from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
@@ -72,6 +50,7 @@ from tests.support.core import (
     Desk,
     desk,
     ended,
+    of_kind,
     peer_spec,
     policy,
     profile,
@@ -92,9 +71,9 @@ def forward(
     allowed: object = ANYWHERE,
     hops: Hops = ONE_HOP,
     deadline_ns: int = 60 * SECOND,
-) -> ForwardArrived:
+) -> events.ForwardArrived:
     stamp = ResidencyStamp(origin_place, TenantName("default"), allowed, "digest")  # type: ignore[arg-type]
-    return ForwardArrived(profile(request_id), deadline_ns, GatewayId(origin), hops, stamp)
+    return events.ForwardArrived(profile(request_id), deadline_ns, GatewayId(origin), hops, stamp)
 
 
 def busy_desk(**more: object) -> Desk:
@@ -123,7 +102,7 @@ class TestQueue:
         served = []
         for _ in range(3):
             one.wait(1 * MS)
-            served += [effect.request_id for effect in one.probe() if isinstance(effect, StartLeg)]
+            served += [effect.request_id for effect in of_kind(ordered.StartLeg, one.probe())]
         assert served == ["first", "second", "third"]
 
     def test_a_retried_request_keeps_its_place(self) -> None:
@@ -133,7 +112,7 @@ class TestQueue:
         one.finish("early", LegResult.BUSY)
         one.wait(1 * MS)
         effects = one.probe()
-        assert [effect.request_id for effect in effects if isinstance(effect, StartLeg)] == ["early"]
+        assert [effect.request_id for effect in of_kind(ordered.StartLeg, effects)] == ["early"]
 
     def test_a_request_that_may_go_nowhere_does_not_block_one_that_may(self) -> None:
         home_only = {TenantName("home"): TenantPolicy(rule(US))}
@@ -175,7 +154,7 @@ class TestQueue:
         one = desk(replicas=1)
         one.probe(waiting=1)
         one.ask("q")
-        assert ended(one.tell(RequestAbandoned(RequestId("q")))) == [("q", "abandoned")]
+        assert ended(one.tell(events.RequestAbandoned(RequestId("q")))) == [("q", "abandoned")]
         assert started(one.probe()) == []
         assert not one.core.requests
 
@@ -206,7 +185,7 @@ class TestSelectivePushing:
         one.ask("a")
         one.ask("b")
         late = ReplicaObservation(ReplicaId("r0"), sent_ns, healthy=True)
-        assert started(one.tell(ReplicasObserved((late,)))) == []
+        assert started(one.tell(events.ReplicasObserved((late,)))) == []
 
     def test_without_credit_knowledge_probes_alone_decide(self) -> None:
         one = desk(replicas=1, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
@@ -235,10 +214,11 @@ class TestRetries:
         assert started(one.probe(first)) == []
         assert started(one.probe(other)) == [other]
 
-    def test_a_lone_replica_is_tried_again_once_a_probe_found_it_well(self) -> None:
+    @pytest.mark.parametrize("result", [LegResult.FAILED, LegResult.BUSY])
+    def test_a_lone_replica_rests_and_is_tried_again_once_a_probe_found_it_well(self, result: LegResult) -> None:
         one = desk(replicas=1)
         one.ask("q")
-        assert started(one.finish("q", LegResult.FAILED)) == []
+        assert started(one.finish("q", result)) == []
         one.wait(10 * MS)
         assert started(one.probe()) == ["r0"]
 
@@ -267,13 +247,6 @@ class TestRetries:
         one.ask("q")
         one.first_token("q")
         assert ended(one.finish("q", LegResult.FAILED)) == [("q", "failed_midstream")]
-
-    def test_a_busy_engine_costs_no_retry_and_rests_until_its_next_probe(self) -> None:
-        one = desk(replicas=1)
-        one.ask("q")
-        assert started(one.finish("q", LegResult.BUSY)) == []
-        one.wait(10 * MS)
-        assert started(one.probe()) == ["r0"]
 
     def test_engines_that_are_full_again_and_again_are_busy_and_not_broken(self) -> None:
         one = desk(replicas=1, config=CoreConfig(attempt=AttemptConfig(refusals_max=2)))
@@ -319,7 +292,7 @@ class TestRetries:
         config = CoreConfig(attempt=AttemptConfig(first_token_deadline_ns=1 * SECOND))
         one = desk(replicas=2, config=config)
         (first,) = started(one.ask("q"))
-        stops = [effect for effect in one.wait(1100 * MS) if isinstance(effect, StopLeg)]
+        stops = of_kind(ordered.StopLeg, one.wait(1100 * MS))
         assert len(stops) == 1
         assert started(one.finish("q", LegResult.CANCELLED)) != [first]
         assert ended(one.effects) == []
@@ -329,7 +302,8 @@ class TestRetries:
         one.ask("q", deadline_ns=1 * SECOND)
         one.first_token("q")
         effects = one.wait(1 * SECOND)
-        assert [type(effect) for effect in effects if not isinstance(effect, PublishLoad)] == [StopLeg, EndRequest]
+        kinds = [type(effect) for effect in effects if not isinstance(effect, ordered.PublishLoad)]
+        assert kinds == [ordered.StopLeg, ordered.EndRequest]
         assert ended(effects) == [("q", "expired_running")]
         assert ended(one.finish("q", LegResult.CANCELLED)) == []
         assert not one.core.requests
@@ -338,12 +312,12 @@ class TestRetries:
         one = desk()
         one.ask("q")
         assert ended(one.finish("q", LegResult.CANCELLED)) == [("q", "abandoned")]
-        assert one.tell(RequestAbandoned(RequestId("q"))) == []
+        assert one.tell(events.RequestAbandoned(RequestId("q"))) == []
 
 
 class TestOverflow:
     def test_a_busy_region_forwards_to_an_idle_peer(self) -> None:
-        (leg,) = [effect for effect in busy_desk().ask("q") if isinstance(effect, StartLeg)]
+        (leg,) = of_kind(ordered.StartLeg, busy_desk().ask("q"))
         assert leg.target == peer_target(GatewayId("gw-eu"))
         assert leg.hops == Hops(0, 1)
         assert leg.stamp is not None
@@ -384,7 +358,7 @@ class TestOverflow:
 
     def test_a_lost_peer_is_no_target_at_once(self) -> None:
         one = busy_desk()
-        one.tell(TargetLost(peer_target(GatewayId("gw-eu")), "connection broke"))
+        one.tell(events.TargetLost(peer_target(GatewayId("gw-eu")), "connection broke"))
         assert started(one.ask("q")) == []
 
     def test_a_peer_that_claims_another_region_is_no_target(self) -> None:
@@ -467,14 +441,14 @@ class TestForwardsIn:
     def test_a_forward_is_accepted_and_placed(self) -> None:
         one = desk(peers=[EU_PEER])
         effects = one.tell(forward("q"))
-        assert [type(effect) for effect in effects[:2]] == [AcceptForward, StartLeg]
+        assert [type(effect) for effect in effects[:2]] == [ordered.AcceptForward, ordered.StartLeg]
 
     def test_it_is_never_forwarded_again(self) -> None:
         one = desk(replicas=1, peers=[EU_PEER, peer_spec("gw-ap", AP)])
         one.probe(waiting=1)
         one.hear("gw-ap", AP)
         effects = one.tell(forward("q"))
-        assert isinstance(effects[0], AcceptForward)
+        assert isinstance(effects[0], ordered.AcceptForward)
         assert started(one.effects) == []
 
     @pytest.mark.parametrize(
@@ -489,21 +463,21 @@ class TestForwardsIn:
         ],
     )
     def test_what_may_not_come_in_is_refused_with_its_reason(
-        self, event: ForwardArrived, reason: RefusalReason
+        self, event: events.ForwardArrived, reason: RefusalReason
     ) -> None:
-        (refusal,) = [effect for effect in desk(peers=[EU_PEER]).tell(event) if isinstance(effect, RefuseForward)]
+        (refusal,) = of_kind(ordered.RefuseForward, desk(peers=[EU_PEER]).tell(event))
         assert refusal.reason is reason
 
     def test_a_policy_that_does_not_accept_the_origin_refuses(self) -> None:
         one = desk(peers=[EU_PEER], own_policy=policy(US, accept=rule(AP)))
         (refusal,) = one.tell(forward("q"))[:1]
-        assert isinstance(refusal, RefuseForward)
+        assert isinstance(refusal, ordered.RefuseForward)
         assert refusal.reason is RefusalReason.RESIDENCY_NOT_ACCEPTED
 
     def test_an_adopted_replica_in_a_forbidden_place_is_not_used(self) -> None:
         one = desk(replicas=[replica_spec("adopted", AP)], peers=[EU_PEER])
         (refusal,) = one.tell(forward("q", allowed=rule(EU, US)))[:1]
-        assert isinstance(refusal, RefuseForward)
+        assert isinstance(refusal, ordered.RefuseForward)
         assert refusal.reason is RefusalReason.UNKNOWN_MODEL
 
     def test_a_queue_longer_than_tau_refuses_as_busy(self) -> None:
@@ -511,14 +485,14 @@ class TestForwardsIn:
         one.probe(waiting=1)
         one.ask("own")
         (refusal,) = one.tell(forward("q"))[:1]
-        assert isinstance(refusal, RefuseForward)
+        assert isinstance(refusal, ordered.RefuseForward)
         assert refusal.reason is RefusalReason.BUSY
 
     def test_a_forwarded_duplicate_is_refused(self) -> None:
         one = desk(peers=[EU_PEER])
         one.tell(forward("q"))
         (refusal,) = one.tell(forward("q"))[:1]
-        assert isinstance(refusal, RefuseForward)
+        assert isinstance(refusal, ordered.RefuseForward)
         assert refusal.reason is RefusalReason.DUPLICATE
 
 
@@ -535,7 +509,7 @@ class TestResidency:
         one.probe(waiting=1)
         capacity = ModelCapacity(MODEL, DEFAULT_POOL, AP, 1, 1)
         report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))
-        one.tell(PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 1, 1),)))
+        one.tell(events.PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 1, 1),)))
         assert started(one.ask("q")) == []
 
     def test_a_tenant_that_may_not_enter_is_refused(self) -> None:
@@ -546,19 +520,19 @@ class TestResidency:
     def test_a_closed_policy_forwards_nothing_and_takes_nothing(self) -> None:
         one = busy_desk(own_policy=closed_policy(US, "file missing"))
         assert started(one.ask("q")) == []
-        assert isinstance(one.tell(forward("f"))[0], RefuseForward)
+        assert isinstance(one.tell(forward("f"))[0], ordered.RefuseForward)
 
     def test_what_waits_is_judged_again_when_the_policy_changes(self) -> None:
         one = desk(replicas=1, peers=[EU_PEER], own_policy=policy(US, process=rule(US)))
         one.probe(waiting=1)
         one.hear("gw-eu", EU)
         one.ask("q")
-        assert started(one.tell(PolicyApplied(policy(US)))) == ["gw-eu"]
+        assert started(one.tell(events.PolicyApplied(policy(US)))) == ["gw-eu"]
 
     def test_a_retry_runs_under_the_policy_of_its_moment(self) -> None:
         one = busy_desk()
         one.ask("q")
-        one.tell(PolicyApplied(policy(US, process=rule(US))))
+        one.tell(events.PolicyApplied(policy(US, process=rule(US))))
         one.finish("q", LegResult.FAILED)
         one.wait(10 * MS)
         assert started(one.hear("gw-eu", EU)) == []
@@ -569,7 +543,7 @@ class TestShadow:
     CONFIG = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
 
     def shadows(self, effects: list[Effect]) -> list[str]:
-        return [effect.target.id for effect in effects if isinstance(effect, RecordShadow)]
+        return [effect.target.id for effect in of_kind(ordered.RecordShadow, effects)]
 
     def test_it_records_what_it_would_have_forwarded_once_and_keeps_the_request(self) -> None:
         one = busy_desk(config=self.CONFIG)
@@ -598,16 +572,16 @@ class TestShadow:
 class TestLockdown:
     def test_nothing_leaves_and_nothing_comes_in(self) -> None:
         one = busy_desk()
-        one.tell(LockdownChanged(active=True))
+        one.tell(events.LockdownChanged(active=True))
         assert started(one.ask("q")) == []
         (refusal,) = one.tell(forward("f"))[:1]
-        assert isinstance(refusal, RefuseForward)
+        assert isinstance(refusal, ordered.RefuseForward)
         assert refusal.reason is RefusalReason.LOCKDOWN
 
     def test_a_forward_without_a_token_comes_home(self) -> None:
         one = busy_desk()
         one.ask("q")
-        (stop,) = [effect for effect in one.tell(LockdownChanged(active=True)) if isinstance(effect, StopLeg)]
+        (stop,) = of_kind(ordered.StopLeg, one.tell(events.LockdownChanged(active=True)))
         assert stop.request_id == "q"
         one.finish("q", LegResult.CANCELLED)
         assert ended(one.effects) == []
@@ -618,35 +592,39 @@ class TestLockdown:
         one = busy_desk()
         one.ask("q")
         one.first_token("q")
-        assert not [effect for effect in one.tell(LockdownChanged(active=True)) if isinstance(effect, StopLeg)]
-        assert [effect for effect in one.tell(LockdownChanged(active=True, cut=True)) if isinstance(effect, StopLeg)]
+        assert not of_kind(ordered.StopLeg, one.tell(events.LockdownChanged(active=True)))
+        assert [
+            effect
+            for effect in one.tell(events.LockdownChanged(active=True, cut=True))
+            if isinstance(effect, ordered.StopLeg)
+        ]
         assert ended(one.finish("q", LegResult.CANCELLED)) == [("q", "failed_midstream")]
 
     def test_a_request_from_outside_is_stopped_without_blaming_the_replica(self) -> None:
         config = CoreConfig(attempt=AttemptConfig(breaker_failures_in_row=1))
         one = desk(replicas=1, peers=[EU_PEER], config=config)
         one.tell(forward("f"))
-        assert ended(one.tell(LockdownChanged(active=True))) == [("f", "failed_before_first_byte")]
+        assert ended(one.tell(events.LockdownChanged(active=True))) == [("f", "failed_before_first_byte")]
         one.finish("f", LegResult.CANCELLED)
         assert started(one.ask("own")) == ["r0"]
 
     def test_own_work_at_home_is_untouched_and_the_release_opens_again(self) -> None:
         one = busy_desk()
-        one.tell(LockdownChanged(active=True))
+        one.tell(events.LockdownChanged(active=True))
         one.ask("q")
-        assert started(one.tell(LockdownChanged(active=False))) == ["gw-eu"]
+        assert started(one.tell(events.LockdownChanged(active=False))) == ["gw-eu"]
 
 
 class TestStoredResponses:
     def stored(self, one: Desk, request_id: str = "first", key: str = "key") -> str:
         (home,) = started(one.ask(request_id))
-        one.tell(ResponseStored(RequestId(request_id), 1, 1, key))
+        one.tell(events.ResponseStored(RequestId(request_id), 1, 1, key))
         one.finish(request_id)
         return home
 
     def follow(self, one: Desk, request_id: str, *, key: str = "key", is_control: bool = False) -> list[Effect]:
         asked = replace(profile(request_id), follows=key, is_control=is_control)
-        return one.tell(RequestArrived(asked, one.now_ns + 60 * SECOND))
+        return one.tell(events.RequestArrived(asked, one.now_ns + 60 * SECOND))
 
     def test_what_follows_goes_to_the_replica_that_made_it(self) -> None:
         one = desk(replicas=4)
@@ -671,7 +649,7 @@ class TestStoredResponses:
         home = self.stored(one)
         one.wait(1 * MS)
         one.probe(home, waiting=1)
-        assert [effect for effect in self.follow(one, "next") if isinstance(effect, RecordShadow)] == []
+        assert of_kind(ordered.RecordShadow, self.follow(one, "next")) == []
 
     def test_a_control_request_needs_no_free_replica(self) -> None:
         one = desk(replicas=2)
@@ -701,7 +679,7 @@ class TestStoredResponses:
     def test_a_policy_that_no_longer_allows_the_place_wins(self) -> None:
         one = busy_desk()
         self.stored(one)
-        one.tell(PolicyApplied(policy(US, process=rule(US))))
+        one.tell(events.PolicyApplied(policy(US, process=rule(US))))
         assert ended(self.follow(one, "next")) == [("next", "rejected_unknown_response")]
 
     def test_it_stays_pinned_though_the_memory_of_it_is_gone_meanwhile(self) -> None:
@@ -711,7 +689,7 @@ class TestStoredResponses:
         one.probe(home, waiting=1)
         self.follow(one, "next")
         self.stored(one, "other", "another-key")
-        one.tell(PolicyApplied(policy(US)))
+        one.tell(events.PolicyApplied(policy(US)))
         assert "next" in one.core.requests
         one.wait(1 * MS)
         assert started(one.probe(home)) == [home]
@@ -722,7 +700,7 @@ class TestStoredResponses:
         one.wait(1 * MS)
         one.probe(home, waiting=1)
         self.follow(one, "next")
-        one.tell(AssignmentApplied(2, tuple(replica_spec(name) for name in ("r0", "r1") if name != home), ()))
+        one.tell(events.AssignmentApplied(2, tuple(replica_spec(name) for name in ("r0", "r1") if name != home), ()))
         assert started(one.probe()) == []
         assert ended(one.wait(61 * SECOND)) == [("next", "expired_in_queue")]
 
@@ -738,7 +716,7 @@ class TestStoredResponses:
 
 class TestTheRecord:
     def considered(self, effects: list[Effect]) -> list[tuple[str, str]]:
-        (leg,) = [effect for effect in effects if isinstance(effect, StartLeg)]
+        (leg,) = of_kind(ordered.StartLeg, effects)
         return [(candidate.target.id, candidate.standing.value) for candidate in leg.decision.considered]
 
     def test_the_chosen_comes_first_and_the_others_say_what_stood_against_them(self) -> None:
@@ -783,7 +761,7 @@ class TestChangesOfTheFleet:
     def test_a_removed_replica_gets_nothing_new_and_its_attempts_may_end(self) -> None:
         one = desk(replicas=1)
         one.ask("q")
-        one.tell(AssignmentApplied(2, (replica_spec("new"),), ()))
+        one.tell(events.AssignmentApplied(2, (replica_spec("new"),), ()))
         one.probe()
         assert ended(one.finish("q")) == [("q", "completed")]
         assert started(one.ask("next")) == ["new"]
@@ -792,28 +770,28 @@ class TestChangesOfTheFleet:
         """A request that waits, since the replica that it failed at is pending, and so is the other."""
         one = desk(replicas=1)
         one.ask("q")
-        one.tell(AssignmentApplied(2, (replica_spec("r0"), replica_spec("r1")), ()))
+        one.tell(events.AssignmentApplied(2, (replica_spec("r0"), replica_spec("r1")), ()))
         one.probe("r1", waiting=1)
         one.finish("q", LegResult.FAILED)
         return one
 
     def test_who_takes_over_a_slot_answers_for_nothing_that_failed_there(self) -> None:
         one = self.failed_at_r0()
-        one.tell(AssignmentApplied(3, (replica_spec("fresh"), replica_spec("r1")), ()))
+        one.tell(events.AssignmentApplied(3, (replica_spec("fresh"), replica_spec("r1")), ()))
         assert started(one.probe("fresh")) == ["fresh"]
 
     def test_who_fails_after_it_left_leaves_no_trace_on_who_took_its_slot(self) -> None:
         one = desk(replicas=1)
         one.ask("q")
-        one.tell(AssignmentApplied(2, (replica_spec("fresh"), replica_spec("r1")), ()))
+        one.tell(events.AssignmentApplied(2, (replica_spec("fresh"), replica_spec("r1")), ()))
         one.probe("fresh")
         one.probe("r1", waiting=1)
         assert started(one.finish("q", LegResult.FAILED)) == ["fresh"]
 
     def test_who_comes_back_is_still_remembered_by_those_that_it_failed(self) -> None:
         one = self.failed_at_r0()
-        one.tell(AssignmentApplied(3, (replica_spec("r1"),), ()))
-        one.tell(AssignmentApplied(4, (replica_spec("r1"), replica_spec("fresh"), replica_spec("r0")), ()))
+        one.tell(events.AssignmentApplied(3, (replica_spec("r1"),), ()))
+        one.tell(events.AssignmentApplied(4, (replica_spec("r1"), replica_spec("fresh"), replica_spec("r0")), ()))
         assert started(one.probe("r0")) == []
         assert started(one.probe("fresh")) == ["fresh"]
 
@@ -821,37 +799,37 @@ class TestChangesOfTheFleet:
         one = busy_desk()
         one.ask("q")
         one.finish("q", LegResult.FAILED)
-        one.tell(AssignmentApplied(2, (replica_spec("r0"), replica_spec("r1")), (peer_spec("gw-ap", AP),)))
+        one.tell(events.AssignmentApplied(2, (replica_spec("r0"), replica_spec("r1")), (peer_spec("gw-ap", AP),)))
         assert started(one.hear("gw-ap", AP)) == ["gw-ap"]
 
     def test_an_older_assignment_is_ignored(self) -> None:
         one = desk(replicas=2)
-        one.tell(AssignmentApplied(3, (replica_spec("r9"),), ()))
-        one.tell(AssignmentApplied(2, (replica_spec("r5"),), ()))
+        one.tell(events.AssignmentApplied(3, (replica_spec("r9"),), ()))
+        one.tell(events.AssignmentApplied(2, (replica_spec("r5"),), ()))
         assert [state.spec.replica_id for state in one.core.replicas] == ["r9"]
 
     def test_a_lost_replica_is_not_used(self) -> None:
         one = desk(replicas=1)
-        one.tell(TargetLost(replica_target(ReplicaId("r0")), "connection refused"))
+        one.tell(events.TargetLost(replica_target(ReplicaId("r0")), "connection refused"))
         assert started(one.ask("q")) == []
 
     def test_draining_refuses_new_work_and_finishes_old(self) -> None:
         one = desk(replicas=1, peers=[EU_PEER])
         one.ask("running")
-        one.tell(DrainRequested())
+        one.tell(events.DrainRequested())
         assert ended(one.ask("late")) == [("late", "rejected_draining")]
-        assert isinstance(one.tell(forward("f"))[0], RefuseForward)
+        assert isinstance(one.tell(forward("f"))[0], ordered.RefuseForward)
         assert ended(one.finish("running")) == [("running", "completed")]
 
     def test_a_new_config_decides_again_at_once(self) -> None:
         one = busy_desk(config=CoreConfig(placement=PlacementConfig(overflow=OverflowMode.OFF)))
         one.ask("q")
-        assert started(one.tell(ConfigApplied(CoreConfig()))) == ["gw-eu"]
+        assert started(one.tell(events.ConfigApplied(CoreConfig()))) == ["gw-eu"]
 
 
 class TestHeartbeats:
-    def published(self, effects: list[Effect]) -> list[PublishLoad]:
-        return [effect for effect in effects if isinstance(effect, PublishLoad)]
+    def published(self, effects: list[Effect]) -> list[ordered.PublishLoad]:
+        return of_kind(ordered.PublishLoad, effects)
 
     def test_nothing_new_means_only_keep_alives(self) -> None:
         one = desk()
@@ -869,10 +847,10 @@ class TestHeartbeats:
             flapping += one.wait(10 * MS)
         assert len(self.published(flapping)) <= 11
 
-    def small_changes(self, change_share: float) -> list[PublishLoad]:
+    def small_changes(self, change_share: float) -> list[ordered.PublishLoad]:
         """One of twenty replicas is full, then free, then full, ...; for a second and a half."""
         one = desk(replicas=20)
-        one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
+        one.tell(events.ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
         one.probe()
         one.wait(150 * MS)
         told: list[Effect] = []
@@ -887,7 +865,7 @@ class TestHeartbeats:
 
     def test_the_last_one_to_go_and_the_first_to_come_back_always_matter(self) -> None:
         one = desk(replicas=1)
-        one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
+        one.tell(events.ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
         one.wait(SECOND)
         told = self.published(one.probe(waiting=1) + one.wait(100 * MS) + one.probe(waiting=0) + one.wait(100 * MS))
         assert [each.report.capacities[0].available for each in told[-2:]] == [0, 1]
@@ -905,7 +883,7 @@ class TestHeartbeats:
     def test_a_draining_gateway_says_so(self) -> None:
         one = desk()
         one.wait(SECOND)
-        told = self.published(one.tell(DrainRequested()) + one.wait(100 * MS))
+        told = self.published(one.tell(events.DrainRequested()) + one.wait(100 * MS))
         assert told[0].report.accepting is False
 
 
@@ -913,7 +891,7 @@ def test_time_never_goes_backwards() -> None:
     one = desk()
     one.wait(1 * SECOND)
     with pytest.raises(AssertionError, match="backwards"):
-        one.core.handle(LegEnded(RequestId("x"), 1, 1, LegResult.FAILED), 5)
+        one.core.handle(events.LegEnded(RequestId("x"), 1, 1, LegResult.FAILED), 5)
 
 
 class TestKeysThatNarrow:
@@ -921,7 +899,7 @@ class TestKeysThatNarrow:
 
     def ask(self, one: Desk, process: PlaceRule, request_id: str = "q") -> list[Effect]:
         narrowed = replace(profile(request_id), process=process)
-        return one.tell(RequestArrived(narrowed, one.now_ns + 600 * SECOND))
+        return one.tell(events.RequestArrived(narrowed, one.now_ns + 600 * SECOND))
 
     def busy_desk(self) -> Desk:
         one = desk(US, replicas=1, peers=[peer_spec("eu", EU), peer_spec("ap", AP)])
@@ -936,7 +914,7 @@ class TestKeysThatNarrow:
 
     def test_it_goes_only_where_both_allow_and_the_stamp_says_so(self) -> None:
         one = self.busy_desk()
-        (leg,) = (each for each in self.ask(one, rule(US, AP)) if isinstance(each, StartLeg))
+        (leg,) = of_kind(ordered.StartLeg, self.ask(one, rule(US, AP)))
         assert leg.target == peer_target(GatewayId("ap"))
         assert leg.stamp is not None
         assert [leg.stamp.rule.allows(place) for place in (US, EU, AP)] == [True, False, True]
@@ -950,10 +928,10 @@ class TestKeysThatNarrow:
     def test_a_new_policy_is_narrowed_as_the_old_one_was(self) -> None:
         one = self.busy_desk()
         assert started(self.ask(one, rule(US))) == []
-        assert started(one.tell(PolicyApplied(replace(policy(US), digest="newer")))) == []
+        assert started(one.tell(events.PolicyApplied(replace(policy(US), digest="newer")))) == []
         assert started(one.probe(waiting=0)) == ["r0"]
 
     def test_it_never_widens_the_policy(self) -> None:
         one = self.busy_desk()
-        one.tell(PolicyApplied(policy(US, process=rule(US))))
+        one.tell(events.PolicyApplied(policy(US, process=rule(US))))
         assert started(self.ask(one, ANYWHERE)) == []

@@ -121,6 +121,41 @@ def test_a_passed_deadline_stops_every_leg() -> None:
     assert legs.desk.core.requests[ASKED].phase is Phase.WAITING, "it is tried again once somebody has been heard"
 
 
+@pytest.mark.parametrize("later", [LegResult.CLIENT_ERROR, LegResult.FAILED, LegResult.CANCELLED])
+def test_once_the_client_has_its_answer_nothing_can_spoil_it(later: LegResult) -> None:
+    """Neither the other leg, nor the deadline, nor the client's leaving."""
+    legs = Legs()
+    assert stopped(legs.end(2, LegResult.COMPLETED)) == [1]
+    assert legs.outcome is Outcome.COMPLETED
+    legs.desk.wait(700 * SECOND)
+    legs.desk.tell(RequestAbandoned(ASKED))
+    legs.end(1, later)
+    assert legs.outcome is Outcome.COMPLETED
+    legs.check_gone()
+
+
+def test_each_leg_that_failed_is_kept_away_from_and_a_failure_weighs_more_than_being_busy() -> None:
+    legs = Legs()
+    legs.end(1, LegResult.BUSY)
+    legs.end(2, LegResult.FAILED)
+    request = legs.desk.core.requests[ASKED]
+    assert (request.failures, request.busy_answers) == (1, 0)
+    assert request.failed_at == (legs.second.target,)
+
+
+def test_both_that_failed_are_kept_away_from() -> None:
+    legs = Legs()
+    legs.end(2, LegResult.FAILED)
+    legs.end(1, LegResult.FAILED)
+    assert len(legs.desk.core.requests[ASKED].failed_at) == 2
+
+
+def test_a_leg_is_told_to_stop_once() -> None:
+    legs = Legs()
+    assert stopped(legs.end(1, LegResult.FAILED)) == [2]
+    assert stopped(legs.desk.wait(700 * SECOND)) == []
+
+
 def test_a_late_word_of_an_ended_leg_changes_nothing() -> None:
     legs = Legs()
     legs.end(1, LegResult.COMPLETED)

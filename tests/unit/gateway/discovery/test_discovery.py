@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -10,6 +8,7 @@ from gateway.config.targets import ReplicaConfig
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.source import Report
 from tests.fakes.engine import Tally
+from tests.support.background import in_background
 
 
 class FakeSource:
@@ -34,19 +33,11 @@ class FakeSource:
         await self.looks.wait()
 
 
-@asynccontextmanager
-async def running(discovery: Discovery) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(discovery.run())
-        yield
-        task.cancel()
-
-
 async def test_each_source_runs_and_reports_under_its_name() -> None:
     found: list[tuple[str, tuple[ReplicaConfig, ...]]] = []
     sources = [FakeSource("a"), FakeSource("b")]
     discovery = Discovery(sources, lambda *each: found.append(each))
-    async with running(discovery):
+    async with in_background(discovery.run()):
         await discovery.first_look()
     assert found == [("a", ()), ("b", ())]
 
@@ -54,7 +45,7 @@ async def test_each_source_runs_and_reports_under_its_name() -> None:
 async def test_sources_come_and_go_and_those_that_stay_are_left_alone() -> None:
     gone, stays, comes = FakeSource("gone"), FakeSource("stays"), FakeSource("comes")
     discovery = Discovery([gone, stays], lambda *_: None)
-    async with running(discovery):
+    async with in_background(discovery.run()):
         await discovery.first_look()
         discovery.replace([stays, comes])
         await comes.started.reaches(1)
@@ -66,7 +57,7 @@ async def test_the_late_word_of_a_source_that_has_gone_is_not_heard() -> None:
     found: list[str] = []
     gone = FakeSource("gone")
     discovery = Discovery([gone], lambda name, _: found.append(name))
-    async with running(discovery):
+    async with in_background(discovery.run()):
         await discovery.first_look()
         discovery.replace([FakeSource("gone")])
         gone.report(())

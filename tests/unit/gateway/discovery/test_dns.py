@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import Tally
+from tests.support.background import in_background
 from tests.support.core import MODEL, MS, US, replica_spec
 
 NAME = "llama.engines.test"
@@ -53,10 +53,8 @@ async def finding(server: FakeDns) -> AsyncIterator[Heard]:
     log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"), stream)
     config = DnsReplicasConfig(TEMPLATE, NAME, DnsRecord.ADDRESS, "http", 8000, (server.address,))
     heard = Heard(DnsSource(config, QUICK, log), stream)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(heard.source.run(heard.report))
+    async with in_background(heard.source.run(heard.report)):
         yield heard
-        running.cancel()
 
 
 @pytest.fixture

@@ -12,37 +12,26 @@ import pytest
 from gateway.config.targets import Dialect
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
-    Decision,
     LegResult,
-    LegRole,
-    PlacementReason,
     ReplicaId,
-    RequestId,
     replica_target,
 )
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.ground.clock import Clock
 from gateway.request.legs import Leg, LegFailure, OutboundRequest
-from tests.fakes.engine import (
-    GOOD_ANSWER,
-    GOOD_STREAM,
-    ROLE,
-    Exchange,
-    FakeEngine,
-    answer,
-    hang,
-    hang_up,
-    stream,
-    stream_and_cut,
-    stream_until,
-    token,
-)
+from tests.fakes import engine as fakes
+from tests.fakes.engine import Exchange, FakeEngine
 from tests.support.core import SECOND, US, profile
+from tests.support.orders import leg_order
 
-DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
 PATH = "/v1/chat/completions"
 HEADERS = (("content-type", "application/json"), ("x-request-id", "r1"))
+
+
+def order(replica: str = "a", attempt: int = 1) -> StartLeg:
+    deadline_ns = Clock().now_ns() + 60 * SECOND
+    return leg_order("r1", 1, replica_target(ReplicaId(replica)), attempt, deadline_ns=deadline_ns)
 
 
 class Bench:
@@ -58,17 +47,8 @@ class Bench:
         self.accepted = 0
 
     def open(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> AbstractAsyncContextManager[Leg]:
-        order = StartLeg(
-            RequestId("r1"),
-            attempt,
-            1,
-            LegRole.WHOLE,
-            replica_target(ReplicaId(replica)),
-            DECISION,
-            Clock().now_ns() + 60 * SECOND,
-        )
         request = OutboundRequest(profile("r1"), PATH, HEADERS, body)
-        return self.client.open(order, request, on_accepted=self._on_accepted)
+        return self.client.open(order(replica, attempt), request, on_accepted=self._on_accepted)
 
     async def read(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> bytes:
         async with self.open(replica=replica, attempt=attempt, body=body) as leg:
@@ -92,7 +72,7 @@ class TestAnswers:
             assert leg.head.status == 200
             assert ("text/event-stream; charset=utf-8") in dict(leg.head.headers).values()
             assert (leg.head.ran_at.replica_id, leg.head.ran_at.place) == ("a", US)
-            assert b"".join([data async for data in leg.chunks()]) == b"".join(GOOD_STREAM)
+            assert b"".join([data async for data in leg.chunks()]) == b"".join(fakes.GOOD_STREAM)
         assert bench.accepted == 1
 
     async def test_the_engine_sees_the_body_as_it_was_and_the_gateway_s_own_key(self, bench: Bench) -> None:
@@ -113,7 +93,7 @@ class TestAnswers:
         assert bench.engine.received[0].headers["x-request-id"] == "r1-2"
 
     async def test_an_error_is_an_answer_but_not_an_acceptance(self, bench: Bench) -> None:
-        bench.engine.plays(answer(503, b"full", **{"retry-after": "3"}))
+        bench.engine.plays(fakes.answer(503, b"full", **{"retry-after": "3"}))
         async with bench.open() as leg:
             assert leg.head.status == 503
             headers = {name.lower(): value for name, value in leg.head.headers}
@@ -129,14 +109,14 @@ class TestAnswers:
         assert bench.engine.received[0].headers["x-data-parallel-rank"] == "1"
 
     async def test_a_redirect_is_not_followed(self, bench: Bench) -> None:
-        bench.engine.plays(answer(307, b"", location=bench.engine.url))
+        bench.engine.plays(fakes.answer(307, b"", location=bench.engine.url))
         async with bench.open() as leg:
             assert leg.head.status == 307
         assert len(bench.engine.received) == 1
 
     async def test_a_compressed_answer_is_a_failure_since_it_was_asked_not_to_be(self, bench: Bench) -> None:
-        packed = zlib.compress(GOOD_ANSWER)
-        bench.engine.plays(answer(200, packed, **{"content-encoding": "deflate"}))
+        packed = zlib.compress(fakes.GOOD_ANSWER)
+        bench.engine.plays(fakes.answer(200, packed, **{"content-encoding": "deflate"}))
         with pytest.raises(LegFailure, match="deflate"):
             await bench.read()
         assert bench.engine.received[0].headers["accept-encoding"] == "identity"
@@ -152,11 +132,8 @@ class TestMethods:
         ],
     )
     async def test_a_call_without_a_body_goes_out_as_it_is(self, bench: Bench, method: str, path: str) -> None:
-        order = StartLeg(
-            RequestId("r1"), 1, 1, LegRole.WHOLE, replica_target(ReplicaId("a")), DECISION, Clock().now_ns() + SECOND
-        )
         request = OutboundRequest(profile("r1"), path, HEADERS, b"", method)
-        async with bench.client.open(order, request, on_accepted=lambda: None):
+        async with bench.client.open(order(), request, on_accepted=lambda: None):
             pass
         (received,) = bench.engine.received
         assert (received.method, received.path.replace("[]", "%5B%5D"), received.body) == (method, path, b"")
@@ -169,7 +146,9 @@ class TestConnections:
         assert len(bench.engine.connections) == 1
 
     async def test_leaving_midway_aborts_at_the_engine(self, bench: Bench) -> None:
-        bench.engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))), stream(*GOOD_STREAM))
+        bench.engine.plays(
+            fakes.stream_until(asyncio.Event(), (fakes.ROLE, fakes.token("x"))), fakes.stream(*fakes.GOOD_STREAM)
+        )
         async with bench.open() as leg:
             assert await anext(leg.chunks())
         await bench.engine.aborted.reaches(1)
@@ -177,7 +156,7 @@ class TestConnections:
         assert len(bench.engine.connections) == 2
 
     async def test_leaving_before_the_head_aborts_too(self, bench: Bench) -> None:
-        bench.engine.plays(hang)
+        bench.engine.plays(fakes.hang)
         task = asyncio.get_running_loop().create_task(bench.read())
         await bench.engine.arrived.reaches(1)
         task.cancel()
@@ -200,36 +179,27 @@ class TestFailures:
 
     async def test_an_engine_that_shuts_down_is_busy_and_left_alone(self, bench: Bench) -> None:
         words = b'{"error":{"message":"cannot schedule new futures after shutdown","code":500}}'
-        bench.engine.plays(answer(500, words))
+        bench.engine.plays(fakes.answer(500, words))
         with pytest.raises(LegFailure) as caught:
             await bench.read()
         assert caught.value.result is LegResult.BUSY
         assert bench.endpoints.is_closing(bench.engine.url, Clock().now_ns())
 
     async def test_a_rank_it_does_not_have_is_not_the_client_s_fault(self, bench: Bench) -> None:
-        bench.engine.plays(answer(400, b'{"object":"error","message":"routed_dp_rank=1 out of range [0, 1)"}'))
+        bench.engine.plays(fakes.answer(400, b'{"object":"error","message":"routed_dp_rank=1 out of range [0, 1)"}'))
         bench.endpoints.replace([replace(bench.endpoint, ranks=2, rank=1)])
         assert (await self.failure(bench)).detail == "status 400"
 
     async def test_an_error_without_end(self, bench: Bench) -> None:
-        bench.engine.plays(answer(404, b"x" * (2 << 20)))
+        bench.engine.plays(fakes.answer(404, b"x" * (2 << 20)))
         assert "endless" in (await self.failure(bench)).detail
-
-    async def test_an_error_that_breaks_off(self, bench: Bench) -> None:
-        async def short(exchange: Exchange) -> None:
-            await exchange.head(400, {"content-length": "100"})
-            await exchange.send(b"x" * 50)
-            exchange.cut()
-
-        bench.engine.plays(short)
-        assert "broke off" in (await self.failure(bench)).detail
 
     async def test_nobody_listens(self, bench: Bench) -> None:
         bench.endpoints.replace([ReplicaEndpoint(ReplicaId("a"), US, "http://127.0.0.1:1", Dialect.VLLM)])
         assert "no answer" in (await self.failure(bench)).detail
 
     async def test_the_connection_is_cut_before_an_answer(self, bench: Bench) -> None:
-        bench.engine.plays(hang_up)
+        bench.engine.plays(fakes.hang_up)
         assert "no answer" in (await self.failure(bench)).detail
 
     async def test_the_answer_is_no_http(self, bench: Bench) -> None:
@@ -241,12 +211,13 @@ class TestFailures:
         assert "no answer" in (await self.failure(bench)).detail
 
     async def test_the_answer_breaks_off(self, bench: Bench) -> None:
-        bench.engine.plays(stream_and_cut(ROLE, token("x")))
+        bench.engine.plays(fakes.stream_and_cut(fakes.ROLE, fakes.token("x")))
         assert "broke off" in (await self.failure(bench)).detail
 
-    async def test_a_body_shorter_than_it_says(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("status", [200, 400])
+    async def test_a_body_shorter_than_it_says(self, bench: Bench, status: int) -> None:
         async def short(exchange: Exchange) -> None:
-            await exchange.head(200, {"content-length": "100"})
+            await exchange.head(status, {"content-length": "100"})
             await exchange.send(b"x" * 50)
             exchange.cut()
 
@@ -255,7 +226,7 @@ class TestFailures:
 
     async def test_leaving_before_the_head_closes_the_connection(self, bench: Bench) -> None:
         """The deadline is the core's to keep, which stops the leg."""
-        bench.engine.plays(hang)
+        bench.engine.plays(fakes.hang)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await bench.read()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from gateway.config.targets import Dialect
@@ -33,6 +35,39 @@ sglang:num_running_reqs{dp_rank="1",tp_rank="3"} 7.0
 sglang:num_queue_reqs{dp_rank="1",tp_rank="2"} 2.0
 sglang:num_queue_reqs{dp_rank="0",tp_rank="0"} 0.0
 """
+
+GARBAGE: dict[Callable[[bytes], object], list[bytes]] = {
+    read_metrics: [
+        b"",
+        b"<html>not found</html>",
+        b"# HELP vllm:num_requests_waiting Number of requests.\n",
+        b"vllm:num_requests_waiting_by_reason 3.0\n",
+        b"vllm:num_requests_waiting NaN\n",
+        b"vllm:num_requests_waiting +Inf\n",
+        b"vllm:num_requests_waiting -1\n",
+        b"vllm:num_requests_waiting 0\nvllm:num_requests_running NaN\n",
+        b"vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc NaN\n",
+        b'vllm:num_requests_waiting{tp_rank="x"} 0\n',
+        b'vllm:num_requests_waiting{priority="high"} 0\n',
+    ],
+    read_loads: [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"loads":[]}',
+        b'{"loads":[{"num_running_reqs":1}]}',
+        b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":-1}]}',
+        b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":"2"}]}',
+        b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":2,"token_usage":-1}]}',
+    ],
+    read_slots: [b"", b"[]", b"{}", b'[{"id":0}]'],
+}
+
+
+@pytest.mark.parametrize(("read", "page"), [(read, page) for read, pages in GARBAGE.items() for page in pages])
+def test_garbage_is_never_taken_for_idleness(read: Callable[[bytes], object], page: bytes) -> None:
+    with pytest.raises(BadProbe):
+        read(page)
 
 
 class TestMetrics:
@@ -86,26 +121,6 @@ class TestMetrics:
         (reading,) = read_metrics(b"vllm:num_requests_waiting 0\nvllm:gpu_cache_usage_perc 0.5\n")
         assert reading.kv_usage == 0.5
 
-    @pytest.mark.parametrize(
-        "page",
-        [
-            b"",
-            b"<html>not found</html>",
-            b"# HELP vllm:num_requests_waiting Number of requests.\n",
-            b"vllm:num_requests_waiting_by_reason 3.0\n",
-            b"vllm:num_requests_waiting NaN\n",
-            b"vllm:num_requests_waiting +Inf\n",
-            b"vllm:num_requests_waiting -1\n",
-            b"vllm:num_requests_waiting 0\nvllm:num_requests_running NaN\n",
-            b"vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc NaN\n",
-            b'vllm:num_requests_waiting{tp_rank="x"} 0\n',
-            b'vllm:num_requests_waiting{priority="high"} 0\n',
-        ],
-    )
-    def test_garbage_is_never_taken_for_idleness(self, page: bytes) -> None:
-        with pytest.raises(BadProbe):
-            read_metrics(page)
-
     def test_a_rank_that_tells_half_is_not_idle(self) -> None:
         page = b'vllm:num_requests_waiting{engine="0"} 1\nvllm:num_requests_waiting{engine="one"} 2\n'
         with pytest.raises(BadProbe):
@@ -117,23 +132,6 @@ class TestLoads:
         page = sglang_loads((12, 3), (2, 0)).body
         assert read_loads(page) == [Reading(14, 3, 0.28)]
         assert read_loads(page, 2) == [Reading(12, 3, 0.28), Reading(2, 0, 0.28)]
-
-    @pytest.mark.parametrize(
-        "page",
-        [
-            b"",
-            b"[]",
-            b"{}",
-            b'{"loads":[]}',
-            b'{"loads":[{"num_running_reqs":1}]}',
-            b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":-1}]}',
-            b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":"2"}]}',
-            b'{"loads":[{"num_running_reqs":1,"num_waiting_reqs":2,"token_usage":-1}]}',
-        ],
-    )
-    def test_garbage_is_never_taken_for_idleness(self, page: bytes) -> None:
-        with pytest.raises(BadProbe):
-            read_loads(page)
 
     def test_a_rank_that_is_missing_or_told_twice_is_said(self) -> None:
         load = {"num_running_reqs": 0, "num_waiting_reqs": 0}
@@ -149,11 +147,6 @@ class TestSlots:
 
     def test_behind_full_slots_somebody_may_wait(self) -> None:
         assert read_slots(llama_slots(True, True).body) == [Reading(2, 1)]
-
-    @pytest.mark.parametrize("page", [b"", b"[]", b"{}", b'[{"id":0}]'])
-    def test_garbage_is_never_taken_for_idleness(self, page: bytes) -> None:
-        with pytest.raises(BadProbe):
-            read_slots(page)
 
 
 class TestModels:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.fakes.engine_pages import Page, PagesEngine, model_list
+from tests.support.background import in_background
 from tests.support.core import MS, US
 
 QUICK = ProbeConfig(models_interval_ns=5 * MS, models_max=4)
@@ -46,10 +46,8 @@ async def watching(endpoints: Iterable[ReplicaEndpoint]) -> AsyncIterator[tuple[
     heard, followed = Heard(), ReplicaEndpoints(endpoints)
     log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"))
     watcher = ModelWatcher(followed, Clock(), QUICK, heard.on_listed, log=log)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(watcher.run())
+    async with in_background(watcher.run()):
         yield heard, followed, watcher
-        running.cancel()
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
 from tests.fakes.engine_pages import PagesEngine, vllm_page
+from tests.support.background import in_background
+from tests.support.clock import StillClock
 from tests.support.core import US
 
 FAST = ProbeConfig(interval_ns=1_000_000, life_interval_ns=1_000_000)
@@ -65,10 +67,8 @@ async def watching(
     *endpoints: ReplicaEndpoint, settings: ProbeConfig = FAST, clock: Clock | None = None, batch_s: float = 0.002
 ) -> AsyncIterator[Watch]:
     watch = Watch(endpoints, settings, clock or Clock(), batch_s)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(watch.prober.run())
+    async with in_background(watch.prober.run()):
         yield watch
-        running.cancel()
 
 
 @pytest.fixture
@@ -89,13 +89,7 @@ async def test_load_is_read_again_and_again(engine: FakeEngine) -> None:
 
 
 async def test_the_time_of_a_sample_is_when_it_was_asked_for(engine: FakeEngine) -> None:
-    class StillClock(Clock):
-        now = 5
-
-        def now_ns(self) -> int:
-            return self.now
-
-    clock = StillClock()
+    clock = StillClock(5)
 
     async def slow(exchange: Exchange) -> None:
         clock.now = 1_000
@@ -213,12 +207,6 @@ def test_a_beat_that_has_passed_is_not_waited_for() -> None:
 
 
 async def test_engines_are_looked_at_in_groups_each_on_its_own_beat(engine: FakeEngine) -> None:
-    class StillClock(Clock):
-        now = 0
-
-        def now_ns(self) -> int:
-            return self.now
-
     clock = StillClock()
     ids = [ReplicaId(f"r{number}") for number in range(9)]
     endpoints = [replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
@@ -240,13 +228,7 @@ async def test_an_engine_is_asked_once_for_all_its_ranks() -> None:
 
 
 async def test_an_engine_that_sleeps_or_shuts_down_is_unhealthy_though_it_answers() -> None:
-    class StillClock(Clock):
-        now = 5
-
-        def now_ns(self) -> int:
-            return self.now
-
-    clock = StillClock()
+    clock = StillClock(5)
     async with PagesEngine({"/metrics": vllm_page((0, 0), asleep="discard_all")}).serving() as engine:
         async with watching(endpoint(A, engine.url), clock=clock) as watch:
             assert (await watch.first(A, healthy=False)).detail == "the engine sleeps (discard_all)"

@@ -11,18 +11,12 @@ import pytest
 from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.vocabulary import (
-    Decision,
     GatewayId,
-    Hops,
     LegResult,
-    LegRole,
     Outcome,
-    PlacementReason,
     RefusalReason,
     ReplicaId,
     RequestId,
-    ResidencyStamp,
-    peer_target,
 )
 from gateway.ground.clock import Clock
 from gateway.ground.transport import Plaintext
@@ -32,27 +26,14 @@ from gateway.peers.link import PeerLink
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
-from tests.support.core import EU, SECOND, TENANT, US, peer_spec, profile, rule
+from tests.support.core import EU, SECOND, peer_spec, profile
+from tests.support.orders import forward_order
 
 OUTBOUND = OutboundRequest(
     profile("r-1"), "/v1/completions", (("content-type", "application/json"),), b'{"model": "llama", "prompt": "hello"}'
 )
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
 SPEC = peer_spec("eu-1", EU)
-
-
-def order(target: str = "eu-1") -> StartLeg:
-    return StartLeg(
-        OUTBOUND.profile.request_id,
-        1,
-        1,
-        LegRole.WHOLE,
-        peer_target(GatewayId(target)),
-        Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
-        deadline_ns=Clock().now_ns() + 30 * SECOND,
-        hops=Hops(0, 1),
-        stamp=ResidencyStamp(US, TENANT, rule(EU), "digest"),
-    )
 
 
 @pytest.fixture
@@ -71,7 +52,7 @@ class Origin:
 
     @asynccontextmanager
     async def open(self, to: StartLeg | None = None) -> AsyncIterator[Leg]:
-        async with self.opener.open(to or order(), OUTBOUND, on_accepted=self._on_accepted) as leg:
+        async with self.opener.open(to or forward_order(), OUTBOUND, on_accepted=self._on_accepted) as leg:
             yield leg
 
     def _on_accepted(self) -> None:
@@ -151,7 +132,7 @@ async def test_acceptance_is_told_before_the_head_is_there(peer: FakePeer, origi
     async with asyncio.TaskGroup() as tasks:
 
         async def run() -> None:
-            async with origin.opener.open(order(), OUTBOUND, on_accepted=accepted.set) as leg:
+            async with origin.opener.open(forward_order(), OUTBOUND, on_accepted=accepted.set) as leg:
                 assert [chunk async for chunk in leg.chunks()] == []
 
         tasks.create_task(run())
@@ -241,7 +222,7 @@ async def test_a_dead_peer_is_a_failure(peer: FakePeer, make_origin: MakeOrigin,
 
 async def test_a_peer_that_is_not_connected_is_a_failure(origin: Origin) -> None:
     with pytest.raises(LegFailure, match="no connection to peer nobody"):
-        async with origin.open(order("nobody")):
+        async with origin.open(forward_order(to="nobody")):
             pass
 
 
@@ -277,7 +258,7 @@ async def test_leaving_a_leg_early_cancels_the_call(peer: FakePeer, origin: Orig
     accepted = asyncio.Event()
 
     async def run() -> None:
-        async with origin.opener.open(order(), OUTBOUND, on_accepted=accepted.set) as leg:
+        async with origin.opener.open(forward_order(), OUTBOUND, on_accepted=accepted.set) as leg:
             async for _ in leg.chunks():
                 pass
 

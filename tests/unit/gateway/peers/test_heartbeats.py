@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 
 import grpc
 import grpc.aio
@@ -116,12 +116,10 @@ async def test_nothing_is_heard_before_the_round_trip_is_known(peer: FakePeer) -
 
 
 async def test_a_broken_stream_is_a_loss_at_once_and_then_heard_again(peer: FakePeer) -> None:
-    calls = 0
+    again = count()
 
     async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
+        if next(again):
             await stay(context, replace(REPORT, sequence=2))
         await context.write(codec.load_to_pb(REPORT, age_ns=0))
         await context.abort(grpc.StatusCode.UNAVAILABLE, "going down")
@@ -202,12 +200,10 @@ async def test_an_old_subscription_is_followed_by_a_new_one_before_it_ends(peer:
 
 
 async def test_a_new_subscription_that_fails_is_a_loss(peer: FakePeer) -> None:
-    calls = 0
+    again = count()
 
     async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
+        if next(again):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you?")
         for sequence in range(1, 1000):
             await context.write(codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0))

@@ -12,7 +12,9 @@ from gateway.config.sections import PeeringConfig
 from gateway.ground.transport import Plaintext
 from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.engine import Tally
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
+from tests.support.background import in_background
 from tests.support.core import EU, MS, peer_spec
 
 SPEC = peer_spec("eu-1", EU)
@@ -26,16 +28,14 @@ class Renewable(Plaintext):
     def __init__(self) -> None:
         self.version = 1
         self.opened: list[grpc.aio.Channel] = []
-        self._changed = asyncio.Event()
+        self._renewals = Tally()
 
     def renew(self) -> None:
         self.version += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._renewals.add()
 
     async def newer_than(self, version: int) -> None:
-        while self.version == version:
-            await self._changed.wait()
+        await self._renewals.reaches(version)
 
     def open_channel(self, *arguments: object) -> grpc.aio.Channel:
         self.opened.append(super().open_channel(*arguments))  # type: ignore[arg-type]
@@ -63,10 +63,8 @@ async def fake() -> AsyncIterator[FakePeer]:
 
 @asynccontextmanager
 async def following(link: PeerLink) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(link.follow_credentials())
+    async with in_background(link.follow_credentials()):
         yield
-        task.cancel()
     await link.close()
 
 

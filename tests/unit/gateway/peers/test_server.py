@@ -17,21 +17,16 @@ from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
-    Decision,
     GatewayId,
-    Hops,
     LegResult,
-    LegRole,
     LoadReport,
     Place,
-    PlacementReason,
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
     RequestId,
     ResidencyStamp,
     TargetKind,
-    peer_target,
 )
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
@@ -49,6 +44,8 @@ from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanA
 from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
+from tests.support.legs import Pouring
+from tests.support.orders import forward_order
 
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
@@ -84,19 +81,13 @@ class Engine:
 
 
 @dataclass
-class EngineLeg:
+class EngineLeg(Pouring):
     queue: asyncio.Queue[bytes | None]
     head: LegHead = HEAD
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while (chunk := await self.queue.get()) is not None:
             yield chunk
-
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        async for data in self.chunks():
-            if not take(data):
-                return False
-        return True
 
 
 @dataclass
@@ -128,20 +119,6 @@ class Callee:
         with pytest.raises(LegFailure) as caught:
             await self.read(order, gateway_id)
         return caught.value
-
-
-def forward_order(request_id: str = "r-1", *, stamp: ResidencyStamp | None = None) -> StartLeg:
-    return StartLeg(
-        profile(request_id).request_id,
-        1,
-        1,
-        LegRole.WHOLE,
-        peer_target(GatewayId("eu-1")),
-        Decision(PlacementReason.REMOTE_NEAREST, 0, 0, 1, 0),
-        deadline_ns=Clock().now_ns() + 30 * SECOND,
-        hops=Hops(0, 1),
-        stamp=stamp or ResidencyStamp(US, TENANT, rule(US, EU), "digest"),
-    )
 
 
 def start_core(driver: Driver) -> None:

@@ -8,34 +8,19 @@ import msgspec
 import pytest
 
 from gateway.config.placement_plug_ins import find_policy
+from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
 from gateway.core.effects import Effect, StartLeg
-from gateway.core.events import (
-    AssignmentApplied,
-    ConfigApplied,
-    DrainRequested,
-    Event,
-    FirstToken,
-    ForwardArrived,
-    LegAccepted,
-    LegEnded,
-    PolicyApplied,
-    ReplicasObserved,
-    RequestArrived,
-    TargetLost,
-    TimePassed,
-)
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
     GatewayId,
-    Hops,
     LegResult,
     PlaceRule,
     RegionName,
     ReplicaId,
     ReplicaObservation,
-    ResidencyStamp,
     TenantName,
     replica_target,
 )
@@ -52,7 +37,8 @@ from gateway.records.journal import (
     write_tail,
 )
 from gateway.request.driver import GatewayStep
-from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, peer_spec, policy, profile, replica_spec, rule
+from tests.support.core import ANYWHERE, EU, SECOND, US, of_kind, peer_spec, policy, profile, replica_spec, rule
+from tests.support.orders import forward_from_eu
 from tests.support.plug_ins import put
 
 GATEWAY = GatewayId("us-1")
@@ -72,25 +58,24 @@ def tell_story(requests: int = 20) -> list[GatewayStep]:
         return effects
 
     tenants = {TenantName("acme"): TenantPolicy(rule(EU)), TenantName("zeta"): TenantPolicy(ANYWHERE)}
-    stamp = ResidencyStamp(EU, TENANT, ANYWHERE, "digest")
-    tell(ConfigApplied(NO_PLACE))
-    tell(PolicyApplied(policy(US, tenants=tenants)))
-    tell(AssignmentApplied(1, tuple(replica_spec(name) for name in "abcdefgh"), (peer_spec("eu-1", EU),)))
-    tell(ReplicasObserved(tuple(ReplicaObservation(ReplicaId(name), 0, healthy=True) for name in "abcdefgh")))
+    tell(events.ConfigApplied(NO_PLACE))
+    tell(events.PolicyApplied(policy(US, tenants=tenants)))
+    tell(events.AssignmentApplied(1, tuple(replica_spec(name) for name in "abcdefgh"), (peer_spec("eu-1", EU),)))
+    tell(events.ReplicasObserved(tuple(ReplicaObservation(ReplicaId(name), 0, healthy=True) for name in "abcdefgh")))
     for number in range(requests):
         asked = profile(f"r{number}")
         arrival = (
-            ForwardArrived(asked, 60 * SECOND, GatewayId("eu-1"), Hops(0, 1), stamp)
+            forward_from_eu(asked, 60 * SECOND, may_run=ANYWHERE)
             if number % 3 == 0
-            else RequestArrived(asked, 60 * SECOND)
+            else events.RequestArrived(asked, 60 * SECOND)
         )
-        for start in [effect for effect in tell(arrival) if isinstance(effect, StartLeg)]:
-            tell(LegAccepted(start.request_id, start.attempt, start.leg))
-            tell(FirstToken(start.request_id, start.attempt, start.leg))
-            tell(LegEnded(start.request_id, start.attempt, start.leg, LegResult.COMPLETED, output_tokens=9))
-    tell(TargetLost(replica_target(ReplicaId("a")), "gone"))
-    tell(DrainRequested())
-    tell(TimePassed())
+        for start in of_kind(StartLeg, tell(arrival)):
+            tell(events.LegAccepted(start.request_id, start.attempt, start.leg))
+            tell(events.FirstToken(start.request_id, start.attempt, start.leg))
+            tell(events.LegEnded(start.request_id, start.attempt, start.leg, LegResult.COMPLETED, output_tokens=9))
+    tell(events.TargetLost(replica_target(ReplicaId("a")), "gone"))
+    tell(events.DrainRequested())
+    tell(events.TimePassed())
     return steps
 
 
@@ -123,8 +108,8 @@ class TestPolicyFromOutside:
     def told(self, folder: Path, version: str | None) -> Path:
         config = CoreConfig(PlacementConfig("replayed", version))
         core = GatewayCore(GATEWAY, US, seed=7, plug_ins=find_policy)
-        events: list[Event] = [ConfigApplied(config), DrainRequested(), TimePassed()]
-        steps = [Step(at, event, core.handle(event, at)) for at, event in enumerate(events)]
+        story: list[Event] = [events.ConfigApplied(config), events.DrainRequested(), events.TimePassed()]
+        steps = [Step(at, event, core.handle(event, at)) for at, event in enumerate(story)]
         return write_story(folder / "a.journal", steps)
 
     def test_it_is_told_again_by_the_version_that_the_journal_names(
@@ -139,7 +124,7 @@ class TestPolicyFromOutside:
             replay([self.told(tmp_path, "1.3")])
 
     def test_without_it_nothing_is_told(self, tmp_path: Path) -> None:
-        step: GatewayStep = Step(0, ConfigApplied(CoreConfig(PlacementConfig("long_gone", "1"))), [])
+        step: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("long_gone", "1"))), [])
         with pytest.raises(JournalUnreadable, match=r"step 1 .* placement\.policy: 'long_gone' is none of prefix"):
             replay([write_story(tmp_path / "a.journal", [step])])
 
@@ -157,7 +142,7 @@ class TestReading:
     def test_sets_are_written_in_order(self) -> None:
         names = [RegionName(f"region-{number:02}") for number in range(30)]
         process = PlaceRule(regions=frozenset(names))
-        line = encode_step(Step(0, PolicyApplied(policy(US, process=process)), []))
+        line = encode_step(Step(0, events.PolicyApplied(policy(US, process=process)), []))
         assert msgspec.json.encode(names) in line
 
     def test_a_last_line_that_was_cut_off_is_left_out(self, tmp_path: Path) -> None:
@@ -216,20 +201,20 @@ class TestReplaying:
 
     def test_a_failure_of_the_core_is_found_again(self, tmp_path: Path) -> None:
         steps = tell_story()
-        fatal: GatewayStep = Step(0, TimePassed(), None)  # time goes backwards
+        fatal: GatewayStep = Step(0, events.TimePassed(), None)  # time goes backwards
         report = replay([write_story(tmp_path / "a.journal", [*steps, fatal])])
         assert report.divergence is None
 
     def test_a_core_that_fails_only_now_has_diverged(self, tmp_path: Path) -> None:
-        steps: list[GatewayStep] = [*tell_story(), Step(0, TimePassed(), [])]
+        steps: list[GatewayStep] = [*tell_story(), Step(0, events.TimePassed(), [])]
         report = replay([write_story(tmp_path / "a.journal", steps)])
         assert report.divergence is not None
         assert "time went backwards" in report.divergence.got
 
     def test_the_steps_before_a_crash_are_no_story(self, tmp_path: Path) -> None:
         path = tmp_path / "crash.journal"
-        write_tail(path, HEADER, [*tell_story(), Step(10**12, DrainRequested(), None)])
-        assert list(read_journal(path)[1])[-1] == Step(10**12, DrainRequested(), None)
+        write_tail(path, HEADER, [*tell_story(), Step(10**12, events.DrainRequested(), None)])
+        assert list(read_journal(path)[1])[-1] == Step(10**12, events.DrainRequested(), None)
         with pytest.raises(JournalUnreadable, match="last steps before a crash"):
             replay([path])
 
@@ -257,7 +242,7 @@ class TestWriting:
     def test_the_fatal_step_is_kept(self, tmp_path: Path) -> None:
         journal = Journal(settings(tmp_path), HEADER, Stops())
         keep(journal, tell_story())
-        journal.on_crash(0, TimePassed())
+        journal.on_crash(0, events.TimePassed())
         journal.close()
         assert replay(sorted(tmp_path.iterdir())).divergence is None
 

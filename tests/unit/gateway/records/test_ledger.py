@@ -20,7 +20,8 @@ from gateway.records import ledger as ledger_module
 from gateway.records.ledger import RequestRecord
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import EU, MS, SECOND, US, desk, peer_spec, profile
-from tests.support.followed import FAILS, Followed, leg_order
+from tests.support.followed import FAILS, Followed
+from tests.support.orders import leg_order
 
 LAST = (Outcome.FAILED_MIDSTREAM, "", 1)
 

@@ -2,16 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core import events
 from gateway.core.description import gauges_of
-from gateway.core.events import (
-    AssignmentApplied,
-    LegEnded,
-    PeersObserved,
-    PolicyApplied,
-    RequestAbandoned,
-    TargetLost,
-    TimePassed,
-)
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -29,7 +21,8 @@ from gateway.core.vocabulary import (
 from gateway.records.metrics import Metrics
 from gateway.records.model_labels import MODELS_MAX
 from tests.support.core import EU, MODEL, MS, US, desk, peer_spec, policy, replica_spec
-from tests.support.followed import FAILS, Followed, leg_order
+from tests.support.followed import FAILS, Followed
+from tests.support.orders import leg_order
 
 
 class Watched(Followed):
@@ -43,7 +36,9 @@ class Watched(Followed):
     def hear(self, available: int = 1, model: str = MODEL) -> None:
         capacities = (ModelCapacity(ModelName(model), replica_spec("x").pool, EU, 1, available),)
         report = LoadReport(GatewayId("eu-1"), EU, self.desk.now_ns, True, 1, "d", capacities)
-        self.tell(PeersObserved((PeerObservation(report, self.desk.now_ns, self.desk.now_ns, 80 * MS, 90 * MS),)))
+        self.tell(
+            events.PeersObserved((PeerObservation(report, self.desk.now_ns, self.desk.now_ns, 80 * MS, 90 * MS),))
+        )
 
     def value(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"nightside_{name}", labels) or 0.0
@@ -101,7 +96,7 @@ def test_of_two_legs_each_counts_and_the_attempt_is_tried_again_for_the_one_that
     watched = Watched()
     watched.two_legs("a")
     watched.two_ends("a", FAILS[failing])
-    watched.step(TimePassed(), [leg_order("a", 1, replica_target(ReplicaId("r1")), attempt=2)])
+    watched.step(events.TimePassed(), [leg_order("a", 1, replica_target(ReplicaId("r1")), attempt=2)])
     assert watched.value("attempts_total", target="replica", result="failed") == 1
     assert watched.value("attempts_total", target="replica", result="cancelled") == 1
     assert watched.value("placements_total", reason="local_explore") == 3
@@ -136,9 +131,11 @@ def test_a_peer_that_makes_up_models_takes_no_label_from_ours() -> None:
     watched = Watched()
     for index in range(2 * MODELS_MAX):
         watched.hear(model=f"rotated-{index}")
-    watched.tell(AssignmentApplied(2, (replica_spec("r9", models=[ModelName("ours")]),), (peer_spec("eu-1", EU),)))
+    watched.tell(
+        events.AssignmentApplied(2, (replica_spec("r9", models=[ModelName("ours")]),), (peer_spec("eu-1", EU),))
+    )
     watched.ask("a", model="ours")
-    watched.tell(RequestAbandoned(RequestId("a")))
+    watched.tell(events.RequestAbandoned(RequestId("a")))
     assert watched.value("requests_total", model="ours", source="client", outcome="abandoned") == 1
     assert b"rotated" not in watched.metrics.render()
 
@@ -146,9 +143,9 @@ def test_a_peer_that_makes_up_models_takes_no_label_from_ours() -> None:
 def test_a_request_that_is_left_counts_with_what_ran_for_it() -> None:
     watched = Watched(replicas=1)
     watched.ask("left")
-    watched.tell(RequestAbandoned(RequestId("left")))
+    watched.tell(events.RequestAbandoned(RequestId("left")))
     watched.end("left", LegResult.CANCELLED)
-    watched.step(LegEnded(RequestId("left"), 1, 1, LegResult.FAILED))
+    watched.step(events.LegEnded(RequestId("left"), 1, 1, LegResult.FAILED))
     assert watched.value("requests_total", model="llama", source="client", outcome="abandoned") == 1
     assert watched.value("attempts_total", target="replica", result="cancelled") == 1
     assert watched.value("attempts_total", target="replica", result="failed") == 0, "that word came late"
@@ -163,18 +160,18 @@ def test_levels_are_asked_of_the_core_at_each_scrape() -> None:
     watched.desk.now_ns += 500 * MS
     assert watched.value("probe_age_seconds", replica="r0") == pytest.approx(0.5)
     assert watched.value("heartbeat_age_seconds", peer="eu-1") == pytest.approx(0.5)
-    watched.tell(TargetLost(peer_target(GatewayId("eu-1")), "gone"))
+    watched.tell(events.TargetLost(peer_target(GatewayId("eu-1")), "gone"))
     assert watched.value("targets_lost_total", target="peer") == 1
     assert watched.value("peers_usable") == 0
-    watched.tell(AssignmentApplied(2, (), ()))
+    watched.tell(events.AssignmentApplied(2, (), ()))
     assert b"eu-1" not in b"".join(line for line in watched.metrics.render().splitlines() if b"rtt" in line)
 
 
 def test_a_region_that_runs_closed_shows() -> None:
     watched = Watched()
-    watched.tell(PolicyApplied(closed_policy(US, "unreadable")))
+    watched.tell(events.PolicyApplied(closed_policy(US, "unreadable")))
     assert watched.value("policy_closed") == 1
-    watched.tell(PolicyApplied(policy(US)))
+    watched.tell(events.PolicyApplied(policy(US)))
     assert watched.value("policy_closed") == 0
 
 

@@ -6,24 +6,14 @@ from typing import Any
 
 import pytest
 
+from gateway.core import events
 from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, StartLeg, StopLeg
-from gateway.core.events import (
-    DrainRequested,
-    Event,
-    FirstToken,
-    LegEnded,
-    RequestAbandoned,
-    RequestArrived,
-    TimePassed,
-)
+from gateway.core.events import Event
 from gateway.core.vocabulary import (
-    Decision,
     GatewayId,
     LegResult,
-    LegRole,
     LoadReport,
     Outcome,
-    PlacementReason,
     RefusalReason,
     ReplicaId,
     RequestId,
@@ -32,21 +22,14 @@ from gateway.core.vocabulary import (
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver, GatewayCrash
 from gateway.request.mailbox import Mailbox
+from tests.support.clock import StillClock
 from tests.support.core import US, profile
+from tests.support.orders import leg_order
 
 R1 = RequestId("r1")
-DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
 REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
 
 Answer = Callable[[Any], Iterable[Effect]]
-
-
-class StillClock(Clock):
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def now_ns(self) -> int:
-        return self.now
 
 
 class ScriptedCore:
@@ -78,11 +61,11 @@ class ScriptedCore:
 
 
 def start(attempt: int = 1, leg: int = 1) -> StartLeg:
-    return StartLeg(R1, attempt, leg, LegRole.WHOLE, replica_target(ReplicaId("a")), DECISION, deadline_ns=10**18)
+    return leg_order(R1, leg, replica_target(ReplicaId("a")), attempt, deadline_ns=10**18)
 
 
 def arrive(driver: Driver) -> None:
-    driver.submit(RequestArrived(profile(R1), 10**18))
+    driver.submit(events.RequestArrived(profile(R1), 10**18))
 
 
 def end(outcome: Outcome = Outcome.COMPLETED) -> EndRequest:
@@ -114,13 +97,13 @@ class TestSubmitting:
 
         def publish(report: LoadReport) -> None:
             published.append(report)
-            driver.submit(FirstToken(R1, 1, 1))
-            assert not core.told_of(FirstToken), "submitting from inside a step must not enter the core"
+            driver.submit(events.FirstToken(R1, 1, 1))
+            assert not core.told_of(events.FirstToken), "submitting from inside a step must not enter the core"
 
         driver.on_publish(publish)
-        driver.submit(DrainRequested())
+        driver.submit(events.DrainRequested())
         assert published == [REPORT]
-        assert core.told_of(FirstToken) == [FirstToken(R1, 1, 1)]
+        assert core.told_of(events.FirstToken) == [events.FirstToken(R1, 1, 1)]
         assert driver.crash is None
 
     async def test_a_request_needs_its_mailbox_first(self) -> None:
@@ -148,21 +131,27 @@ class Watcher:
 
 class TestObserving:
     def watched(self, *watchers: Watcher, **answers: Answer) -> Driver:
-        return Driver(ScriptedCore(**answers), StillClock(), observers=watchers)
+        return Driver(ScriptedCore(**answers), StillClock(1_000), observers=watchers)
+
+    def after_a_step(self) -> tuple[Watcher, Driver]:
+        watcher = Watcher()
+        driver = self.watched(watcher)
+        driver.submit(events.TimePassed())
+        return watcher, driver
 
     async def test_observers_see_each_step_once_and_in_order_with_its_effects(self) -> None:
         first, second = Watcher(), Watcher()
         driver = self.watched(first, second, DrainRequested=lambda _: [PublishLoad(REPORT)])
-        driver.submit(DrainRequested())
-        driver.submit(TimePassed())
+        driver.submit(events.DrainRequested())
+        driver.submit(events.TimePassed())
         await asyncio.sleep(0)
-        driver.submit(FirstToken(R1, 1, 1))
+        driver.submit(events.FirstToken(R1, 1, 1))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         told = [
-            (1_000, DrainRequested(), [PublishLoad(REPORT)]),
-            (1_000, TimePassed(), []),
-            (1_000, FirstToken(R1, 1, 1), []),
+            (1_000, events.DrainRequested(), [PublishLoad(REPORT)]),
+            (1_000, events.TimePassed(), []),
+            (1_000, events.FirstToken(R1, 1, 1), []),
         ]
         assert first.seen == second.seen == told
 
@@ -174,44 +163,38 @@ class TestObserving:
             assert await mailbox.next() == start()
             assert watcher.events == [], "the owner waits for nothing"
             await asyncio.sleep(0)
-            assert [type(event) for event in watcher.events] == [RequestArrived]
-            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.COMPLETED))
+            assert [type(event) for event in watcher.events] == [events.RequestArrived]
+            mailbox.end_leg(events.LegEnded(R1, 1, 1, LegResult.COMPLETED))
 
     async def test_they_are_told_before_whatever_comes_in_after_the_step(self) -> None:
         """A page of metrics that is asked for after a step counts that step."""
-        watcher = Watcher()
-        driver = self.watched(watcher)
-        driver.submit(TimePassed())
+        watcher, _ = self.after_a_step()
         asked: list[list[Event]] = []
         asyncio.get_running_loop().call_soon(lambda: asked.append(watcher.events))
         await asyncio.sleep(0)
-        assert asked == [[TimePassed()]]
+        assert asked == [[events.TimePassed()]]
 
     async def test_whoever_rests_on_what_they_know_may_have_them_told_at_once(self) -> None:
-        watcher = Watcher()
-        driver = self.watched(watcher)
-        driver.submit(TimePassed())
+        watcher, driver = self.after_a_step()
         driver.tell_observers()
-        assert watcher.events == [TimePassed()]
-        driver.submit(DrainRequested())
+        assert watcher.events == [events.TimePassed()]
+        driver.submit(events.DrainRequested())
         await asyncio.sleep(0)
-        assert watcher.events == [TimePassed(), DrainRequested()]
+        assert watcher.events == [events.TimePassed(), events.DrainRequested()]
 
     async def test_the_last_steps_are_told_when_the_gateway_stops(self) -> None:
-        watcher = Watcher()
-        driver = self.watched(watcher)
-        driver.submit(TimePassed())
+        watcher, driver = self.after_a_step()
         driver.close()
-        assert watcher.events == [TimePassed()]
+        assert watcher.events == [events.TimePassed()]
 
     async def test_a_turn_with_very_many_steps_does_not_hold_them_all_back(self) -> None:
         watcher = Watcher()
         driver = self.watched(watcher)
         for number in range(2_000):
-            driver.submit(FirstToken(R1, number, 1))
+            driver.submit(events.FirstToken(R1, number, 1))
         assert len(watcher.events) > 1_000
         await asyncio.sleep(0)
-        assert watcher.events == [FirstToken(R1, number, 1) for number in range(2_000)]
+        assert watcher.events == [events.FirstToken(R1, number, 1) for number in range(2_000)]
 
     async def test_what_came_before_a_failure_is_told_and_the_fatal_step_is_not(self) -> None:
         def fail(_: Event) -> list[Effect]:
@@ -221,27 +204,27 @@ class TestObserving:
         seen_at_crash: list[list[Event]] = []
         core = ScriptedCore(DrainRequested=fail)
         driver = Driver(
-            core, StillClock(), observers=[watcher], on_crash=lambda _: seen_at_crash.append(list(watcher.events))
+            core, StillClock(1_000), observers=[watcher], on_crash=lambda _: seen_at_crash.append(list(watcher.events))
         )
-        driver.submit(TimePassed())
-        driver.submit(DrainRequested())
-        assert seen_at_crash == [[TimePassed()]], "in a journal the fatal step is the last"
+        driver.submit(events.TimePassed())
+        driver.submit(events.DrainRequested())
+        assert seen_at_crash == [[events.TimePassed()]], "in a journal the fatal step is the last"
         await asyncio.sleep(0)
-        assert watcher.events == [TimePassed()]
+        assert watcher.events == [events.TimePassed()]
 
     async def test_a_failing_observer_is_a_failure_too(self) -> None:
-        broken, behind = Watcher(fails_over=FirstToken), Watcher()
+        broken, behind = Watcher(fails_over=events.FirstToken), Watcher()
         driver = self.watched(broken, behind)
-        for event in (TimePassed(), FirstToken(R1, 1, 1), DrainRequested()):
+        for event in (events.TimePassed(), events.FirstToken(R1, 1, 1), events.DrainRequested()):
             driver.submit(event)
         assert not driver.failed.is_set()
         await asyncio.sleep(0)
         assert driver.failed.is_set()
         assert driver.crash is not None
         assert str(driver.crash.error) == "no such label"
-        steps = [TimePassed(), FirstToken(R1, 1, 1), DrainRequested()]
+        steps = [events.TimePassed(), events.FirstToken(R1, 1, 1), events.DrainRequested()]
         assert [(step.event, step.effects) for step in driver.crash.tail] == [(event, []) for event in steps]
-        assert broken.events == [TimePassed()]
+        assert broken.events == [events.TimePassed()]
         assert behind.events == steps, "what was performed is still told to whoever can hear it"
 
     async def test_an_observer_that_fails_over_what_came_before_a_failure_is_the_one_failure(self) -> None:
@@ -249,13 +232,13 @@ class TestObserving:
             raise AssertionError("counted wrong")
 
         crashes: list[GatewayCrash] = []
-        watcher = Watcher(fails_over=TimePassed)
+        watcher = Watcher(fails_over=events.TimePassed)
         core = ScriptedCore(DrainRequested=fail)
-        driver = Driver(core, StillClock(), observers=[watcher], on_crash=crashes.append)
-        driver.submit(TimePassed())
-        driver.submit(DrainRequested())
+        driver = Driver(core, StillClock(1_000), observers=[watcher], on_crash=crashes.append)
+        driver.submit(events.TimePassed())
+        driver.submit(events.DrainRequested())
         assert [str(crash.error) for crash in crashes] == ["no such label"]
-        assert [step.event for step in crashes[0].tail] == [TimePassed()]
+        assert [step.event for step in crashes[0].tail] == [events.TimePassed()]
 
 
 class TestMailbox:
@@ -268,7 +251,7 @@ class TestMailbox:
                 arrive(driver)
             assert first.result() == AcceptForward(R1)
             assert await mailbox.next() == start()
-            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.COMPLETED))
+            mailbox.end_leg(events.LegEnded(R1, 1, 1, LegResult.COMPLETED))
             assert await mailbox.next() == end()
         assert driver.open_requests == 0
 
@@ -276,8 +259,8 @@ class TestMailbox:
         core, driver = make(RequestArrived=lambda _: [start()], RequestAbandoned=lambda _: [end(Outcome.ABANDONED)])
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
-        assert [(each.attempt, each.result) for each in core.told_of(LegEnded)] == [(1, LegResult.CANCELLED)]
-        assert core.told_of(RequestAbandoned) == [RequestAbandoned(R1)]
+        assert [(each.attempt, each.result) for each in core.told_of(events.LegEnded)] == [(1, LegResult.CANCELLED)]
+        assert core.told_of(events.RequestAbandoned) == [events.RequestAbandoned(R1)]
         assert mailbox.end == end(Outcome.ABANDONED)
 
     async def test_starts_ordered_while_the_owner_leaves_are_answered_too(self) -> None:
@@ -287,23 +270,23 @@ class TestMailbox:
         )
         with driver.open_mailbox(R1):
             arrive(driver)
-        assert [each.attempt for each in core.told_of(LegEnded)] == [1, 2, 3]
-        assert core.told_of(RequestAbandoned) == []
+        assert [each.attempt for each in core.told_of(events.LegEnded)] == [1, 2, 3]
+        assert core.told_of(events.RequestAbandoned) == []
 
     async def test_a_start_for_an_owner_that_has_gone_is_answered_at_once(self) -> None:
         core, driver = make(RequestAbandoned=lambda _: [], DrainRequested=lambda _: [start(7), end()])
         with driver.open_mailbox(R1):
             pass
-        driver.submit(DrainRequested())
-        assert [(each.attempt, each.result) for each in core.told_of(LegEnded)] == [(7, LegResult.CANCELLED)]
+        driver.submit(events.DrainRequested())
+        assert [(each.attempt, each.result) for each in core.told_of(events.LegEnded)] == [(7, LegResult.CANCELLED)]
 
     async def test_a_refused_forward_is_not_abandoned(self) -> None:
         refusal = RefuseForward(R1, RefusalReason.BUSY, "")
         core, driver = make(DrainRequested=lambda _: [refusal])
         with driver.open_mailbox(R1) as mailbox:
-            driver.submit(DrainRequested())
+            driver.submit(events.DrainRequested())
             assert await mailbox.next() == refusal
-        assert core.told_of(RequestAbandoned) == []
+        assert core.told_of(events.RequestAbandoned) == []
 
     async def test_one_owner_per_request(self) -> None:
         _, driver = make()
@@ -319,7 +302,7 @@ class TestInterrupting:
             arrive(driver)
             assert await mailbox.next() == start()
             assert await run_until_interrupted(mailbox, start(), lambda: mailbox.deliver(order))
-            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.CANCELLED))
+            mailbox.end_leg(events.LegEnded(R1, 1, 1, LegResult.CANCELLED))
             if isinstance(order, EndRequest):
                 assert await mailbox.next() == order
 
@@ -375,7 +358,7 @@ class TestInterrupting:
             arrive(driver)
             assert await mailbox.next() == start()
             mailbox.busy(beside.append)
-            driver.submit(DrainRequested())
+            driver.submit(events.DrainRequested())
         assert beside == [start(leg=2)]
 
     async def test_legs_that_were_ordered_together_run_together(self) -> None:
@@ -386,7 +369,7 @@ class TestInterrupting:
             assert await mailbox.next() == start()
             mailbox.busy(beside.append)
             mailbox.idle()
-            driver.submit(DrainRequested())
+            driver.submit(events.DrainRequested())
             assert await mailbox.next() == start(leg=3)
         assert beside == [start(leg=2)]
 
@@ -401,8 +384,8 @@ class TestInterrupting:
         core, driver = make(RequestArrived=lambda _: [start(), start(leg=2)])
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
-        mailbox.end_leg(LegEnded(R1, 1, 2, LegResult.COMPLETED))
-        assert [(each.leg, each.result) for each in core.told_of(LegEnded)] == [
+        mailbox.end_leg(events.LegEnded(R1, 1, 2, LegResult.COMPLETED))
+        assert [(each.leg, each.result) for each in core.told_of(events.LegEnded)] == [
             (1, LegResult.CANCELLED),
             (2, LegResult.CANCELLED),
         ]
@@ -424,8 +407,8 @@ class TestInterrupting:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert [each.result for each in core.told_of(LegEnded)] == [LegResult.CANCELLED]
-        assert core.told_of(RequestAbandoned) == [RequestAbandoned(R1)]
+        assert [each.result for each in core.told_of(events.LegEnded)] == [LegResult.CANCELLED]
+        assert core.told_of(events.RequestAbandoned) == [events.RequestAbandoned(R1)]
 
 
 class TestTimer:
@@ -440,34 +423,34 @@ class TestTimer:
             return []
 
         core.answers["TimePassed"] = sleep_again
-        driver.submit(DrainRequested())
+        driver.submit(events.DrainRequested())
         await passed.wait()
-        assert core.told == [DrainRequested(), TimePassed()]
+        assert core.told == [events.DrainRequested(), events.TimePassed()]
 
     async def test_a_timer_that_fires_early_only_arms_the_next(self) -> None:
-        clock = StillClock()
+        clock = StillClock(1_000)
         core, driver = make(clock)
         core.wakeup_ns = clock.now
-        driver.submit(DrainRequested())
+        driver.submit(events.DrainRequested())
         core.wakeup_ns = clock.now + 1
         core.wakeup_asked.clear()
         await core.wakeup_asked.wait()
-        assert core.told == [DrainRequested()]
+        assert core.told == [events.DrainRequested()]
         await asyncio.sleep(0)
         assert driver._timer is not None
         driver.close()
 
     async def test_an_earlier_wakeup_moves_the_timer_and_a_later_one_does_not(self) -> None:
-        clock = StillClock()
+        clock = StillClock(1_000)
         core, driver = make(clock)
         core.wakeup_ns = clock.now + 10**12
-        driver.submit(DrainRequested())
+        driver.submit(events.DrainRequested())
         far = driver._timer
         core.wakeup_ns = clock.now + 2 * 10**12
-        driver.submit(DrainRequested())
+        driver.submit(events.DrainRequested())
         assert driver._timer is far
         core.wakeup_ns = clock.now + 10**11
-        driver.submit(DrainRequested())
+        driver.submit(events.DrainRequested())
         assert driver._timer is not far
         assert far is not None
         assert far.cancelled()
@@ -481,41 +464,44 @@ class TestFailing:
 
         crashes: list[GatewayCrash] = []
         core = ScriptedCore(RequestArrived=lambda _: [start()], DrainRequested=fail)
-        return core, Driver(core, StillClock(), on_crash=crashes.append), crashes
+        return core, Driver(core, StillClock(1_000), on_crash=crashes.append), crashes
 
     async def test_the_tail_is_handed_over_with_the_fatal_step_last(self) -> None:
         _, driver, crashes = self.failing()
-        driver.submit(TimePassed())
-        driver.submit(DrainRequested())
+        driver.submit(events.TimePassed())
+        driver.submit(events.DrainRequested())
         assert driver.failed.is_set()
         (crash,) = crashes
         assert str(crash.error) == "counted wrong"
-        assert [(step.event, step.effects) for step in crash.tail] == [(TimePassed(), []), (DrainRequested(), None)]
+        assert [(step.event, step.effects) for step in crash.tail] == [
+            (events.TimePassed(), []),
+            (events.DrainRequested(), None),
+        ]
 
     async def test_nobody_is_left_hanging_and_nothing_more_is_taken_in(self) -> None:
         core, driver, _ = self.failing()
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             assert await mailbox.next() == start()
-            assert await run_until_interrupted(mailbox, start(), lambda: driver.submit(DrainRequested()))
-            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.CANCELLED))
+            assert await run_until_interrupted(mailbox, start(), lambda: driver.submit(events.DrainRequested()))
+            mailbox.end_leg(events.LegEnded(R1, 1, 1, LegResult.CANCELLED))
             last = await mailbox.next()
         assert isinstance(last, EndRequest)
         assert last.outcome is Outcome.FAILED_BEFORE_FIRST_BYTE
-        assert core.told[-1] == DrainRequested()
+        assert core.told[-1] == events.DrainRequested()
 
     async def test_whoever_comes_later_is_told_at_once(self) -> None:
         _, driver, _ = self.failing()
-        driver.submit(DrainRequested())
+        driver.submit(events.DrainRequested())
         with driver.open_mailbox(R1) as mailbox:
             arrive(driver)
             assert isinstance(await mailbox.next(), EndRequest)
 
     async def test_the_tail_has_a_bound(self) -> None:
         core, _, _ = self.failing()
-        driver = Driver(core, StillClock(), tail_steps=3)
+        driver = Driver(core, StillClock(1_000), tail_steps=3)
         for _ in range(10):
-            driver.submit(TimePassed())
-        driver.submit(DrainRequested())
+            driver.submit(events.TimePassed())
+        driver.submit(events.DrainRequested())
         assert driver.crash is not None
         assert len(driver.crash.tail) == 4

@@ -5,19 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core import events
 from gateway.core.config import AttemptConfig
 from gateway.core.effects import EndRequest, RefuseForward
-from gateway.core.events import (
-    AssignmentApplied,
-    DrainRequested,
-    FirstToken,
-    LegAccepted,
-    LegEnded,
-    PolicyApplied,
-    RequestAbandoned,
-    RequestArrived,
-    ResponseStored,
-)
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     LegResult,
@@ -65,13 +55,13 @@ class TestWatching:
         scene = Scene()
         await scene.play(Reply())
         assert scene.seen_at_end == scene.events
-        assert isinstance(scene.seen_at_end[-1], LegEnded)
+        assert isinstance(scene.seen_at_end[-1], events.LegEnded)
 
     async def test_so_has_it_of_a_request_that_is_turned_away_at_once(self) -> None:
         scene = Scene()
-        scene.driver.submit(DrainRequested())
+        scene.driver.submit(events.DrainRequested())
         assert await scene.play() is Outcome.REJECTED_DRAINING
-        assert [type(event) for event in scene.seen_at_end[-2:]] == [DrainRequested, RequestArrived]
+        assert [type(event) for event in scene.seen_at_end[-2:]] == [events.DrainRequested, events.RequestArrived]
 
 
 class TestEventStreams:
@@ -82,7 +72,7 @@ class TestEventStreams:
         assert scene.sink.head is not None
         assert scene.sink.head.headers == EVENT_STREAM
         assert scene.finished[0][2].ran_at == scene.sink.head.ran_at
-        assert [scene.count(kind) for kind in (FirstToken, LegEnded)] == [1, 1]
+        assert [scene.count(kind) for kind in (events.FirstToken, events.LegEnded)] == [1, 1]
         (ended,) = scene.attempts_ended
         assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
 
@@ -92,7 +82,7 @@ class TestEventStreams:
         cut = tuple(GOOD[at : at + size] for at in range(0, len(GOOD), size))
         assert await scene.play(Reply(cut)) is Outcome.COMPLETED
         assert scene.sink.body == GOOD
-        assert scene.count(FirstToken) == 1
+        assert scene.count(events.FirstToken) == 1
 
     async def test_a_stream_that_falls_silent_has_failed(self) -> None:
         scene = Scene(RelaySettings(engine_stall_s=0.02))
@@ -129,7 +119,7 @@ class TestEventStreams:
             for _ in range(10):
                 await asyncio.sleep(0)
             assert scene.sink.head is None
-            assert scene.count(FirstToken) == 0
+            assert scene.count(events.FirstToken) == 0
             gate.set()
         assert isinstance(running.result(), EndRequest)
         assert scene.sink.body == ROLE + b"".join(GOOD_STREAM[1:])
@@ -230,7 +220,7 @@ class TestWholeAnswers:
         assert scene.sink.body == GOOD_ANSWER
         assert scene.sink.head is not None
         assert scene.sink.head.headers == (*JSON, ("content-length", str(len(GOOD_ANSWER))))
-        assert scene.count(FirstToken) == 0, "its end says it all"
+        assert scene.count(events.FirstToken) == 0, "its end says it all"
         summary = scene.finished[0][2]
         assert (summary.prompt_tokens, summary.output_tokens, summary.cached_tokens) == (22, 1, 16)
         assert not summary.is_event_stream
@@ -251,7 +241,7 @@ class TestWholeAnswers:
         assert scene.sink.head is not None
         assert scene.sink.head.status == status
         assert scene.results == [LegResult.CLIENT_ERROR]
-        assert [scene.count(kind) for kind in (LegAccepted, FirstToken)] == [0, 0]
+        assert [scene.count(kind) for kind in (events.LegAccepted, events.FirstToken)] == [0, 0]
 
     async def test_a_stream_that_begins_with_a_client_error_becomes_that_error(self) -> None:
         scene = Scene()
@@ -277,7 +267,7 @@ class TestWholeAnswers:
         scene = Scene()
         scene.sink.is_immediate = False
         assert await scene.play(Reply((GOOD_ANSWER,), 200, JSON)) is Outcome.COMPLETED
-        assert scene.count(FirstToken) == 1
+        assert scene.count(events.FirstToken) == 1
 
 
 class TestStoredResponses:
@@ -287,28 +277,28 @@ class TestStoredResponses:
         scene = Scene()
         assert await scene.play(reply, stores_response=True, forwarded=forwarded) is Outcome.COMPLETED
         kinds = [type(event) for event in scene.events]
-        told = FirstToken if FirstToken in kinds else LegEnded
-        assert kinds.index(ResponseStored) < kinds.index(told)
-        (stored,) = [event for event in scene.events if isinstance(event, ResponseStored)]
-        assert stored == ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
+        told = events.FirstToken if events.FirstToken in kinds else events.LegEnded
+        assert kinds.index(events.ResponseStored) < kinds.index(told)
+        (stored,) = [event for event in scene.events if isinstance(event, events.ResponseStored)]
+        assert stored == events.ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
 
     async def test_an_answer_too_large_to_hold_is_stored_all_the_same(self) -> None:
         scene = Scene(RelaySettings(held_bytes_max=20))
         assert await scene.play(Reply((GOOD_RESPONSE,), headers=JSON), stores_response=True) is Outcome.COMPLETED
-        assert scene.count(ResponseStored) == 1
+        assert scene.count(events.ResponseStored) == 1
 
     @pytest.mark.parametrize("reply", [Reply(GOOD_RESPONSE_STREAM), Reply((GOOD_RESPONSE,), headers=JSON)])
     async def test_one_that_is_not_kept_is_not_told_of(self, reply: Reply) -> None:
         scene = Scene()
         assert await scene.play(reply) is Outcome.COMPLETED
-        assert scene.count(ResponseStored) == 0
+        assert scene.count(events.ResponseStored) == 0
 
     async def test_one_that_fails_before_its_first_token_is_had_elsewhere_under_another_id(self) -> None:
         scene = Scene()
         broken = Reply((response_created("resp_0"), FAILED))
         assert await scene.play(broken, Reply(GOOD_RESPONSE_STREAM), stores_response=True) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(GOOD_RESPONSE_STREAM)
-        keys = [event.key for event in scene.events if isinstance(event, ResponseStored)]
+        keys = [event.key for event in scene.events if isinstance(event, events.ResponseStored)]
         assert keys == [stored_response_key(TENANT, "resp_1")]
 
     async def test_what_a_stored_response_says_of_itself_is_no_fault_of_now(self) -> None:
@@ -378,7 +368,7 @@ class TestLeaving:
         with pytest.raises(asyncio.CancelledError):
             await task
         scene.check()
-        assert scene.count(RequestAbandoned) == 1
+        assert scene.count(events.RequestAbandoned) == 1
         assert scene.opener.opened == 0
 
     async def test_a_sink_that_breaks_is_a_client_that_left(self) -> None:
@@ -395,7 +385,7 @@ class TestOrders:
     async def test_a_deadline_stops_the_leg_and_ends_the_request(self) -> None:
         scene = Scene()
         owner = scene.owner(Reply((ROLE, token("x"), asyncio.Event())))
-        assert isinstance(owner._arrival, RequestArrived)
+        assert isinstance(owner._arrival, events.RequestArrived)
         owner._arrival = replace(owner._arrival, deadline_ns=scene.clock.now_ns() + 10_000_000)
         end = await owner.run()
         assert isinstance(end, EndRequest)
@@ -412,14 +402,14 @@ class TestOrders:
 
     async def test_a_refused_forward_leaves_the_sink_alone(self) -> None:
         scene = Scene()
-        scene.driver.submit(PolicyApplied(policy(US, accept=rule(US))))
+        scene.driver.submit(events.PolicyApplied(policy(US, accept=rule(US))))
         refusal = await scene.owner(forwarded=True).run()
         assert isinstance(refusal, RefuseForward)
         assert refusal.reason is RefusalReason.RESIDENCY_NOT_ACCEPTED
         assert not scene.sink.is_accepted
         assert scene.sink.ends == []
         assert scene.finished == []
-        assert scene.count(RequestAbandoned) == 0
+        assert scene.count(events.RequestAbandoned) == 0
         scene.driver.close()
 
     async def test_an_accepted_forward_says_so_first(self) -> None:
@@ -437,7 +427,7 @@ class TestOrders:
 
     async def test_a_rejected_request_ends_without_a_leg(self) -> None:
         scene = Scene()
-        scene.driver.submit(AssignmentApplied(2, (replica_spec("a", models=()),), ()))
+        scene.driver.submit(events.AssignmentApplied(2, (replica_spec("a", models=()),), ()))
         assert await scene.play() is Outcome.REJECTED_UNKNOWN_MODEL
         assert scene.sink.head is None
         assert MODEL in scene.sink.ends[0].detail

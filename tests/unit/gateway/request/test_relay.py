@@ -6,14 +6,36 @@ import asyncio
 
 import pytest
 
+from gateway.core.effects import StartLeg
 from gateway.core.events import Event, FirstToken, LegEnded, RequestArrived
-from gateway.core.vocabulary import LegResult, LegRole, Outcome
+from gateway.core.vocabulary import (
+    Decision,
+    LegResult,
+    LegRole,
+    Outcome,
+    PlacementReason,
+    ReplicaId,
+    RequestId,
+    replica_target,
+)
+from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary
+from gateway.request.mailbox import LegScope
+from gateway.request.relay import Feed, Relay
 from tests.fakes.engine import GOOD_STREAM, ROLE, token
+from tests.support.core import profile
 from tests.support.gateways import until
-from tests.support.owning import FAILED, GOOD, JSON, Reply, Scene
+from tests.support.owning import FAILED, GOOD, JSON, Reply, Scene, ScriptedLeg
 from tests.support.second_legs import OpensLegs
 
+DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
 PREFILLED = Reply((b'{"kv_transfer_params":{"blocks":[1]}}',), headers=JSON)
+
+
+def start(leg: int) -> StartLeg:
+    at = replica_target(ReplicaId("ab"[leg - 1]))
+    return StartLeg(RequestId("r1"), 1, leg, LegRole.WHOLE, at, DECISION, deadline_ns=10**18)
+
+
 DECODES_BESIDE: dict[type[Event], list[tuple[LegRole, str]]] = {RequestArrived: [(LegRole.DECODE, "b")]}
 
 
@@ -76,8 +98,8 @@ async def test_a_prefill_that_finds_fault_with_the_request_answers_the_client() 
     assert scene.sink.head.status == 400
 
 
-async def test_a_leg_after_the_first_token_goes_on_behind_what_was_sent() -> None:
-    """Status and headers went out with the first leg; the second one's tokens follow on its."""
+async def test_a_leg_that_comes_while_another_answers_is_not_heard() -> None:
+    """Its bytes would stand among the other's."""
     scene = two_legs({FirstToken: [(LegRole.WHOLE, "b")]})
     never, gate = asyncio.Event(), asyncio.Event()
     beginning = (ROLE, token("a"))
@@ -85,9 +107,44 @@ async def test_a_leg_after_the_first_token_goes_on_behind_what_was_sent() -> Non
         playing = tasks.create_task(scene.play(Reply((*beginning, never)), Reply((gate, *GOOD_STREAM))))
         await until(lambda: scene.sink.has_drained)
         gate.set()
-    assert playing.result() is Outcome.COMPLETED
+    assert playing.result() is Outcome.FAILED_MIDSTREAM
+    assert scene.sink.body == b"".join(beginning)
+    assert results(scene) == {1: LegResult.CANCELLED, 2: LegResult.FAILED}
+
+
+async def test_a_leg_that_comes_after_another_goes_on_behind_what_was_sent() -> None:
+    """Status and headers went out with the first leg; the next one's tokens follow on its."""
+    scene = Scene()
+    relay = Relay(
+        scene.driver,
+        scene.clock,
+        scene.settings,
+        scene.sink,
+        outbound=OutboundRequest(profile("r1"), "/v1/chat/completions", (), b"{}"),
+        summary=RequestSummary(),
+        arrived_ns=scene.clock.now_ns(),
+    )
+    beginning = (ROLE, token("a"))
+    first, second = (start(leg) for leg in (1, 2))
+    with pytest.raises(LegFailure):
+        await Feed(relay, first, LegScope()).run(ScriptedLeg(Reply((*beginning, FAILED)), first))
+    ended = await Feed(relay, second, LegScope()).run(ScriptedLeg(Reply(), second))
+    assert (ended.leg, ended.result) == (2, LegResult.COMPLETED)
     assert scene.sink.body == b"".join(beginning) + GOOD
-    assert results(scene) == {1: LegResult.CANCELLED, 2: LegResult.COMPLETED}
+    assert relay.summary.ran_at is not None
+    assert relay.summary.ran_at.replica_id == "b"
+    scene.driver.close()
+
+
+async def test_what_was_never_sent_is_not_counted_as_sent() -> None:
+    """Tokens of an engine that does not count are told by the events that the client got."""
+    scene = Scene()
+    held = Reply((ROLE, ROLE, ROLE, FAILED))
+    assert await scene.play(held, Reply()) is Outcome.COMPLETED
+    (_, _, again) = scene.finished[0]
+    alone = Scene()
+    await alone.play(Reply())
+    assert again.output_events == alone.finished[0][2].output_events
 
 
 async def test_an_answer_in_one_piece_cannot_go_on_behind_a_stream() -> None:

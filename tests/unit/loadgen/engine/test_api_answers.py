@@ -14,17 +14,7 @@ from loadgen.engine.vocabulary import Endpoint, FinishReason
 PROMPT = b"abcdefgh"
 OUTPUT = continuation("m", PROMPT, 5)
 REQUEST = GenerationRequest(
-    endpoint=Endpoint.CHAT,
-    model="m",
-    prompt=PROMPT,
-    output_tokens_max=None,
-    output_tokens_min=0,
-    ignore_eos=False,
-    stream=True,
-    include_usage=False,
-    continuous_usage=False,
-    cache_salt="",
-    return_token_ids=False,
+    Endpoint.CHAT, "m", PROMPT, None, ignore_eos=False, stream=True, cache_salt="", include_usage=False
 )
 
 

@@ -32,6 +32,14 @@ def hold(pool: BlockPool, labels: str) -> Holding:
     return holding
 
 
+def two_at_once(pool: BlockPool, labels: str) -> tuple[Holding, Holding]:
+    """As sequences that came together: neither found anything, and both compute all of it."""
+    first, second = Holding(chain(labels)), Holding(chain(labels))
+    for holding in (first, second):
+        pool.allocate(holding, len(labels))
+    return first, second
+
+
 def cached(pool: BlockPool, labels: str) -> int:
     return pool.matched(chain(labels), len(labels))[0]
 
@@ -61,9 +69,7 @@ def test_what_one_holds_nobody_evicts_and_a_second_holder_keeps() -> None:
 
 def test_a_block_that_two_compute_at_once_is_named_by_the_first() -> None:
     pool = BlockPool(8)
-    first, second = Holding(chain("ab")), Holding(chain("ab"))
-    for holding in (first, second):
-        pool.allocate(holding, 2)
+    first, second = two_at_once(pool, "ab")
     pool.publish(first, 1)
     pool.publish(second, 2)
     pool.publish(first, 2)
@@ -75,9 +81,7 @@ def test_a_block_that_two_compute_at_once_is_named_by_the_first() -> None:
 
 def test_a_block_without_the_block_before_it_is_not_found_until_that_is_back() -> None:
     pool = BlockPool(4)
-    first, second = Holding(chain("ab")), Holding(chain("ab"))
-    for holding in (first, second):
-        pool.allocate(holding, 2)
+    first, second = two_at_once(pool, "ab")
     pool.publish(first, 1)
     pool.publish(second, 2)
     pool.release(first)
@@ -91,9 +95,7 @@ def test_a_block_without_the_block_before_it_is_not_found_until_that_is_back() -
 def test_a_block_is_taken_out_of_the_middle_of_what_another_left() -> None:
     """The second computed the first two while the first had their names."""
     pool = BlockPool(8)
-    first, second = Holding(chain("abcd")), Holding(chain("abcd"))
-    for holding in (first, second):
-        pool.allocate(holding, 4)
+    first, second = two_at_once(pool, "abcd")
     pool.publish(first, 4)
     pool.publish(second, 2)
     pool.release(first)
@@ -109,10 +111,9 @@ def test_a_block_is_taken_out_of_the_middle_of_what_another_left() -> None:
 
 def test_a_block_is_taken_out_of_the_end_of_what_another_left() -> None:
     pool = BlockPool(8)
-    first, second = Holding(chain("abcd")), Holding(chain("abcd"))
-    for holding, full in ((first, 3), (second, 2)):
-        pool.allocate(holding, 4)
-        pool.publish(holding, full)
+    first, second = two_at_once(pool, "abcd")
+    pool.publish(first, 3)
+    pool.publish(second, 2)
     pool.release(first)
     pool.publish(second, 3)
     assert pool.matched(first.chain, 4) == (3, 2)
@@ -144,9 +145,7 @@ def test_what_is_idle_keeps_no_names_but_its_own() -> None:
 
 def test_a_second_one_that_computes_the_same_searches_once() -> None:
     pool = BlockPool(8)
-    first, second = Holding(chain("abcd")), Holding(chain("abcd"))
-    for holding in (first, second):
-        pool.allocate(holding, 4)
+    first, second = two_at_once(pool, "abcd")
     for full in range(1, 5):
         pool.publish(first, full)
         pool.publish(second, full)
@@ -156,9 +155,8 @@ def test_a_second_one_that_computes_the_same_searches_once() -> None:
 
 def test_where_a_copy_was_something_else_may_be_now() -> None:
     pool = BlockPool(16)
-    first, second = Holding(chain("abcd")), Holding(chain("abcd"))
+    first, second = two_at_once(pool, "abcd")
     for holding in (first, second):
-        pool.allocate(holding, 4)
         pool.publish(holding, 3)
     pool.release(first)
     other = Holding(b"")

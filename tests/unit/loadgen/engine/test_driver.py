@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -14,16 +13,10 @@ from loadgen.engine.model import EngineModel
 from loadgen.engine.presets import TINY
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import FinishReason, Rejection
+from tests.support.background import in_background
+from tests.support.clock import StillClock
 
 MS = 1_000_000
-
-
-@dataclass
-class HandClock(Clock):
-    ns: int = 0
-
-    def now_ns(self) -> int:
-        return self.ns
 
 
 def tiny_driver(clock: Clock, *, time_scale: float = 1.0, queued_requests_max: int | None = None) -> EngineDriver:
@@ -33,16 +26,21 @@ def tiny_driver(clock: Clock, *, time_scale: float = 1.0, queued_requests_max: i
 
 @asynccontextmanager
 async def running(driver: EngineDriver) -> AsyncIterator[EngineDriver]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(driver.run())
+    async with in_background(driver.run()):
         yield driver
-        task.cancel()
 
 
 def submitted(driver: EngineDriver, request: EngineRequest) -> TokenFeed:
     feed = driver.submit(request)
     assert isinstance(feed, TokenFeed)
     return feed
+
+
+def let_it_run(driver: EngineDriver, clock: StillClock, until_ns: int) -> None:
+    """A driver that does not run looks at its clock when it is asked for its load."""
+    driver.load()
+    clock.now = until_ns
+    driver.load()
 
 
 async def test_tokens_come_one_after_the_other_and_then_the_reason() -> None:
@@ -69,12 +67,10 @@ async def test_many_requests_share_the_engine() -> None:
 
 
 async def test_a_slow_reader_gets_everything_in_one_piece() -> None:
-    clock = HandClock()
+    clock = StillClock()
     driver = tiny_driver(clock)
     feed = submitted(driver, EngineRequest("a", 20, 10))
-    driver.load()
-    clock.ns = 3_600_000 * MS
-    driver.load()
+    let_it_run(driver, clock, 3_600_000 * MS)
 
     await feed.more_than(0)
     assert (feed.tokens, feed.reason) == (10, FinishReason.LENGTH)
@@ -82,12 +78,10 @@ async def test_a_slow_reader_gets_everything_in_one_piece() -> None:
 
 @pytest.mark.parametrize(("time_scale", "tokens"), [(1.0, 1), (0.5, 3), (2.0, 0)])
 async def test_the_scale_stretches_wall_time(time_scale: float, tokens: int) -> None:
-    clock = HandClock()
+    clock = StillClock()
     driver = tiny_driver(clock, time_scale=time_scale)
     feed = submitted(driver, EngineRequest("a", 10, 10))
-    driver.load()
-    clock.ns = 5 * MS + 10 * MS // 4
-    driver.load()
+    let_it_run(driver, clock, 5 * MS + 10 * MS // 4)
 
     assert isinstance(TINY.cost, LinearCost)
     assert TINY.cost.iteration_ns(sequences=1, prefill_tokens=10) == 4.7 * MS
@@ -95,12 +89,10 @@ async def test_the_scale_stretches_wall_time(time_scale: float, tokens: int) -> 
 
 
 async def test_metrics_are_in_wall_time() -> None:
-    clock = HandClock()
+    clock = StillClock()
     driver = tiny_driver(clock, time_scale=0.5)
     submitted(driver, EngineRequest("a", 10, 3))
-    driver.load()
-    clock.ns = 1_000 * MS
-    driver.load()
+    let_it_run(driver, clock, 1_000 * MS)
 
     assert driver.metrics.first_token.total == pytest.approx(0.00235)
     assert driver.metrics.inter_token.total == pytest.approx(2 * 0.00225)
@@ -112,7 +104,7 @@ async def test_metrics_are_in_wall_time() -> None:
 
 
 async def test_abort_frees_and_counts_as_nothing() -> None:
-    clock = HandClock()
+    clock = StillClock()
     driver = tiny_driver(clock)
     submitted(driver, EngineRequest("a", 100, 10))
     driver.load()
@@ -126,7 +118,7 @@ async def test_abort_frees_and_counts_as_nothing() -> None:
 
 
 async def test_abort_all_ends_every_answer_where_it_stands() -> None:
-    driver = tiny_driver(HandClock())
+    driver = tiny_driver(StillClock())
     feeds = [submitted(driver, EngineRequest(str(index), 10, 10)) for index in range(12)]
     driver.abort_all()
 
@@ -137,31 +129,29 @@ async def test_abort_all_ends_every_answer_where_it_stands() -> None:
 
 
 async def test_an_answer_that_has_ended_is_not_aborted() -> None:
-    clock = HandClock()
+    clock = StillClock()
     driver = tiny_driver(clock)
     feed = submitted(driver, EngineRequest("a", 10, 1))
-    driver.load()
-    clock.ns = 1_000 * MS
-    driver.load()
+    let_it_run(driver, clock, 1_000 * MS)
     driver.abort_all()
 
     assert feed.reason is FinishReason.LENGTH
 
 
 async def test_a_preempted_request_waited_once() -> None:
-    clock = HandClock()
+    clock = StillClock()
     config = replace(TINY, kv_blocks=40, context_tokens_max=600, stream_every_iteration=True)
     driver = EngineDriver(EngineModel(config), clock, time_scale=1.0)
     for name in "ab":
         submitted(driver, EngineRequest(name, 200, 400))
     driver.load()
-    clock.ns = 3_600_000 * MS
+    clock.now = 3_600_000 * MS
 
     assert driver.load().preemptions > 0
     assert sum(driver.metrics.queue_time.counts) == 2
 
 
 async def test_a_rejection_is_handed_on() -> None:
-    driver = tiny_driver(HandClock(), queued_requests_max=1)
+    driver = tiny_driver(StillClock(), queued_requests_max=1)
     assert isinstance(driver.submit(EngineRequest("a", 10, 10)), TokenFeed)
     assert driver.submit(EngineRequest("b", 10, 10)) is Rejection.QUEUE_FULL

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadgen.engine.main import main
+from tests.support.processes import killed_at_the_end
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3000, "stream": True}
 
@@ -21,12 +22,8 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_t
 async def engines(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     command = ("-c", "from loadgen.engine.main import main; main()", "--model", "m", "--port", "0", *options)
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
-    try:
+    async with killed_at_the_end(process):
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def announced(process: asyncio.subprocess.Process) -> list[dict[str, object]]:

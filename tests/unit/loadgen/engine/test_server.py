@@ -7,10 +7,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
+from tests.support.metrics_pages import sums_by_name
 
 CONFIG = EngineServerConfig(
     model="m", engine=TINY, adapters=("tuned",), time_scale=0.05, ignore_eos=True, faults=True, body_bytes_max=10_000
@@ -28,12 +28,7 @@ async def metrics(session: aiohttp.ClientSession) -> dict[str, float]:
     """Sums of the samples by name."""
     async with session.get("/metrics") as response:
         assert response.headers["Content-Type"] == "text/plain; version=1.0.0; charset=utf-8"
-        text = await response.text()
-    values: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            values[sample.name] = values.get(sample.name, 0.0) + sample.value
-    return values
+        return sums_by_name(await response.text())
 
 
 async def order(session: aiohttp.ClientSession, **fault: Any) -> int:

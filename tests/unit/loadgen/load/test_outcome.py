@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from gateway.core.vocabulary import RegionName
@@ -11,26 +10,18 @@ from loadgen.load.outcome import LiveRun, live_document, live_figures
 from loadgen.pages.runs import page_of
 from loadgen.report import MachineUse, RequestEnd, RequestRecord
 from loadgen.simulator.results import document_of, figures_of
-from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
+from tests.support.scenarios import small_scenario
 
 US, EU = RegionName("us"), RegionName("eu")
 SECOND = 1_000_000_000
-SCENARIO: Scenario = parse_scenario(
-    {
-        "name": "small",
-        "duration": "4s",
-        "warm_up": "2s",
-        "preset": "tiny",
-        "round_trips": [["eu", "us", "80ms"]],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-        "workloads": {"chat": {"conversations": {}}},
-        "clients": [
-            {"region": "us", "workload": "chat", "clients": 2},
-            {"region": "eu", "workload": "chat", "clients": 1},
-        ],
-    },
-    Path("small.yaml"),
+SCENARIO = small_scenario(
+    duration="4s",
+    warm_up="2s",
+    clients=[
+        {"region": "us", "workload": "chat", "clients": 2},
+        {"region": "eu", "workload": "chat", "clients": 1},
+    ],
 )
 DONE = RequestRecord(
     US,

@@ -13,19 +13,15 @@ from loadgen.live_client import Dialect
 from loadgen.live_runner import ClosedLoop, LoadPlan, OpenLoop
 from loadgen.load.plan import Keys, Limits, only_simulated, plan_of, read_keys, urls_by_region
 from loadgen.simulator.scenario import Scenario, parse_scenario
+from tests.support.scenarios import small_document
 
 US, EU = RegionName("us"), RegionName("eu")
-DOCUMENT: dict[str, Any] = {
-    "name": "small",
-    "duration": "10s",
-    "round_trips": [["eu", "us", "80ms"]],
-    "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-    "workloads": {"chat": {"conversations": {}}},
-    "clients": [
+DOCUMENT = small_document(
+    clients=[
         {"region": "us", "workload": "chat", "clients": 2, "tenant": "acme"},
         {"region": "eu", "workload": "chat", "arrivals": {"rate": 4}},
-    ],
-}
+    ]
+)
 
 
 def scenario(**changes: Any) -> Scenario:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from copy import deepcopy
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 from loadgen.figures import Figures
 from loadgen.pages.runs import page_of, sweep_page
 from loadgen.simulator.results import document_of, figures_of
-from loadgen.simulator.scenario import Scenario, parse_scenario
+from loadgen.simulator.scenario import Scenario
 from loadgen.simulator.world import World
+from tests.support.scenarios import small_scenario
 
 
 class Balance(HTMLParser):
@@ -38,19 +38,14 @@ class Balance(HTMLParser):
 
 @pytest.fixture(scope="module")
 def scenario() -> Scenario:
-    document = {
-        "name": "small <b>",
-        "about": "a & b",
-        "duration": "6s",
-        "preset": "tiny",
-        "round_trips": [["eu", "us", "80ms"]],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-        "workloads": {"chat": {"conversations": {}}},
-        "clients": [{"region": "us", "workload": "chat", "clients": 12}],
-        "faults": [{"kind": "replica_crash", "target": "us/0", "at": "2s", "lasts": "1s"}],
-        "runs": [{"system": "skywalker"}, {"system": "region_local"}],
-    }
-    return parse_scenario(document, Path("small.yaml"))
+    return small_scenario(
+        name="small <b>",
+        about="a & b",
+        duration="6s",
+        clients=[{"region": "us", "workload": "chat", "clients": 12}],
+        faults=[{"kind": "replica_crash", "target": "us/0", "at": "2s", "lasts": "1s"}],
+        runs=[{"system": "skywalker"}, {"system": "region_local"}],
+    )
 
 
 @pytest.fixture(scope="module")

@@ -10,25 +10,20 @@ import pytest
 
 from gateway.core.config import CoreConfig
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import Event, FirstToken, ForwardArrived, LegEnded, ReplicasObserved, RequestArrived
+from gateway.core.events import Event, FirstToken, LegEnded, ReplicasObserved, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
-    Decision,
     GatewayId,
-    Hops,
     LegResult,
-    LegRole,
     Outcome,
     PeerSpec,
-    PlacementReason,
     PlaceRule,
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
     RequestId,
-    ResidencyStamp,
     replica_target,
 )
 from loadgen.simulator.agenda import Agenda
@@ -39,9 +34,9 @@ from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.prompts import empty_prompt
 from loadgen.simulator.world import World
 from tests.support.core import EU, SECOND, TENANT, US, policy, profile, replica_spec, rule
+from tests.support.orders import forward_from_eu, leg_order
 
 GATEWAY = GatewayId("gw-us")
-DECISION = Decision(PlacementReason.LOCAL_PREFIX, 0, 0, 1, 0)
 
 
 class _Blind(Checker):
@@ -84,9 +79,8 @@ class Witness:
 
     def forward(self, name: str, *effects: Effect, stamped: PlaceRule | None = None) -> None:
         """As its origin stamped it, unless that stamped something else before."""
-        stamp = ResidencyStamp(EU, TENANT, stamped or rule(US, EU), "digest")
-        self.watch._stamped.setdefault(RequestId(name), {stamp.rule})
-        event = ForwardArrived(profile(name), 100 * SECOND, GatewayId("gw-eu"), Hops(cross_region=1), stamp)
+        event = forward_from_eu(profile(name), 100 * SECOND, origin="gw-eu", may_run=stamped)
+        self.watch._stamped.setdefault(RequestId(name), {event.stamp.rule})
         self.tell(event, *effects)
 
     def end(self, name: str, *effects: Effect, result: LegResult = LegResult.FAILED) -> None:
@@ -94,7 +88,7 @@ class Witness:
 
 
 def start(name: str, *, at: str = "r-us", attempt: int = 1) -> StartLeg:
-    return StartLeg(RequestId(name), attempt, 1, LegRole.WHOLE, replica_target(ReplicaId(at)), DECISION, 100 * SECOND)
+    return leg_order(name, 1, replica_target(ReplicaId(at)), attempt, deadline_ns=100 * SECOND)
 
 
 def finish(name: str, outcome: Outcome = Outcome.COMPLETED) -> EndRequest:

@@ -14,20 +14,19 @@ from gateway.ground.faults import ConfigError
 from loadgen.report import RequestEnd
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import Story, World
+from tests.support.scenarios import small_document
 
 SECOND = 1_000_000_000
 
 
 def scenario_in(folder: Path, file: str, clients: list[dict[str, Any]], **trace: Any) -> Scenario:
-    document = {
-        "name": "recorded",
-        "duration": "20s",
-        "preset": "tiny",
-        "round_trips": [["eu", "us", "80ms"]],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 2}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-        "workloads": {"trace": {"trace": {"file": file} | trace}},
-        "clients": [{"region": "us", "workload": "trace"} | each for each in clients],
-    }
+    document = small_document(
+        name="recorded",
+        duration="20s",
+        regions={"us": {"jurisdiction": "US", "replicas": 2}, "eu": {"jurisdiction": "EU", "replicas": 1}},
+        workloads={"trace": {"trace": {"file": file} | trace}},
+        clients=[{"region": "us", "workload": "trace"} | each for each in clients],
+    )
     return parse_scenario(document, folder / "recorded.yaml")
 
 

@@ -10,17 +10,13 @@ import yaml
 from click.testing import CliRunner, Result
 
 from loadgen.simulator.main import sim
+from tests.support.scenarios import small_document
 
-SCENARIO = {
-    "name": "small",
-    "duration": "5s",
-    "preset": "tiny",
-    "round_trips": [["eu", "us", "80ms"]],
-    "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-    "workloads": {"chat": {"conversations": {}}},
-    "clients": [{"region": "us", "workload": "chat", "clients": 12}],
-    "runs": [{"system": "skywalker"}, {"system": "region_local"}],
-}
+SCENARIO = small_document(
+    duration="5s",
+    clients=[{"region": "us", "workload": "chat", "clients": 12}],
+    runs=[{"system": "skywalker"}, {"system": "region_local"}],
+)
 
 
 @pytest.fixture

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, distribution
 from loadgen.report import PrefixTokens, RequestEnd, RequestRecord
 from loadgen.simulator.checkers import Counts
 from loadgen.simulator.results import document_of, figures_of
-from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import RegionSample, Story
+from tests.support.scenarios import small_scenario
 
 US, EU = RegionName("us"), RegionName("eu")
 SECOND = 1_000_000_000
-SCENARIO: Scenario = parse_scenario(
-    {
-        "name": "small",
-        "duration": "10s",
-        "warm_up": "2s",
-        "round_trips": [["eu", "us", "80ms"]],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 2}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-        "workloads": {"chat": {"conversations": {}}},
-        "clients": [{"region": "us", "workload": "chat", "clients": 2}],
-    },
-    Path("small.yaml"),
+SCENARIO = small_scenario(
+    warm_up="2s", regions={"us": {"jurisdiction": "US", "replicas": 2}, "eu": {"jurisdiction": "EU", "replicas": 1}}
 )
 DONE = RequestRecord(
     US,

@@ -12,19 +12,14 @@ from gateway.core.config import OverflowMode, PlacementPolicy, PushingMode
 from gateway.core.vocabulary import GatewayId, RegionName, TenantName
 from gateway.ground.faults import ConfigError
 from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key
+from tests.support.scenarios import small_document
 
 SCENARIOS = sorted((Path(__file__).parents[4] / "loadgen/scenarios").glob("*.yaml"))
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    return {
-        "name": "small",
-        "duration": "10s",
-        "round_trips": [["eu", "us", "80ms"]],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 3}, "eu": {"jurisdiction": "EU", "replicas": 1}},
-        "workloads": {"chat": {"conversations": {}}},
-        "clients": [{"region": "us", "workload": "chat", "clients": 2}],
-    } | changes
+    regions = {"us": {"jurisdiction": "US", "replicas": 3}, "eu": {"jurisdiction": "EU", "replicas": 1}}
+    return small_document(regions=regions) | changes
 
 
 def complaint(**changes: Any) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from loadgen.report import RequestEnd
-from loadgen.simulator.scenario import parse_scenario
 from loadgen.simulator.world import Story, World
+from tests.support.scenarios import small_scenario
 
 ROUND_TRIP_NS = 80_000_000
 SECOND = 1_000_000_000
@@ -16,16 +15,12 @@ SECOND = 1_000_000_000
 
 def play(**changes: Any) -> tuple[Story, list[str]]:
     """The story and every line of it; checked to its end."""
-    document: dict[str, Any] = {
-        "name": "small",
+    own = {
         "duration": "8s",
-        "preset": "tiny",
-        "round_trips": [["eu", "us", "80ms"]],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 1}, "eu": {"jurisdiction": "EU", "replicas": 1}},
         "workloads": {"chat": {"conversations": {}}, "tree": {"tree": {}}, "bursts": {"bursts": {"requests": 30}}},
         "clients": [{"region": "eu", "workload": "chat", "clients": 3}],
     }
-    scenario = parse_scenario(document | changes, Path("small.yaml"))
+    scenario = small_scenario(**own | changes)
     lines: list[str] = []
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=lines.append)
     story = world.play()
@@ -35,6 +30,10 @@ def play(**changes: Any) -> tuple[Story, list[str]]:
 
 def first_token_ns(story: Story) -> list[int]:
     return [each.first_token_ns - each.sent_ns for each in story.records if each.first_token_ns is not None]
+
+
+def first_forward_ns(lines: list[str]) -> int:
+    return min(int(line.split()[0]) for line in lines if " peer:us/gw" in line)
 
 
 def test_a_global_balancer_costs_its_distance_on_every_way() -> None:
@@ -113,9 +112,7 @@ def test_what_is_crashed_comes_back_and_is_used_again() -> None:
 def test_an_unreadable_policy_keeps_requests_at_home_until_it_is_read() -> None:
     fault = {"kind": "policy_unreadable", "target": "eu/gw", "at": "0s", "lasts": "5s"}
     _, lines = play(clients=[{"region": "eu", "workload": "chat", "clients": 40}], faults=[fault], duration="10s")
-    forwards = [int(line.split()[0]) for line in lines if " peer:us/gw" in line]
-    assert forwards
-    assert min(forwards) >= 5 * SECOND
+    assert first_forward_ns(lines) >= 5 * SECOND
 
 
 def test_what_was_cut_twice_is_whole_again_when_the_last_cut_heals() -> None:
@@ -144,22 +141,11 @@ def test_a_lockdown_of_two_kinds_ends_with_the_last_of_them() -> None:
     ]
     clients = [{"region": "eu", "workload": "chat", "clients": 40}]
     _, lines = play(clients=clients, faults=faults, duration="10s")
-    forwards = [int(line.split()[0]) for line in lines if " peer:us/gw" in line]
-    assert forwards
-    assert min(forwards) >= 6 * SECOND
+    assert first_forward_ns(lines) >= 6 * SECOND
 
 
 def test_who_says_stop_gets_the_story_so_far() -> None:
-    document = {
-        "name": "stopped",
-        "duration": "60s",
-        "preset": "tiny",
-        "round_trips": [],
-        "regions": {"us": {"jurisdiction": "US", "replicas": 1}},
-        "workloads": {"chat": {"conversations": {}}},
-        "clients": [{"region": "us", "workload": "chat", "clients": 2}],
-    }
-    scenario = parse_scenario(document, Path("stopped.yaml"))
+    scenario = small_scenario(duration="60s")
     world = World(scenario, scenario.runs[0])
     story = world.play(lambda: world.progress.simulated_ns < 5 * SECOND)
     assert story.simulated_ns == 5 * SECOND

@@ -1,0 +1,69 @@
+"""One mutant in a process of its own: `python -m tests.mutants.child NAME SEEDS` plants it, has it hunted, and prints
+its fate as JSON. Nothing of it outlives the process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+
+import click
+import pytest
+
+from gateway.core import gateway_core
+from loadgen.simulator.chaos import Finding, endure
+from tests.mutants.defects import MUTANTS
+from tests.mutants.seams import Plant
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a mutant. Neither is said of a survivor."""
+
+    caught_by: str = ""
+    where: str = ""
+
+
+class _FirstFailure:
+    """A plug-in of pytest's: which test failed first."""
+
+    fate = Fate()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.fate.caught_by:
+            path, _, test = report.nodeid.partition("::")
+            self.fate = Fate(test.rpartition("::")[2], path)
+
+
+def found_by_chaos(seeds: int) -> Fate:
+    """Play one world after the other until something is found."""
+    for seed in range(1, seeds + 1):
+        outcome = endure(seed)
+        if isinstance(outcome, Finding):
+            return Fate(outcome.what, f"seed {seed}")
+    return Fate()
+
+
+def found_by_tests(hunter: str) -> Fate:
+    """Run the tests of one name."""
+    first_failure = _FirstFailure()
+    with redirect_stdout(sys.stderr):
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", hunter], plugins=[first_failure])
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), f"{hunter} does not run"
+    return first_failure.fate
+
+
+def main(name: str, seeds: str) -> None:
+    """Raises AttributeError where the mutant's seam is gone, AssertionError where the mutant was never called."""
+    assert str(gateway_core.__file__).endswith(".py"), "a compiled core has no seams"
+    found = MUTANTS[name]
+    plant = Plant(found)
+    fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds))
+    plant.check()
+    click.echo(json.dumps(asdict(fate)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

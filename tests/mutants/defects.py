@@ -1,0 +1,230 @@
+"""The defects: each a function that stands in for one of the core's and is wrong in one way. Nothing runs them here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gateway.core.admission import _ClassQueue
+from gateway.core.attempts import Breaker
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.intake import Intake
+from gateway.core.peers import Peers, PeerState
+from gateway.core.placement.placer import Placement, Placer
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.requests import AttemptState, LegEnd, Phase, RequestClass, RequestState
+from gateway.core.residency import ResidencyPolicy, Verdict
+from gateway.core.vocabulary import (
+    Hops,
+    LegResult,
+    LegRole,
+    LoadReport,
+    ModelName,
+    Outcome,
+    Place,
+    PlacementReason,
+    PlaceRule,
+    RequestId,
+    RequestProfile,
+    Standing,
+    TenantName,
+)
+from tests.mutants.seams import Mutant, Original
+
+MUTANTS: dict[str, Mutant] = {}
+_AGES_NS = 300_000_000_000
+_CORE_TESTS = "tests/unit/gateway/core"
+
+
+def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
+    """Have a function stand in for what is at a seam of the core, as a mutant of the function's own name."""
+
+    def register(mutated: Original) -> Original:
+        assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
+        MUTANTS[mutated.__name__] = Mutant(what, f"gateway.core.{seam}", mutated, hunter)
+        return mutated
+
+    return register
+
+
+# Where a request may go
+
+
+@mutant("replicas in regions that the policy forbids are used", "replicas:Replicas.eligible")
+def replicas_anywhere(original: Original, replicas: Replicas, model: ModelName, rule: PlaceRule) -> int:
+    anywhere = PlaceRule(regions=frozenset(state.spec.place.region for state in replicas))
+    return int(original(replicas, model, anywhere))
+
+
+@mutant("a tenant's own rule is ignored", "residency:processing_rule")
+def one_rule_for_all(original: Original, policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
+    return policy.process
+
+
+@mutant("anybody's overflow is taken in", "residency:may_accept")
+def accepts_anybody(original: Original, policy: ResidencyPolicy, origin: Place) -> Verdict:
+    return Verdict(not policy.closed_reason, original(policy, origin).why)
+
+
+@mutant("a region without a usable policy goes on forwarding", "intake:Intake.class_of")
+def forwards_when_closed(
+    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops
+) -> RequestClass:
+    request_class = original(intake, profile, rule, hops)
+    return _opened(request_class, hops, is_open=not intake._core.locked_down)
+
+
+@mutant("forwarding goes on in lockdown", "intake:Intake.class_of")
+def forwards_in_lockdown(
+    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops
+) -> RequestClass:
+    request_class = original(intake, profile, rule, hops)
+    return _opened(request_class, hops, is_open=not intake._core.policy.closed_reason)
+
+
+def _opened(request_class: RequestClass, hops: Hops, *, is_open: bool) -> RequestClass:
+    return replace(
+        request_class,
+        may_stay_in_region=is_open and hops.may_stay_in_region,
+        may_cross_regions=is_open and hops.may_cross_regions,
+    )
+
+
+@mutant("what goes on from a stored response goes anywhere", "placement.placer:Placer.place")
+def follows_nothing(original: Original, placer: Placer, request: RequestState, now_ns: int) -> Placement | None:
+    pinned, request.request_class = request.request_class, replace(request.request_class, pinned=None)
+    placement: Placement | None = original(placer, request, now_ns)
+    request.request_class = pinned
+    return placement
+
+
+@mutant("a forwarded request may be forwarded again", "vocabulary:Hops.may_cross_regions")
+def crosses_again(original: Original, hops: Hops) -> bool:
+    return True
+
+
+# Who is let in, and who goes first
+
+
+@mutant("a gateway that goes out of service takes new requests", "intake:Intake.rejection_of")
+def takes_while_draining(
+    original: Original, intake: Intake, profile: RequestProfile, request_class: RequestClass
+) -> tuple[Outcome, str] | None:
+    rejection: tuple[Outcome, str] | None = original(intake, profile, request_class)
+    return None if rejection is not None and rejection[0] is Outcome.REJECTED_DRAINING else rejection
+
+
+@mutant("who came last is served first", "admission:_ClassQueue.head")
+def last_comes_first(original: Original, queue: _ClassQueue) -> RequestState:
+    *_, last = queue
+    return last
+
+
+@mutant("a blocked class blocks those behind it", "gateway_core:GatewayCore._place_waiting")
+def one_blocks_all(original: Original, core: GatewayCore, now_ns: int) -> None:
+    while heads := core.waiting.heads():
+        placement = core.placer.place(heads[0][1], now_ns)
+        if placement is None:
+            return
+        core._start(heads[0][1], placement, now_ns)
+
+
+@mutant("those who wait have no deadline", "gateway_core:GatewayCore._wait")
+def waits_for_ever(original: Original, core: GatewayCore, request: RequestState, now_ns: int) -> None:
+    original(core, request, now_ns)
+    core.timers.cancel(request.timer)
+
+
+# How attempts end
+
+
+@mutant("a late answer from an old attempt counts", "gateway_core:GatewayCore._attempt_of")
+def any_attempt_will_do(
+    original: Original, core: GatewayCore, request_id: RequestId, number: int
+) -> AttemptState | None:
+    request = core.requests.get(request_id)
+    return None if request is None else request.attempt
+
+
+@mutant("a stream that broke off is started again", "gateway_core:GatewayCore._conclude")
+def starts_streams_again(
+    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, end: LegEnd
+) -> None:
+    if request.phase is Phase.ANSWERING and end.result is LegResult.FAILED:
+        request.phase = Phase.RUNNING
+    original(core, request, attempt, end)
+
+
+@mutant("a refused forward is forgotten", "gateway_core:GatewayCore._try_again_after_refusal")
+def forgets_the_refused(original: Original, core: GatewayCore, request: RequestState, end: LegEnd, now_ns: int) -> None:
+    return
+
+
+@mutant("a further leg is opened after its attempt is over", "gateway_core:GatewayCore._attempt_failed")
+def one_leg_too_late(
+    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, now_ns: int
+) -> None:
+    original(core, request, attempt, now_ns)
+    if request.phase is Phase.WAITING and attempt.failures:
+        there = Placement(attempt.failures[0].leg.state, PlacementReason.LOCAL_POLICY, 0, 1)
+        core._open_leg(request, attempt, LegRole.WHOLE, there, now_ns)
+
+
+@mutant(
+    "a leg that was stopped because its companion ended is held against its target",
+    "gateway_core:GatewayCore._conclude",
+    hunter=f"{_CORE_TESTS}/test_requests.py::test_whoever_fails_has_the_other_stopped_and_is_alone_to_blame",
+)
+def blames_the_companion(
+    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, end: LegEnd
+) -> None:
+    for leg in attempt.legs.values():
+        leg.stop_detail = "its companion ended"
+    original(core, request, attempt, end)
+
+
+@mutant(
+    "who takes over a slot is avoided for what failed there before",
+    "gateway_core:GatewayCore._find_failures_again",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestChangesOfTheFleet",
+)
+def slots_keep_failures(original: Original, core: GatewayCore) -> None:
+    return
+
+
+# What is known of targets
+
+
+@mutant("a cancelled attempt is counted for ever", "targets:Targets.ended")
+def counts_the_cancelled(original: Original, *ended: Any) -> None:
+    _, state, _, result, _ = ended
+    original(*ended)
+    state.in_flight += result is LegResult.CANCELLED
+
+
+@mutant("a client's mistakes open the breaker", "attempts:Breaker.record")
+def blames_for_clients(original: Original, breaker: Breaker, result: LegResult, now_ns: int) -> bool:
+    return bool(original(breaker, LegResult.FAILED if result is LegResult.CLIENT_ERROR else result, now_ns))
+
+
+@mutant("a peer's refusal counts as a failure", "attempts:Breaker.record")
+def blames_for_refusals(original: Original, breaker: Breaker, result: LegResult, now_ns: int) -> bool:
+    return bool(original(breaker, LegResult.FAILED if result is LegResult.REFUSED else result, now_ns))
+
+
+@mutant("a replica with a pending request is pushed to", "replicas:Replicas._fullness")
+def pushes_onto_pending(original: Original, replicas: Replicas, state: ReplicaState) -> Standing:
+    standing: Standing = original(replicas, state)
+    return Standing.AVAILABLE if standing is Standing.PENDING and state.waiting == 1 else standing
+
+
+@mutant("a peer whose heartbeats change is judged by what it said before", "peers:_says_the_same")
+def hears_no_change(original: Original, report: LoadReport, last: LoadReport | None) -> bool:
+    return True
+
+
+@mutant("peers that have not been heard for long are used", "peers:Peers._stale_ns")
+def never_stale(original: Original, peers: Peers, state: PeerState) -> int:
+    stale_ns: int = original(peers, state)
+    return stale_ns and stale_ns + _AGES_NS

@@ -1,0 +1,16 @@
+"""Work that goes on beside a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Cancelled at the end of the block; if it breaks, so does the block."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work)
+        yield
+        task.cancel()

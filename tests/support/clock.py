@@ -1,0 +1,15 @@
+"""A clock for tests."""
+
+from __future__ import annotations
+
+from gateway.ground.clock import Clock
+
+
+class StillClock(Clock):
+    """Stands still until a test moves it."""
+
+    def __init__(self, now: int = 0) -> None:
+        self.now = now
+
+    def now_ns(self) -> int:
+        return self.now

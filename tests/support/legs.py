@@ -1,0 +1,19 @@
+"""What legs have in common that a test makes up."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+
+
+class Pouring(ABC):
+    """A leg that hands on its chunks one after the other."""
+
+    @abstractmethod
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        async for data in self.chunks():
+            if not take(data):
+                return False
+        return True
