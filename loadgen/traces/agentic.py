@@ -19,7 +19,6 @@ from loadgen.traces.rows import (
     Trace,
     TraceFormat,
     TraceRow,
-    Unreadable,
     check_blocks,
     parsed,
 )
@@ -41,10 +40,10 @@ class _Line(msgspec.Struct):
 
 def parse_agentic(lines: Iterable[str]) -> Trace:
     """Where a session does not say how long its user thought, the time between two requests says it."""
-    unreadable = Unreadable()
     sessions: dict[str, list[_Line]] = {}
     decoder = msgspec.json.Decoder(_Line)
-    for line in parsed(lines, lambda text, _: _checked(decoder.decode(text)), unreadable):
+    read, unreadable = parsed(lines, lambda text, _: _checked(decoder.decode(text)))
+    for line in read:
         sessions.setdefault(line.session, []).append(line)
     rows = [row for said in sessions.values() for row in _rows(sorted(said, key=lambda line: line.index))]
     untimed = sum(line.api_s is None for said in sessions.values() for line in said)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from loadgen.passages import Passage
-from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, Unreadable, parsed
+from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, parsed
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 _OWN_BLOCK_TOKENS = 16
@@ -20,8 +20,8 @@ _TIME = re.compile(r"([12]\d{3})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(\.\d+)?(?
 
 
 def parse_azure(lines: Iterable[str]) -> Trace:
-    unreadable = Unreadable()
-    rows = sorted(parsed(lines, _row, unreadable), key=lambda row: row.at_s)
+    read, unreadable = parsed(lines, _row)
+    rows = sorted(read, key=lambda row: row.at_s)
     start_s = rows[0].at_s if rows else 0.0
     rows = [
         replace(row, at_s=row.at_s - start_s, session=f"{number}", passage=replace(row.passage, own=f"{number}"))

@@ -20,7 +20,6 @@ from loadgen.traces.rows import (
     Trace,
     TraceFormat,
     TraceRow,
-    Unreadable,
     check_blocks,
     parsed,
 )
@@ -41,9 +40,8 @@ class _Line(msgspec.Struct):
 
 def parse_mooncake(lines: Iterable[str]) -> Trace:
     """Requests are told to be of one session when they share the second block: the first is everybody's."""
-    unreadable = Unreadable()
     decoder = msgspec.json.Decoder(_Line)
-    rows = parsed(lines, lambda line, _: _row(decoder.decode(line)), unreadable)
+    rows, unreadable = parsed(lines, lambda line, _: _row(decoder.decode(line)))
     rows = [
         replace(row, session=row.session or f"alone-{number}", passage=replace(row.passage, own=f"{number}"))
         for number, row in enumerate(rows)

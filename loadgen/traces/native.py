@@ -19,7 +19,6 @@ from loadgen.traces.rows import (
     Trace,
     TraceFormat,
     TraceRow,
-    Unreadable,
     check_blocks,
     parsed,
 )
@@ -55,7 +54,6 @@ class _Session:
 
 
 def parse_native(lines: Iterable[str]) -> Trace:
-    unreadable = Unreadable()
     decoder = msgspec.json.Decoder(_Line)
     sessions: dict[str, _Session] = {}
 
@@ -67,7 +65,7 @@ def parse_native(lines: Iterable[str]) -> Trace:
         session.add(line.id)
         return row
 
-    return Trace(TraceFormat.NIGHTSIDE, parsed(lines, parse, unreadable), unreadable)
+    return Trace(TraceFormat.NIGHTSIDE, *parsed(lines, parse))
 
 
 def native_lines(trace: Trace) -> Iterator[bytes]:

@@ -85,9 +85,10 @@ class Trace:
     """What had to be supposed."""
 
 
-def parsed(lines: Iterable[str], parse: Callable[[str, int], _Row | None], unreadable: Unreadable) -> list[_Row]:
+def parsed(lines: Iterable[str], parse: Callable[[str, int], _Row | None]) -> tuple[list[_Row], Unreadable]:
     """Every line that can be read, with its number; None stands for a line that is no row, such as a header."""
-    rows = []
+    rows: list[_Row] = []
+    unreadable = Unreadable()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -98,7 +99,7 @@ def parsed(lines: Iterable[str], parse: Callable[[str, int], _Row | None], unrea
         else:
             if row is not None:
                 rows.append(row)
-    return rows
+    return rows, unreadable
 
 
 def check_blocks(runs: Iterable[tuple[int, int]], block_tokens: int, tokens: int) -> None:
