@@ -18,6 +18,7 @@ from gateway.core.residency import ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     GatewayId,
+    Hops,
     Jurisdiction,
     LegResult,
     LoadReport,
@@ -34,6 +35,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     RequestProfile,
+    ResidencyStamp,
     TenantName,
 )
 
@@ -77,6 +79,22 @@ def profile(
     return RequestProfile(
         RequestId(request_id), model, tenant, prompt_bytes, chain, 16, session_key=session or request_id, stream=True
     )
+
+
+ONE_HOP = Hops(0, 1)
+
+
+def forward(
+    request_id: str,
+    *,
+    origin: str = "gw-eu",
+    origin_place: Place = EU,
+    allowed: object = ANYWHERE,
+    hops: Hops = ONE_HOP,
+    deadline_ns: int = 60 * SECOND,
+) -> events.ForwardArrived:
+    stamp = ResidencyStamp(origin_place, TenantName("default"), allowed, "digest")  # type: ignore[arg-type]
+    return events.ForwardArrived(profile(request_id), deadline_ns, GatewayId(origin), hops, stamp)
 
 
 def replica_spec(name: str, place: Place = US, models: Iterable[ModelName] = (MODEL,)) -> ReplicaSpec:

@@ -11,7 +11,6 @@ from gateway.core import events
 from gateway.core.config import (
     AttemptConfig,
     CoreConfig,
-    ObservationConfig,
     OverflowMode,
     PlacementConfig,
     PushingConfig,
@@ -28,13 +27,11 @@ from gateway.core.vocabulary import (
     LoadReport,
     ModelCapacity,
     PeerObservation,
-    Place,
     PlaceRule,
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
     RequestId,
-    ResidencyStamp,
     TenantName,
     peer_target,
     replica_target,
@@ -50,6 +47,7 @@ from tests.support.core import (
     Desk,
     desk,
     ended,
+    forward,
     of_kind,
     peer_spec,
     policy,
@@ -60,20 +58,6 @@ from tests.support.core import (
 )
 
 EU_PEER = peer_spec("gw-eu", EU)
-ONE_HOP = Hops(0, 1)
-
-
-def forward(
-    request_id: str,
-    *,
-    origin: str = "gw-eu",
-    origin_place: Place = EU,
-    allowed: object = ANYWHERE,
-    hops: Hops = ONE_HOP,
-    deadline_ns: int = 60 * SECOND,
-) -> events.ForwardArrived:
-    stamp = ResidencyStamp(origin_place, TenantName("default"), allowed, "digest")  # type: ignore[arg-type]
-    return events.ForwardArrived(profile(request_id), deadline_ns, GatewayId(origin), hops, stamp)
 
 
 def busy_desk(**more: object) -> Desk:
@@ -122,28 +106,12 @@ class TestQueue:
         assert started(one.ask("goes")) == []
         assert started(one.hear("gw-eu", EU)) == ["gw-eu"]
 
-    def test_a_full_queue_refuses_with_a_reason(self) -> None:
-        one = desk(config=CoreConfig(queue=QueueConfig(length_max=1)))
-        one.probe(waiting=1)
-        one.ask("waits")
-        assert ended(one.ask("too-many")) == [("too-many", "rejected_queue_full")]
-
-    def test_a_full_queue_lets_through_who_need_not_wait(self) -> None:
-        other = replica_spec("other", models=["mistral"])  # type: ignore[list-item]
-        one = desk(replicas=[replica_spec("r0"), other], config=CoreConfig(queue=QueueConfig(length_max=1)))
-        one.probe("r0", waiting=1)
-        one.ask("waits")
-        assert started(one.ask("elsewhere", model="mistral")) == ["other"]
-
     def test_patience_ends_in_the_queue(self) -> None:
         one = desk(config=CoreConfig(queue=QueueConfig(wait_max_ns=2 * SECOND)))
         one.probe(waiting=1)
         one.ask("q")
         assert ended(one.wait(1999 * MS)) == []
         assert ended(one.wait(2 * MS)) == [("q", "expired_in_queue")]
-
-    def test_an_unknown_model_is_refused(self) -> None:
-        assert ended(desk().ask("q", model="nope")) == [("q", "rejected_unknown_model")]
 
     def test_an_adapter_is_routed_to_the_replicas_that_have_it(self) -> None:
         tuned = replica_spec("tuned", models=["llama", "llama-legal"])  # type: ignore[list-item]
@@ -451,50 +419,6 @@ class TestForwardsIn:
         assert isinstance(effects[0], ordered.AcceptForward)
         assert started(one.effects) == []
 
-    @pytest.mark.parametrize(
-        ("event", "reason"),
-        [
-            (forward("q", origin="gw-stranger"), RefusalReason.RESIDENCY_NOT_ACCEPTED),
-            (forward("q", origin_place=AP), RefusalReason.RESIDENCY_STAMP),
-            (forward("q", allowed=rule(EU)), RefusalReason.RESIDENCY_STAMP),
-            (forward("q", hops=Hops(0, 2)), RefusalReason.HOP_LIMIT),
-            (forward("q", hops=Hops(0, 0)), RefusalReason.HOP_LIMIT),
-            (forward("q", deadline_ns=0), RefusalReason.DEADLINE),
-        ],
-    )
-    def test_what_may_not_come_in_is_refused_with_its_reason(
-        self, event: events.ForwardArrived, reason: RefusalReason
-    ) -> None:
-        (refusal,) = of_kind(ordered.RefuseForward, desk(peers=[EU_PEER]).tell(event))
-        assert refusal.reason is reason
-
-    def test_a_policy_that_does_not_accept_the_origin_refuses(self) -> None:
-        one = desk(peers=[EU_PEER], own_policy=policy(US, accept=rule(AP)))
-        (refusal,) = one.tell(forward("q"))[:1]
-        assert isinstance(refusal, ordered.RefuseForward)
-        assert refusal.reason is RefusalReason.RESIDENCY_NOT_ACCEPTED
-
-    def test_an_adopted_replica_in_a_forbidden_place_is_not_used(self) -> None:
-        one = desk(replicas=[replica_spec("adopted", AP)], peers=[EU_PEER])
-        (refusal,) = one.tell(forward("q", allowed=rule(EU, US)))[:1]
-        assert isinstance(refusal, ordered.RefuseForward)
-        assert refusal.reason is RefusalReason.UNKNOWN_MODEL
-
-    def test_a_queue_longer_than_tau_refuses_as_busy(self) -> None:
-        one = desk(replicas=1, peers=[EU_PEER], config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1)))
-        one.probe(waiting=1)
-        one.ask("own")
-        (refusal,) = one.tell(forward("q"))[:1]
-        assert isinstance(refusal, ordered.RefuseForward)
-        assert refusal.reason is RefusalReason.BUSY
-
-    def test_a_forwarded_duplicate_is_refused(self) -> None:
-        one = desk(peers=[EU_PEER])
-        one.tell(forward("q"))
-        (refusal,) = one.tell(forward("q"))[:1]
-        assert isinstance(refusal, ordered.RefuseForward)
-        assert refusal.reason is RefusalReason.DUPLICATE
-
 
 class TestResidency:
     def test_a_peer_outside_the_rule_is_never_asked(self) -> None:
@@ -511,11 +435,6 @@ class TestResidency:
         report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))
         one.tell(events.PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 1, 1),)))
         assert started(one.ask("q")) == []
-
-    def test_a_tenant_that_may_not_enter_is_refused(self) -> None:
-        away = {TenantName("eu-only"): TenantPolicy(rule(EU))}
-        one = desk(own_policy=policy(US, tenants=away))
-        assert ended(one.ask("q", tenant="eu-only")) == [("q", "rejected_residency_ingress")]
 
     def test_a_closed_policy_forwards_nothing_and_takes_nothing(self) -> None:
         one = busy_desk(own_policy=closed_policy(US, "file missing"))
@@ -734,16 +653,6 @@ class TestTheRecord:
             assert len(self.considered(one.ask("q"))) == room
 
 
-class TestTenants:
-    def test_one_tenant_cannot_fill_the_queue(self) -> None:
-        one = desk(replicas=1, config=CoreConfig(queue=QueueConfig(tenant_length_max=2)))
-        one.probe(waiting=1)
-        for i in range(2):
-            one.ask(f"greedy{i}", tenant="greedy")
-        assert ended(one.ask("greedy2", tenant="greedy")) == [("greedy2", "rejected_tenant_limit")]
-        assert ended(one.ask("modest", tenant="modest")) == []
-
-
 class TestChangesOfTheFleet:
     def test_a_returning_replica_ramps_up(self) -> None:
         config = CoreConfig(pushing=PushingConfig(in_band_credit=None), attempt=AttemptConfig(ramp_step_ns=1 * SECOND))
@@ -826,50 +735,6 @@ class TestChangesOfTheFleet:
         one.ask("q")
         assert started(one.tell(events.ConfigApplied(CoreConfig()))) == ["gw-eu"]
 
-
-class TestHeartbeats:
-    def published(self, effects: list[Effect]) -> list[ordered.PublishLoad]:
-        return of_kind(ordered.PublishLoad, effects)
-
-    def test_nothing_new_means_only_keep_alives(self) -> None:
-        one = desk()
-        one.wait(200 * MS)
-        assert len(self.published(one.wait(3 * SECOND))) in (3, 4)
-
-    def test_a_change_is_told_within_the_interval_and_not_more_often(self) -> None:
-        one = desk(replicas=1)
-        one.wait(SECOND)
-        told = self.published(one.probe(waiting=1) + one.wait(100 * MS))
-        assert told[-1].report.capacities[0].available == 0
-        flapping: list[Effect] = []
-        for i in range(100):
-            flapping += one.probe(waiting=i % 2)
-            flapping += one.wait(10 * MS)
-        assert len(self.published(flapping)) <= 11
-
-    def small_changes(self, change_share: float) -> list[ordered.PublishLoad]:
-        """One of twenty replicas is full, then free, then full, ...; for a second and a half."""
-        one = desk(replicas=20)
-        one.tell(events.ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
-        one.probe()
-        one.wait(150 * MS)
-        told: list[Effect] = []
-        for i in range(15):
-            told += one.probe(str(next(iter(one.core.replicas)).spec.replica_id), waiting=i % 2)
-            told += one.wait(100 * MS)
-        return self.published(told)
-
-    def test_changes_too_small_to_matter_wait_for_the_keep_alive(self) -> None:
-        assert len(self.small_changes(0.0)) >= 14
-        assert len(self.small_changes(0.25)) in (1, 2)
-
-    def test_the_last_one_to_go_and_the_first_to_come_back_always_matter(self) -> None:
-        one = desk(replicas=1)
-        one.tell(events.ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
-        one.wait(SECOND)
-        told = self.published(one.probe(waiting=1) + one.wait(100 * MS) + one.probe(waiting=0) + one.wait(100 * MS))
-        assert [each.report.capacities[0].available for each in told[-2:]] == [0, 1]
-
     def test_a_heartbeat_that_says_the_same_changes_nothing_but_its_age(self) -> None:
         one = desk(peers=(EU_PEER,))
         one.hear("gw-eu", EU)
@@ -879,12 +744,6 @@ class TestHeartbeats:
         assert one.core.peers.version == version
         one.hear("gw-eu", EU, queue=1)
         assert one.core.peers.version > version
-
-    def test_a_draining_gateway_says_so(self) -> None:
-        one = desk()
-        one.wait(SECOND)
-        told = self.published(one.tell(events.DrainRequested()) + one.wait(100 * MS))
-        assert told[0].report.accepting is False
 
 
 def test_time_never_goes_backwards() -> None:
@@ -907,10 +766,6 @@ class TestKeysThatNarrow:
         one.hear("eu", EU, rtt_ms=10)
         one.hear("ap", AP, rtt_ms=50)
         return one
-
-    def test_a_region_that_the_key_leaves_out_refuses_it(self) -> None:
-        effects = self.ask(desk(US), PlaceRule(jurisdictions=frozenset({EU.jurisdiction})))
-        assert ended(effects) == [("q", "rejected_residency_ingress")]
 
     def test_it_goes_only_where_both_allow_and_the_stamp_says_so(self) -> None:
         one = self.busy_desk()

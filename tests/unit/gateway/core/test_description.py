@@ -1,0 +1,55 @@
+"""What operators and the metrics page are told of a gateway."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.core.description import describe, gauges_of
+from gateway.core.events import DrainRequested
+from gateway.core.vocabulary import GatewayId, ReplicaId
+from tests.support.core import EU, MS, Desk, desk, peer_spec, profile
+
+
+def one_in_three() -> Desk:
+    """One request runs here, one abroad, and one waits; one replica has never answered."""
+    one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], probed=False)
+    one.hear("gw-eu", EU, queue=2, rtt_ms=30)
+    one.probe("r0")
+    one.ask("here", prompt="a long prompt " * 10)
+    one.probe("r0", waiting=1)
+    one.ask("abroad")
+    one.ask("waits", tenant="acme", session="a secret")
+    one.now_ns += 5 * MS
+    return one
+
+
+def test_the_levels() -> None:
+    one = one_in_three()
+    gauges = gauges_of(one.core, one.now_ns)
+    assert (gauges.queue_length, gauges.requests, gauges.attempts) == (1, 3, 2)
+    assert (gauges.replicas, gauges.replicas_available, gauges.peers, gauges.peers_usable) == (2, 0, 1, 1)
+    assert gauges.probe_age_ns == {ReplicaId("r0"): 5 * MS}
+    assert gauges.heartbeat_age_ns == {GatewayId("gw-eu"): 5 * MS}
+    assert gauges.prefix_index_blocks >= profile("q", prompt="a long prompt " * 10).prefix_blocks
+    assert gauges.prefix_index_bytes > 0
+
+
+def test_the_whole_state_in_words_and_numbers() -> None:
+    one = one_in_three()
+    one.tell(DrainRequested())
+    told = json.loads(json.dumps(describe(one.core, one.now_ns)))
+    assert (told["gateway"], told["draining"], told["lockdown"]) == ("gw-us-east-1", True, False)
+    assert told["queue"] == {"length": 1, "by_model": {"llama": 1}}
+    known, unknown = told["replicas"]
+    assert (known["id"], known["pending"], known["in_flight"], known["probe_age_ms"]) == ("r0", 1, 1, 5)
+    assert (unknown["id"], unknown["available"], unknown["probe_age_ms"]) == ("r1", False, None)
+    (peer,) = told["peers"]
+    assert (peer["id"], peer["usable"], peer["in_flight"], peer["rtt_ms"]) == ("gw-eu", True, 1, 30)
+    assert peer["models"][0]["queue_length"] == 2
+
+
+def test_nothing_of_a_request_is_shown() -> None:
+    one = one_in_three()
+    shown = repr(describe(one.core, one.now_ns)) + repr(gauges_of(one.core, one.now_ns))
+    for hidden in ("acme", "secret", "long prompt", "waits"):
+        assert hidden not in shown

@@ -1,0 +1,67 @@
+"""What is told to peers, and when."""
+
+from __future__ import annotations
+
+from gateway.core.config import CoreConfig, ObservationConfig
+from gateway.core.effects import Effect, PublishLoad
+from gateway.core.events import ConfigApplied, DrainRequested
+from tests.support.core import (
+    MS,
+    SECOND,
+    desk,
+)
+
+
+def published(effects: list[Effect]) -> list[PublishLoad]:
+    return [effect for effect in effects if isinstance(effect, PublishLoad)]
+
+
+def test_nothing_new_means_only_keep_alives() -> None:
+    one = desk()
+    one.wait(200 * MS)
+    assert len(published(one.wait(3 * SECOND))) in (3, 4)
+
+
+def test_a_change_is_told_within_the_interval_and_not_more_often() -> None:
+    one = desk(replicas=1)
+    one.wait(SECOND)
+    told = published(one.probe(waiting=1) + one.wait(100 * MS))
+    assert told[-1].report.capacities[0].available == 0
+    flapping: list[Effect] = []
+    for i in range(100):
+        flapping += one.probe(waiting=i % 2)
+        flapping += one.wait(10 * MS)
+    assert len(published(flapping)) <= 11
+
+
+def small_changes(change_share: float) -> list[PublishLoad]:
+    """One of twenty replicas is full, then free, then full, ...; for a second and a half."""
+    one = desk(replicas=20)
+    one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
+    one.probe()
+    one.wait(150 * MS)
+    told: list[Effect] = []
+    for i in range(15):
+        told += one.probe(str(next(iter(one.core.replicas)).spec.replica_id), waiting=i % 2)
+        told += one.wait(100 * MS)
+    return published(told)
+
+
+def test_changes_too_small_to_matter_wait_for_the_keep_alive() -> None:
+    assert len(small_changes(0.0)) >= 14
+    assert len(small_changes(0.25)) in (1, 2)
+
+
+def test_the_last_one_to_go_and_the_first_to_come_back_always_matter() -> None:
+    one = desk(replicas=1)
+    one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
+    one.wait(SECOND)
+    told = published(one.probe(waiting=1) + one.wait(100 * MS) + one.probe(waiting=0) + one.wait(100 * MS))
+    assert [each.report.capacities[0].available for each in told[-2:]] == [0, 1]
+
+
+def test_a_draining_gateway_says_so() -> None:
+    one = desk()
+    one.wait(SECOND)
+    told = published(one.tell(DrainRequested()) + one.wait(100 * MS))
+    assert told[0].report.accepting is False
