@@ -65,12 +65,14 @@ class TestClients:
         asked = replace(profile("q"), follows="key")
         assert ended(desk().tell(RequestArrived(asked, SECOND))) == [("q", "rejected_unknown_response")]
 
-    def test_equal_requests_share_a_class_and_a_lockdown_makes_another(self) -> None:
+    def test_equal_requests_share_a_class_and_a_hop_or_a_lockdown_makes_another(self) -> None:
         one = desk()
         intake, asked = one.core._intake, profile("q")
         own = intake.class_of(asked, intake.rule_of(asked), Hops())
         assert intake.class_of(profile("other"), intake.rule_of(asked), Hops()) is own
         assert (own.may_stay_in_region, own.may_cross_regions) == (True, True)
+        forwarded = intake.class_of(asked, intake.rule_of(asked), Hops(1, 0))
+        assert (forwarded.may_stay_in_region, forwarded.may_cross_regions) == (False, True)
         one.tell(LockdownChanged(active=True))
         locked = intake.class_of(asked, intake.rule_of(asked), Hops())
         assert (locked.may_stay_in_region, locked.may_cross_regions) == (False, False)
