@@ -11,7 +11,8 @@ from itertools import accumulate
 from typing import Any
 
 from gateway.core.vocabulary import RegionName
-from loadgen.report import PrefixTokens, RequestEnd, RequestRecord, in_milliseconds, percentiles, times_per_token_ns
+from loadgen.report import PrefixTokens, RequestRecord, in_milliseconds, percentiles, times_per_token_ns
+from loadgen.vocabulary import RequestEnd
 
 _SECOND_NS = 1_000_000_000
 _BUCKETS = 24

@@ -19,7 +19,8 @@ import aiohttp
 from gateway.core.vocabulary import RegionName
 from gateway.ground.clock import Clock
 from loadgen.live_client import SESSION_HEADER, Answer, AnswerFailure, Dialect, exchange
-from loadgen.report import RequestEnd, RequestRecord
+from loadgen.report import RequestRecord
+from loadgen.vocabulary import RequestEnd
 from loadgen.workload import Message, Program, Workload
 
 _SECOND_NS = 1_000_000_000

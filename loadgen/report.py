@@ -8,24 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from typing import TypeVar
 
 from gateway.core.vocabulary import RegionName
+from loadgen.vocabulary import RequestEnd
 
 _MILLISECOND_NS = 1_000_000
 _Number = TypeVar("_Number", int, float)
 _SHARES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.99)
-
-
-class RequestEnd(StrEnum):
-    """How a request ended, as its client saw it."""
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    """Refused, broken off or garbled; the record's `detail` says how."""
-    UNFINISHED = "unfinished"
-    """Still waiting or streaming when the run was over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ read another request's cache, or take another request's name.
 from __future__ import annotations
 
 from operator import attrgetter
+from typing import ClassVar
 
 import msgspec
 
@@ -53,6 +54,8 @@ _NONE_RESERVED = (_NOTHING,) * len(RESERVED_FIELDS)
 class Body(_Reserved, kw_only=True):
     """What all calls have in common."""
 
+    fills_prefix_cache: ClassVar[bool] = True
+
     model: str
     stream: bool | None = None
     user: str | None = None
@@ -73,10 +76,6 @@ class Body(_Reserved, kw_only=True):
     @property
     def streams(self) -> bool:
         return False
-
-    @property
-    def fills_prefix_cache(self) -> bool:
-        return True
 
     @property
     def session_hint(self) -> str:
@@ -181,12 +180,10 @@ class MessagesBody(_Generating, kw_only=True):
 class CountTokensBody(MessagesBody, kw_only=True):
     """Nothing is computed, so nothing is cached and nothing comes piece by piece."""
 
-    @property
-    def streams(self) -> bool:
-        return False
+    fills_prefix_cache: ClassVar[bool] = False
 
     @property
-    def fills_prefix_cache(self) -> bool:
+    def streams(self) -> bool:
         return False
 
 

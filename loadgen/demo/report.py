@@ -17,7 +17,8 @@ from rich.table import Table
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, figures_on, flows, hit_rate, share
 from loadgen.pages.markdown import NOTHING
-from loadgen.report import MachineUse, PrefixTokens, RequestEnd, RequestRecord
+from loadgen.report import MachineUse, PrefixTokens, RequestRecord
+from loadgen.vocabulary import RequestEnd
 
 _SECOND_NS = 1_000_000_000
 

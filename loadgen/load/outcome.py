@@ -20,9 +20,10 @@ from loadgen.figures import (
     flows,
 )
 from loadgen.live_runner import TallySample
-from loadgen.report import MachineUse, RequestEnd, RequestRecord
+from loadgen.report import MachineUse, RequestRecord
 from loadgen.simulator.origins import origins_of
 from loadgen.simulator.scenario import Scenario
+from loadgen.vocabulary import RequestEnd
 
 _SECOND_NS = 1_000_000_000
 _UNSEEN = dict.fromkeys(

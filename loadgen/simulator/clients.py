@@ -21,7 +21,7 @@ from gateway.core.vocabulary import (
 )
 from loadgen.engine.tokens import ANSWER_BEGINS, ANSWER_ENDS, chat_turn
 from loadgen.figures import tokens_by
-from loadgen.report import RequestEnd, RequestRecord
+from loadgen.report import RequestRecord
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask, RanAt
 from loadgen.simulator.checkers import Watch
@@ -30,6 +30,7 @@ from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.prompts import Prompt, empty_prompt, passage_prompt, reply_text
 from loadgen.simulator.scenario import ClientsSection
+from loadgen.vocabulary import RequestEnd
 from loadgen.workload import Program, Recorded, Step, Workload, arrivals
 
 _SECOND_NS = 1_000_000_000

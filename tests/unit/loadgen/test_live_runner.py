@@ -16,7 +16,8 @@ from gateway.core.vocabulary import ModelName, RegionName
 from gateway.ground.clock import Clock
 from loadgen.live_client import Api, Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan, OpenLoop
-from loadgen.report import RequestEnd, RequestRecord
+from loadgen.report import RequestRecord
+from loadgen.vocabulary import RequestEnd
 from loadgen.workload import MultiTurnWorkload, Program, Spread, Step, WorkloadConfig
 from tests.support.listening import serving_http
 

@@ -10,7 +10,8 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
 from loadgen.demo.report import RunReport, RunResult, report_on
-from loadgen.report import MachineUse, PrefixTokens, RequestEnd, RequestRecord
+from loadgen.report import MachineUse, PrefixTokens, RequestRecord
+from loadgen.vocabulary import RequestEnd
 
 US = RegionName("us-east-1")
 EU = RegionName("eu-west-1")

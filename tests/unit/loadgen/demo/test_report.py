@@ -10,7 +10,8 @@ from rich.console import Console
 
 from gateway.core.vocabulary import RegionName
 from loadgen.demo.report import RunResult, as_document, report_on, table_of
-from loadgen.report import MachineUse, PrefixTokens, RequestEnd, RequestRecord
+from loadgen.report import MachineUse, PrefixTokens, RequestRecord
+from loadgen.vocabulary import RequestEnd
 
 US = RegionName("us-east-1")
 EU = RegionName("eu-west-1")

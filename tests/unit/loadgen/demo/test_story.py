@@ -12,8 +12,9 @@ from gateway.core.vocabulary import RegionName
 from loadgen.demo.report import RunResult
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario
 from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
-from loadgen.report import MachineUse, RequestEnd, RequestRecord
+from loadgen.report import MachineUse, RequestRecord
 from loadgen.round_trips import read_round_trips
+from loadgen.vocabulary import RequestEnd
 
 SCENARIO = DemoScenario()
 US, EU, AP = (RegionName(name) for name in ("us-east-1", "eu-west-1", "ap-northeast-1"))

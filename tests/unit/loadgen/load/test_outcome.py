@@ -8,9 +8,10 @@ from typing import Any
 from gateway.core.vocabulary import RegionName
 from loadgen.load.outcome import LiveRun, live_document, live_figures
 from loadgen.pages.runs import page_of
-from loadgen.report import MachineUse, RequestEnd, RequestRecord
+from loadgen.report import MachineUse, RequestRecord
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.world import World
+from loadgen.vocabulary import RequestEnd
 from tests.support.scenarios import small_scenario
 
 US, EU = RegionName("us"), RegionName("eu")

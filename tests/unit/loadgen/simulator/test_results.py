@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, distribution
-from loadgen.report import PrefixTokens, RequestEnd, RequestRecord
+from loadgen.report import PrefixTokens, RequestRecord
 from loadgen.simulator.checkers import Counts
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.world import RegionSample, Story
+from loadgen.vocabulary import RequestEnd
 from tests.support.scenarios import small_scenario
 
 US, EU = RegionName("us"), RegionName("eu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from loadgen.report import RequestEnd
 from loadgen.simulator.world import Story, World
+from loadgen.vocabulary import RequestEnd
 from tests.support.scenarios import small_scenario
 
 ROUND_TRIP_NS = 80_000_000
