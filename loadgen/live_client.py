@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import aiohttp
 import msgspec
 
 from gateway.core.vocabulary import ModelName, RegionName
+from loadgen.vocabulary import Api
 from loadgen.workload import Message
 
 REGION_HEADER = "x-nightside-region"
@@ -25,17 +25,6 @@ _ERROR_TEXT_MAX = 200
 
 class AnswerFailure(Exception):
     """The request failed, in words for the report."""
-
-
-class Api(StrEnum):
-    """Which call a request is made with."""
-
-    CHAT = "chat"
-    COMPLETIONS = "completions"
-
-    @property
-    def path(self) -> str:
-        return "/v1/chat/completions" if self is Api.CHAT else "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,19 @@
-"""The words of a run, simulated or live: how a request ended, what a replayed session waits for. It decides nothing."""
+"""The words of a run, simulated or live: which call a request is made with, how it ended. It decides nothing."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+
+class Api(StrEnum):
+    """Which call a request is made with."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions" if self is Api.CHAT else "/v1/completions"
 
 
 class RequestEnd(StrEnum):
@@ -13,12 +24,3 @@ class RequestEnd(StrEnum):
     """Refused, broken off or garbled; the record's `detail` says how."""
     UNFINISHED = "unfinished"
     """Still waiting or streaming when the run was over."""
-
-
-class Pace(StrEnum):
-    """What a session's next request waits for."""
-
-    ANSWERS = "answers"
-    """The answer that it gets now; then its user thinks as long as recorded."""
-    RECORDED = "recorded"
-    """The same, but no answer counts as given before the recorded time of one has gone by."""

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _LOG_TAIL_LINES = 8
@@ -19,14 +20,14 @@ class DemoFailure(Exception):
     """The demo cannot go on; the text says why, for whoever started it."""
 
 
+@dataclass(slots=True, eq=False)
 class Child:
     """One process of the demo, in a session of its own so that a Ctrl-C reaches only the demo."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
-        self.name = name
-        self.log = log
-        self._process = process
-        self._is_stopping = False
+    name: str
+    _process: asyncio.subprocess.Process
+    log: Path
+    _is_stopping: bool = False
 
     @property
     def pid(self) -> int:

@@ -22,7 +22,7 @@ from loadgen.demo.mesh import Mesh
 from loadgen.engine.model import EngineConfig, EngineModel, FirstToken
 from loadgen.engine.sequences import EngineRequest
 from loadgen.figures import Figures
-from loadgen.live_client import Answer, Api, Dialect, exchange
+from loadgen.live_client import Answer, Dialect, exchange
 from loadgen.live_runner import LiveRunner
 from loadgen.load.local_mesh import local_mesh, urls_of
 from loadgen.load.outcome import LiveRun, live_figures
@@ -32,6 +32,7 @@ from loadgen.machine import CpuSampler
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import RunSection, Scenario, load_scenario
 from loadgen.simulator.world import World
+from loadgen.vocabulary import Api
 from loadgen.workload import Message
 
 BUSY_SHARE = 0.6

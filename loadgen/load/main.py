@@ -19,7 +19,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
-from loadgen.live_client import Api, Dialect
+from loadgen.live_client import Dialect
 from loadgen.live_runner import LiveRunner, LoadPlan
 from loadgen.load.agreement import BUSY_SHARE
 from loadgen.load.outcome import LiveRun, live_document, live_figures
@@ -29,6 +29,7 @@ from loadgen.machine import CpuSampler
 from loadgen.results import summary_table, write_results
 from loadgen.settings import setting
 from loadgen.simulator.scenario import load_scenario
+from loadgen.vocabulary import Api
 
 EXIT_PROBLEM = 1
 _SECOND_NS = 1_000_000_000

@@ -49,9 +49,8 @@ from loadgen.simulator.faults import Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
 from loadgen.traces.files import Draw, TraceError, guessed_format, opened, read_trace
 from loadgen.traces.rates import Points, fitted, parse_rates
-from loadgen.traces.replay import Group, Replay, ReplayConfig
+from loadgen.traces.replay import Group, Pace, Replay, ReplayConfig
 from loadgen.traces.rows import RowFault, Trace, TraceFormat
-from loadgen.vocabulary import Pace
 from loadgen.workload import (
     BurstConfig,
     Bursts,

@@ -8,15 +8,24 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from xxhash import xxh3_64_intdigest
 
 from loadgen.passages import Passage
 from loadgen.traces.rows import Trace, TraceRow
-from loadgen.vocabulary import Pace
 from loadgen.workload import Program, Step
 
 _WHOLE = 2.0**64
+
+
+class Pace(StrEnum):
+    """What a session's next request waits for."""
+
+    ANSWERS = "answers"
+    """The answer that it gets now; then its user thinks as long as recorded."""
+    RECORDED = "recorded"
+    """The same, but no answer counts as given before the recorded time of one has gone by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
-from gateway.core.residency import ResidencyPolicy, TenantPolicy
+from gateway.core.residency import ResidencyPolicy, TenantPolicy, processing_rule
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     GatewayId,
@@ -63,6 +63,11 @@ def policy(
     tenants: dict[TenantName, TenantPolicy] | None = None,
 ) -> ResidencyPolicy:
     return ResidencyPolicy(place, process, accept, tenants or {}, digest=f"policy-of-{place.region}")
+
+
+def stamp_of(policy: ResidencyPolicy, tenant: TenantName) -> ResidencyStamp:
+    """What a region under this policy puts on its tenant's requests."""
+    return ResidencyStamp(policy.place, tenant, processing_rule(policy, tenant), policy.digest)
 
 
 def profile(

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from gateway.core.vocabulary import ModelName, RegionName
 from gateway.ground.clock import Clock
-from loadgen.live_client import Api, Dialect
+from loadgen.live_client import Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan, OpenLoop
 from loadgen.report import RequestRecord
-from loadgen.vocabulary import RequestEnd
+from loadgen.vocabulary import Api, RequestEnd
 from loadgen.workload import MultiTurnWorkload, Program, Spread, Step, WorkloadConfig
 from tests.support.listening import serving_http
 

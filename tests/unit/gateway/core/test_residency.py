@@ -15,18 +15,10 @@ from gateway.core.residency import (
     may_accept,
     may_enter,
     may_process,
-    processing_rule,
     refusal_of,
 )
-from gateway.core.vocabulary import (
-    Jurisdiction,
-    Place,
-    PlaceRule,
-    RefusalReason,
-    RegionName,
-    ResidencyStamp,
-    TenantName,
-)
+from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RefusalReason, RegionName, TenantName
+from tests.support.core import stamp_of
 
 REGIONS = ["eu-west-1", "eu-central-1", "eu-west-2", "us-east-1"]
 JURISDICTIONS = ["EU", "UK", "US"]
@@ -63,10 +55,6 @@ def rule(jurisdictions: str = "", regions: str = "", denied: str = "") -> PlaceR
     )
 
 
-def stamp_of(policy: ResidencyPolicy, tenant: TenantName = ANYONE) -> ResidencyStamp:
-    return ResidencyStamp(policy.place, tenant, processing_rule(policy, tenant), policy.digest)
-
-
 DUBLIN = place("eu-west-1", "EU")
 FRANKFURT = place("eu-central-1", "EU")
 VIRGINIA = place("us-east-1", "US")
@@ -76,13 +64,13 @@ US = ResidencyPolicy(VIRGINIA, process=rule("US EU"), accept=rule("US"))
 
 def test_a_region_closed_outwards_may_still_take_others_overflow() -> None:
     assert not may_process(EU, ANYONE, VIRGINIA).allowed
-    assert refusal_of(US, stamp_of(EU)) is not None
+    assert refusal_of(US, stamp_of(EU, ANYONE)) is not None
     assert may_process(US, ANYONE, DUBLIN).allowed
-    assert refusal_of(EU, stamp_of(US)) is None
+    assert refusal_of(EU, stamp_of(US, ANYONE)) is None
 
 
 def test_the_receiver_refuses_an_origin_it_does_not_accept_even_with_a_generous_stamp() -> None:
-    generous = replace(stamp_of(EU), rule=rule("EU US"))
+    generous = replace(stamp_of(EU, ANYONE), rule=rule("EU US"))
     assert refusal_of(US, generous) == (
         RefusalReason.RESIDENCY_NOT_ACCEPTED,
         "accept names neither region eu-west-1 nor jurisdiction EU",
@@ -91,7 +79,7 @@ def test_the_receiver_refuses_an_origin_it_does_not_accept_even_with_a_generous_
 
 def test_the_receiver_refuses_what_the_stamp_does_not_allow_even_from_an_accepted_origin() -> None:
     careless = ResidencyPolicy(VIRGINIA, process=rule("US"), accept=rule("US EU"))
-    assert refusal_of(careless, stamp_of(EU)) == (
+    assert refusal_of(careless, stamp_of(EU, ANYONE)) == (
         RefusalReason.RESIDENCY_STAMP,
         "process names neither region us-east-1 nor jurisdiction US",
     )
@@ -139,8 +127,8 @@ def test_a_tenants_stamp_binds_the_receiver() -> None:
 
 def test_a_sibling_in_the_same_region_needs_no_mention_in_accept() -> None:
     nobody = replace(EU, accept=rule())
-    assert refusal_of(nobody, stamp_of(nobody)) is None
-    assert refusal_of(nobody, stamp_of(replace(US, process=rule("EU")))) is not None
+    assert refusal_of(nobody, stamp_of(nobody, ANYONE)) is None
+    assert refusal_of(nobody, stamp_of(replace(US, process=rule("EU")), ANYONE)) is not None
 
 
 def test_the_same_region_name_under_another_jurisdiction_is_no_sibling() -> None:

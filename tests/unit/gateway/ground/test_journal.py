@@ -26,14 +26,6 @@ def lines_in(path: Path) -> list[bytes]:
     return list(complete_lines(path))
 
 
-class Stops:
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-
-    def __call__(self, reason: str) -> None:
-        self.reasons.append(reason)
-
-
 def keep(journal: JournalFiles, lines: Iterable[bytes]) -> None:
     for line in lines:
         journal.keep(line)
@@ -48,7 +40,7 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 
 async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(tmp_path: Path) -> None:
-    journal = journal_in(replace(settings(tmp_path), flush_interval_s=0.0), Stops())
+    journal = journal_in(replace(settings(tmp_path), flush_interval_s=0.0), pytest.fail)
     first, *others = LINES
     with threads_taken() as free:
         keep(journal, [first])
@@ -65,7 +57,7 @@ async def test_what_a_thread_has_yet_to_write_is_there_after_the_end(tmp_path: P
 
 
 def test_no_more_files_are_kept_than_asked_for(tmp_path: Path) -> None:
-    journal = journal_in(settings(tmp_path, file_bytes_max=4000, files_max=3), Stops())
+    journal = journal_in(settings(tmp_path, file_bytes_max=4000, files_max=3), pytest.fail)
     for _ in range(10):
         keep(journal, LINES)
     journal.close()
@@ -75,23 +67,23 @@ def test_no_more_files_are_kept_than_asked_for(tmp_path: Path) -> None:
 
 
 async def test_a_failing_disk_ends_the_journal_and_nothing_else(tmp_path: Path) -> None:
-    stops = Stops()
+    stops: list[str] = []
     folder = tmp_path / "journals"
-    journal = journal_in(replace(settings(folder), flush_interval_s=0.0), stops)
+    journal = journal_in(replace(settings(folder), flush_interval_s=0.0), stops.append)
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
     keep(journal, LINES)
     await journal.run()
-    assert len(stops.reasons) == 1
+    assert len(stops) == 1
     keep(journal, LINES)
     journal.close()
-    assert len(stops.reasons) == 1
+    assert len(stops) == 1
 
 
 async def test_a_disk_that_fails_under_a_cancellation_ends_it_before_any_later_line(tmp_path: Path) -> None:
-    stops = Stops()
-    journal = journal_in(settings(tmp_path), stops)
+    stops: list[str] = []
+    journal = journal_in(settings(tmp_path), stops.append)
     path = tmp_path / "story-000000.journal"
     begun = path.rename(tmp_path / "begun")
     path.symlink_to("/dev/full")
@@ -108,18 +100,18 @@ async def test_a_disk_that_fails_under_a_cancellation_ends_it_before_any_later_l
     begun.replace(path)  # and the disk has room again
     journal.close()
     assert lines_in(path) == [FIRST_LINE]
-    assert len(stops.reasons) == 1
-    assert "No space left" in stops.reasons[0]
+    assert len(stops) == 1
+    assert "No space left" in stops[0]
 
 
 def test_a_disk_that_cannot_keep_up_ends_it_too(tmp_path: Path) -> None:
-    stops = Stops()
-    journal = journal_in(replace(settings(tmp_path), buffer_bytes_max=5000), stops)
+    stops: list[str] = []
+    journal = journal_in(replace(settings(tmp_path), buffer_bytes_max=5000), stops.append)
     keep(journal, LINES)
-    assert stops.reasons == ["the disk cannot keep up"]
+    assert stops == ["the disk cannot keep up"]
 
 
 def test_a_folder_that_cannot_be_made_is_known_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        journal_in(settings(tmp_path / "file" / "journals"), Stops())
+        journal_in(settings(tmp_path / "file" / "journals"), pytest.fail)

@@ -88,14 +88,6 @@ def settings(folder: Path, *, file_bytes_max: int = 1 << 20, files_max: int = 4)
     return JournalSettings(folder, file_bytes_max, files_max)
 
 
-class Stops:
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-
-    def __call__(self, reason: str) -> None:
-        self.reasons.append(reason)
-
-
 def keep(journal: Journal, steps: list[GatewayStep]) -> None:
     for step in steps:
         assert step.effects is not None
@@ -222,7 +214,7 @@ class TestReplaying:
 class TestWriting:
     def test_each_file_names_the_placement_policy_that_it_begins_under(self, tmp_path: Path) -> None:
         """In one of many steps, or the last of them before a crash, no config may have come."""
-        journal = Journal(settings(tmp_path, file_bytes_max=1), HEADER, Stops())
+        journal = Journal(settings(tmp_path, file_bytes_max=1), HEADER, pytest.fail)
         asked = Step[Event, Effect](0, events.DrainRequested(), [])
         keep(journal, [Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("packed", "1.4"))), [])])
         journal.close()
@@ -231,15 +223,15 @@ class TestWriting:
         assert named == [("prefix", None), ("packed", "1.4"), ("packed", "1.4")]
 
     def test_what_was_kept_can_be_replayed(self, tmp_path: Path) -> None:
-        stops = Stops()
-        journal = Journal(settings(tmp_path), HEADER, stops)
+        stops: list[str] = []
+        journal = Journal(settings(tmp_path), HEADER, stops.append)
         keep(journal, tell_story())
         journal.close()
         assert replay(sorted(tmp_path.iterdir())).divergence is None
-        assert stops.reasons == []
+        assert stops == []
 
     async def test_it_is_written_while_the_gateway_runs(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path), HEADER, Stops())
+        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
         path = tmp_path / "story-000000.journal"
         first, *others = tell_story()
         keep(journal, [first])
@@ -250,14 +242,14 @@ class TestWriting:
         assert replay([path]).steps == 1 + len(others)
 
     def test_the_fatal_step_is_kept(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path), HEADER, Stops())
+        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
         keep(journal, tell_story())
         journal.on_crash(0, events.TimePassed())
         journal.close()
         assert replay(sorted(tmp_path.iterdir())).divergence is None
 
     def test_files_are_rotated_and_the_parts_are_one_story(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path, file_bytes_max=4000, files_max=100), HEADER, Stops())
+        journal = Journal(settings(tmp_path, file_bytes_max=4000, files_max=100), HEADER, pytest.fail)
         keep(journal, tell_story())
         journal.close()
         files = sorted(tmp_path.iterdir())
@@ -274,14 +266,14 @@ class TestWriting:
             replay([one, two])
 
     async def test_a_disk_too_full_for_another_file_leaves_a_story_that_can_be_replayed(self, tmp_path: Path) -> None:
-        stops = Stops()
-        journal = Journal(settings(tmp_path, file_bytes_max=3000, files_max=100), HEADER, stops)
+        stops: list[str] = []
+        journal = Journal(settings(tmp_path, file_bytes_max=3000, files_max=100), HEADER, stops.append)
         full = tmp_path / "story-000001.journal"
         full.symlink_to("/dev/full")
         keep(journal, tell_story())
         await journal.flush()
-        assert len(stops.reasons) == 1
-        assert "No space left" in stops.reasons[0]
+        assert len(stops) == 1
+        assert "No space left" in stops[0]
         assert not full.is_symlink()
         report = replay([tmp_path / "story-000000.journal"])
         assert report.divergence is None

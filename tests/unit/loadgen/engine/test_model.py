@@ -343,6 +343,7 @@ configs = st.builds(
     prefill_chunk_tokens=st.integers(1, 40),
     queued_requests_max=st.one_of(st.none(), st.integers(1, 5)),
 )
+jumping_or_not = st.builds(replace, configs, stream_every_iteration=st.booleans())
 
 
 @dataclass
@@ -383,11 +384,9 @@ def assert_holds_what_it_should(model: EngineModel) -> None:
 
 
 @settings(max_examples=300)
-@given(config=configs, stream=st.booleans(), todo=actions)
-def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(
-    config: EngineConfig, stream: bool, todo: list[Action]
-) -> None:
-    story = Story(EngineModel(replace(config, stream_every_iteration=stream)))
+@given(config=jumping_or_not, todo=actions)
+def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(config: EngineConfig, todo: list[Action]) -> None:
+    story = Story(EngineModel(config))
     for action in todo:
         story.act(action)
         load = story.model.load()
@@ -402,11 +401,9 @@ def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(
 
 
 @settings(max_examples=300)
-@given(config=configs, stream=st.booleans(), todo=actions)
-def test_every_request_ends_once_with_all_its_tokens_or_was_aborted(
-    config: EngineConfig, stream: bool, todo: list[Action]
-) -> None:
-    story = Story(EngineModel(replace(config, stream_every_iteration=stream)))
+@given(config=jumping_or_not, todo=actions)
+def test_every_request_ends_once_with_all_its_tokens_or_was_aborted(config: EngineConfig, todo: list[Action]) -> None:
+    story = Story(EngineModel(config))
     for action in todo:
         story.act(action)
     outputs = story.outputs + drain(story.model)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from loadgen.passages import Passage
-from loadgen.traces.replay import Group, Replay, ReplayConfig
+from loadgen.traces.replay import Group, Pace, Replay, ReplayConfig
 from loadgen.traces.rows import Trace, TraceFormat, TraceRow, Unreadable
-from loadgen.vocabulary import Pace
 
 
 def row(at_s: float, session: str = "s", *, space: str = "", tokens: int = 100, **changes: Any) -> TraceRow:

@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.config import (
-    CoreConfig,
-    PlacementConfig,
-    PlacementPolicy,
-    PushingConfig,
-)
+from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.events import ConfigApplied
 from tests.support.core import Desk, desk, started
 from tests.support.placement import desk_with
