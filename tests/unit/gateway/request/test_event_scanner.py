@@ -282,15 +282,23 @@ class TestEnd:
         assert scan(ROLE + chat({"content": "usage"}, usage=None) + STOP + DONE)[0].usage is None
 
 
-class TestResponses:
-    @given(st.lists(st.integers(0, len(WHOLE_RESPONSE)), max_size=40))
-    def test_any_split_gives_the_same_bytes_and_the_same_story(self, cuts: list[int]) -> None:
-        scanner, released = scan(*pieces(WHOLE_RESPONSE, cuts))
-        assert released == WHOLE_RESPONSE
-        assert (scanner.data_events, scanner.done, scanner.fault) == (6, True, None)
-        assert scanner.is_finished
-        assert (scanner.usage, scanner.response_id) == (TokenUsage(14, 16, 8), "resp_1")
+@pytest.mark.parametrize(
+    ("whole", "data_events", "usage", "response_id"),
+    [(WHOLE_RESPONSE, 6, TokenUsage(14, 16, 8), "resp_1"), (WHOLE_MESSAGE, 8, TokenUsage(22, 6, None), None)],
+    ids=["response", "message"],
+)
+@given(cuts=st.lists(st.integers(0, max(len(WHOLE_RESPONSE), len(WHOLE_MESSAGE))), max_size=40))
+def test_any_split_of_named_events_gives_the_same_bytes_and_the_same_story(
+    whole: bytes, data_events: int, usage: TokenUsage, response_id: str | None, cuts: list[int]
+) -> None:
+    scanner, released = scan(*pieces(whole, cuts))
+    assert released == whole
+    assert (scanner.data_events, scanner.done, scanner.fault) == (data_events, True, None)
+    assert scanner.is_finished
+    assert (scanner.usage, scanner.response_id) == (usage, response_id)
 
+
+class TestResponses:
     def test_the_id_is_known_before_the_first_token(self) -> None:
         scanner = EventScanner()
         scanner.feed(CREATED)
@@ -308,14 +316,6 @@ class TestResponses:
 
 
 class TestMessages:
-    @given(st.lists(st.integers(0, len(WHOLE_MESSAGE)), max_size=40))
-    def test_any_split_gives_the_same_bytes_and_the_same_story(self, cuts: list[int]) -> None:
-        scanner, released = scan(*pieces(WHOLE_MESSAGE, cuts))
-        assert released == WHOLE_MESSAGE
-        assert (scanner.data_events, scanner.done, scanner.fault) == (8, True, None)
-        assert scanner.is_finished
-        assert (scanner.usage, scanner.response_id) == (TokenUsage(22, 6, None), None)
-
     def test_it_ends_with_its_own_event_and_not_before(self) -> None:
         assert not scan(MESSAGE_START + BLOCK_DELTA, BLOCK_STOP, MESSAGE_DELTA)[0].is_finished
 

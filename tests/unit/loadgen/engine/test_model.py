@@ -369,6 +369,12 @@ class Story:
             case Abort() | Look():
                 self.outputs += self.model.advance(self.now_ns)
 
+    def finish(self, todo: list[Action]) -> list[EngineOutput]:
+        """All that came out until nothing was left to do."""
+        for action in todo:
+            self.act(action)
+        return self.outputs + drain(self.model)
+
     def submit(self, action: Submit) -> None:
         name = f"r{len(self.output_tokens)}"
         labels = action.labels[: (action.prompt + action.output) // CONFIG.block_tokens]
@@ -404,9 +410,7 @@ def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(config: EngineConfi
 @given(config=jumping_or_not, todo=actions)
 def test_every_request_ends_once_with_all_its_tokens_or_was_aborted(config: EngineConfig, todo: list[Action]) -> None:
     story = Story(EngineModel(config))
-    for action in todo:
-        story.act(action)
-    outputs = story.outputs + drain(story.model)
+    outputs = story.finish(todo)
 
     assert [output.at_ns for output in outputs] == sorted(output.at_ns for output in outputs)
     ended = [output.request_id for output in outputs if isinstance(output, Finished)]
