@@ -11,17 +11,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from loadgen.passages import Passage
-from loadgen.traces.rows import (
-    BlockNumber,
-    InputTokens,
-    OutputTokens,
-    Seconds,
-    Trace,
-    TraceFormat,
-    TraceRow,
-    check_blocks,
-    parsed,
-)
+from loadgen.traces.fields import BlockNumber, InputTokens, OutputTokens, Seconds
+from loadgen.traces.rows import Trace, TraceFormat, TraceRow, check_blocks, parsed
 
 BLOCK_TOKENS = 64
 

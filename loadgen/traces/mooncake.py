@@ -13,16 +13,8 @@ from typing import Annotated
 import msgspec
 
 from loadgen.passages import Passage, runs_of
-from loadgen.traces.rows import (
-    BlockNumber,
-    InputTokens,
-    OutputTokens,
-    Trace,
-    TraceFormat,
-    TraceRow,
-    check_blocks,
-    parsed,
-)
+from loadgen.traces.fields import BlockNumber, InputTokens, OutputTokens
+from loadgen.traces.rows import Trace, TraceFormat, TraceRow, check_blocks, parsed
 
 BLOCK_TOKENS = 512
 _STAMP_S = 3.0

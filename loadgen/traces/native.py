@@ -10,18 +10,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from loadgen.passages import Passage
-from loadgen.traces.rows import (
-    BlockNumber,
-    InputTokens,
-    OutputTokens,
-    RowFault,
-    Seconds,
-    Trace,
-    TraceFormat,
-    TraceRow,
-    check_blocks,
-    parsed,
-)
+from loadgen.traces.fields import BlockNumber, InputTokens, OutputTokens, Seconds
+from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, check_blocks, parsed
 
 
 class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

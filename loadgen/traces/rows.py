@@ -8,18 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from loadgen.passages import Passage
-
-_TOKENS_MAX = 2**24
-InputTokens = Annotated[int, msgspec.Meta(ge=1, le=_TOKENS_MAX)]
-OutputTokens = Annotated[int, msgspec.Meta(ge=0, le=_TOKENS_MAX)]
-BlockNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
-"""What a row can hold; beyond that it is taken to be broken."""
 
 _Row = TypeVar("_Row")
 _REASONS_MAX = 5

@@ -20,9 +20,10 @@ from gateway.core.config import (
     QueueConfig,
 )
 from gateway.core.effects import AcceptForward, StartLeg
-from gateway.core.events import LockdownChanged
+from gateway.core.events import ForwardArrived, LockdownChanged
 from gateway.core.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
+    GatewayId,
     Hops,
     Jurisdiction,
     LegResult,
@@ -34,7 +35,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     TenantName,
 )
-from tests.support.core import MODEL, MS, SECOND
+from tests.support.core import MODEL, MS, SECOND, profile
 from tests.support.mesh import Mesh
 
 PLACES = [
@@ -265,9 +266,10 @@ class MeshMachine(RuleBasedStateMachine):
         if honest:
             return
         self.lies += 1
-        effects = self.mesh.lie(
-            to, sender, ResidencyStamp(origin, TENANTS[0], EVERYWHERE, "x"), hops, f"lie{self.lies}"
-        )
+        stamp = ResidencyStamp(origin, TENANTS[0], EVERYWHERE, "x")
+        deadline_ns = self.mesh.now_ns + 1000 * MS
+        lie = ForwardArrived(profile(f"lie{self.lies}"), deadline_ns, GatewayId(sender), hops, stamp)
+        effects = self.mesh.tell(to, lie)
         taken = [effect for effect in effects if isinstance(effect, AcceptForward | StartLeg)]
         assert not any(effect.request_id.startswith("lie") for effect in taken)
 

@@ -22,7 +22,6 @@ from gateway.core.invariants import Checker
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     GatewayId,
-    Hops,
     LegResult,
     LoadReport,
     Outcome,
@@ -34,7 +33,6 @@ from gateway.core.vocabulary import (
     ReplicaObservation,
     ReplicaSpec,
     RequestId,
-    ResidencyStamp,
     TargetKind,
     TenantName,
 )
@@ -201,13 +199,6 @@ class Mesh:
             to,
             events.ForwardArrived(forwarded, order.deadline_ns, GatewayId(origin), order.hops, order.stamp),
         )
-
-    def lie(self, to: str, claimed_origin: str, stamp: ResidencyStamp, hops: Hops, request_id: str) -> list[Effect]:
-        """A forward that no honest gateway would send."""
-        event = events.ForwardArrived(
-            profile(request_id), self.now_ns + 1000 * MS, GatewayId(claimed_origin), hops, stamp
-        )
-        return self.tell(to, event)
 
     # How legs go on
 

@@ -5,34 +5,30 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.effects import EndRequest
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
-    Decision,
     GatewayId,
     Hops,
-    LegRole,
     LoadReport,
     ModelCapacity,
     ModelName,
     ModelQueue,
     Outcome,
-    PlacementReason,
     PlaceRule,
     RefusalReason,
-    RegionName,
     ReplicaId,
     RequestId,
     RequestProfile,
     ResidencyStamp,
     TenantName,
-    peer_target,
 )
 from gateway.peers import codec
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.support.core import EU, MODEL, MS, SECOND, US
+from tests.support.core import AP, EU, MODEL, MS, SECOND, US
+from tests.support.orders import forward_order
 
 PROFILE = RequestProfile(
     RequestId("r-1"), MODEL, TenantName("acme corp"), 40, bytes(range(16)), 16, "session", stream=True
@@ -40,22 +36,12 @@ PROFILE = RequestProfile(
 STAMP = ResidencyStamp(
     US,
     TenantName("acme corp"),
-    PlaceRule(frozenset({US.jurisdiction}), frozenset({EU.region}), frozenset({RegionName("x")})),
+    PlaceRule(frozenset({US.jurisdiction}), frozenset({EU.region}), frozenset({AP.region})),
     "abc",
 )
 BODY = b'{"model":"llama","messages":[{"role":"user","content":"\xff"}]}'
 REQUEST = OutboundRequest(PROFILE, "/v1/chat/completions", (("content-type", "application/json"),), BODY)
-ORDER = StartLeg(
-    PROFILE.request_id,
-    1,
-    1,
-    LegRole.WHOLE,
-    peer_target(GatewayId("eu-1")),
-    Decision(PlacementReason.REMOTE_NEAREST, 0, 2, 1, 0),
-    deadline_ns=7 * SECOND,
-    hops=Hops(0, 1),
-    stamp=STAMP,
-)
+ORDER = replace(forward_order(PROFILE.request_id, stamp=STAMP), deadline_ns=7 * SECOND)
 REPORT = LoadReport(
     GatewayId("us-1"),
     US,
