@@ -152,7 +152,8 @@ async def stand(
     Once the block is left everything has to be as it was before it, and the next clients have to be served.
     """
     async with AsyncExitStack() as stack:
-        stack.enter_context(older_objects_left_out())
+        gc.freeze()  # the collector passes over what there is already, a hundred times what a gateway is made of
+        stack.callback(gc.unfreeze)
         fakes = [await stack.enter_async_context(FakeEngine().serving()) for _ in range(engines)]
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
@@ -217,16 +218,6 @@ def more_than(before: Books, now: Books) -> list[str]:
 def available_elsewhere(gateway: GatewayHandle) -> int:
     reports = [state.report for state in gateway.core.peers if state.report is not None]
     return sum(capacity.available for report in reports for capacity in report.capacities)
-
-
-@contextmanager
-def older_objects_left_out() -> Iterator[None]:
-    """The collector passes over what there is already, which is a hundred times what a gateway is made of."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager
