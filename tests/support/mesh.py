@@ -73,6 +73,8 @@ class Mesh:
         self.cores: dict[str, GatewayCore] = {}
         self.checkers: dict[str, Checker] = {}
         self.specs: dict[str, list[ReplicaSpec]] = {}
+        self.places: dict[tuple[str, ReplicaId], Place] = {}
+        """Of every replica that was ever a gateway's own: one that is gone may be tried until the gateway is told."""
         self.policies: dict[str, ResidencyPolicy] = {}
         self.legs: dict[tuple[str, RequestId], OpenLeg] = {}
         self.asks: dict[RequestId, Ask] = {}
@@ -109,6 +111,7 @@ class Mesh:
         """Tell a gateway which replicas and peers are its own now."""
         peers = tuple(PeerSpec(GatewayId(other), peer.place) for other, peer in self.cores.items() if other != name)
         version = self.cores[name].assignment_version + 1
+        self.places |= {(name, spec.replica_id): spec.place for spec in self.specs[name]}
         self.tell(name, events.AssignmentApplied(version, tuple(self.specs[name]), peers))
 
     def apply_policy(self, name: str, policy: ResidencyPolicy) -> None:
@@ -315,8 +318,7 @@ class Mesh:
         self._oracle_place(order.request_id, self.cores[to].place)
 
     def _oracle_run(self, name: str, order: ordered.StartLeg) -> None:
-        spec = next(spec for spec in self.specs[name] if spec.replica_id == ReplicaId(order.target.id))
-        self._oracle_place(order.request_id, spec.place)
+        self._oracle_place(order.request_id, self.places[name, ReplicaId(order.target.id)])
         ask = self.asks[order.request_id]
         if ask.ingress != name:
             self._oracle_accepted(name, order.request_id)
