@@ -193,6 +193,26 @@ async def test_a_client_may_leave_at_any_point(held: tuple[type, type], turns: i
         assert turns == 0
 
 
+@pytest.mark.parametrize("turns", range(30))
+async def test_a_client_may_leave_at_any_turn_of_a_run_that_would_complete(turns: int) -> None:
+    """Whatever had happened by then, each leg has one end and the request has one outcome."""
+    scene = hand_off()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scene.run(scene.owner(PREFILLED, Reply())))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+    if not scene.finished:
+        assert turns == 0, "cancelled before its first step, nobody has heard of it"
+        return
+    scene.check()
+    (_, end, _) = scene.finished[0]
+    assert end.outcome in (Outcome.COMPLETED, Outcome.ABANDONED)
+    if end.outcome is Outcome.COMPLETED:
+        assert scene.sink.body == GOOD
+    assert sorted(ended.leg for ended in scene.attempts_ended) == [1, 2]
+
+
 async def test_every_leg_is_ended_before_the_request_is_given_up() -> None:
     scene = hand_off()
     async with asyncio.TaskGroup() as tasks:
