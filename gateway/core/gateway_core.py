@@ -341,7 +341,8 @@ class GatewayCore(GatewayState):
         was_stopped = end.result is LegResult.CANCELLED and bool(attempt.failures)
         if was_stopped:
             return
-        self._stop_legs(request, attempt, f"leg {end.leg.number} has ended")
+        if attempt.legs:
+            self._stop_legs(request, attempt, f"leg {end.leg.number} has ended")
         match end.result:
             case LegResult.COMPLETED:
                 self._end(request, Outcome.COMPLETED, "")

@@ -108,14 +108,16 @@ class LegState:
         return self.state.target
 
 
-@dataclass(frozen=True, slots=True)
 class LegEnd:
     """How a leg ended, judged by what we had ordered it to do."""
 
-    leg: LegState
-    result: LegResult
-    detail: str
-    refusal: RefusalReason | None
+    __slots__ = ("detail", "leg", "refusal", "result")
+
+    def __init__(self, leg: LegState, result: LegResult, detail: str, refusal: RefusalReason | None) -> None:
+        self.leg = leg
+        self.result = result
+        self.detail = detail
+        self.refusal = refusal
 
     @property
     def in_words(self) -> str:

@@ -16,6 +16,7 @@ from gateway.core.effects import Effect, EndRequest, RecordShadow, RefuseForward
 from gateway.core.events import Event, ForwardArrived
 from gateway.core.vocabulary import (
     Candidate,
+    Decision,
     GatewayId,
     ModelName,
     Place,
@@ -409,10 +410,14 @@ def _origin_of(record: RequestRecord) -> GatewayId | str:
 
 
 def _size_of(record: RequestRecord) -> int:
-    decisions = [leg.decision for leg in record.legs]
-    if record.shadow is not None:
-        decisions.append(record.shadow.decision)
-    return _RECORD_BYTES + sum([_PLACEMENT_BYTES + _CANDIDATE_BYTES * len(each.considered) for each in decisions])
+    size = _RECORD_BYTES
+    for leg in record.legs:
+        size += _size_of_placement(leg.decision)
+    return size if record.shadow is None else size + _size_of_placement(record.shadow.decision)
+
+
+def _size_of_placement(decision: Decision) -> int:
+    return _PLACEMENT_BYTES + _CANDIDATE_BYTES * len(decision.considered)
 
 
 def _in_ms(duration_ns: int) -> float:

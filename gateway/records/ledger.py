@@ -95,7 +95,7 @@ class RequestRecord:
 
     def leg(self, attempt: int, number: int) -> LegRecord | None:
         for leg in reversed(self.legs):
-            if leg.attempt == attempt and leg.leg == number:
+            if leg.leg == number and leg.attempt == attempt:
                 return leg
         return None
 
@@ -168,20 +168,20 @@ class Ledger:
                 take(profile, end, summary, record)
             except Exception as error:  # noqa: BLE001 - raised below, once everybody has been told
                 failures.append(error)
-        self._forgotten.discard(id(profile))
+        if self._forgotten:
+            self._forgotten.discard(id(profile))
         if failures:
             raise failures[0]
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        """The steps of every request come first: each of them passes here."""
         match event:
-            case events.ReplicasObserved() | events.PeersObserved() | events.TimePassed():
-                pass
+            case events.LegEnded():
+                self._leg_ended(event, now_ns)
             case events.RequestArrived():
                 self._follow(event, now_ns)
             case events.FirstToken():
                 self._first_token_came(event, now_ns)
-            case events.LegEnded():
-                self._leg_ended(event, now_ns)
             case events.ForwardArrived():
                 if refusal_in(effects) is None:
                     self._follow(event, now_ns)
@@ -190,7 +190,10 @@ class Ledger:
             case events.PolicyApplied():
                 self.policy = event.policy
             case (
-                events.ConfigApplied()
+                events.ReplicasObserved()
+                | events.PeersObserved()
+                | events.TimePassed()
+                | events.ConfigApplied()
                 | events.DrainRequested()
                 | events.LockdownChanged()
                 | events.TargetLost()
@@ -201,8 +204,8 @@ class Ledger:
                 pass
             case _ as never:
                 assert_never(never)
-        for effect in effects:
-            self._take_effect(effect, now_ns)
+        if effects:
+            self._take_effects(effects, now_ns)
 
     def record_of(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> RequestRecord:
         """One of its arrival alone, which nobody follows: all there is of a forward that is turned away."""
@@ -210,22 +213,23 @@ class Ledger:
         origin = None if isinstance(event, events.RequestArrived) else _origin_of(event)
         return RequestRecord(profile.request_id, profile.model, now_ns, origin, self.policy, id(profile))
 
-    def _take_effect(self, effect: Effect, now_ns: int) -> None:
-        match effect:
-            case ordered.StartLeg():
-                self._leg_started(effect, now_ns)
-            case ordered.EndRequest():
-                record = self._open.get(effect.request_id)
-                if record is not None and record.end is None:
-                    record.end = effect
-            case ordered.RecordShadow():
-                record = self._open.get(effect.request_id)
-                if record is not None:
-                    record.shadow = effect
-            case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
-                pass
-            case _ as never:
-                assert_never(never)
+    def _take_effects(self, effects: list[Effect], now_ns: int) -> None:
+        for effect in effects:
+            match effect:
+                case ordered.StartLeg():
+                    self._leg_started(effect, now_ns)
+                case ordered.EndRequest():
+                    record = self._open.get(effect.request_id)
+                    if record is not None and record.end is None:
+                        record.end = effect
+                case ordered.RecordShadow():
+                    record = self._open.get(effect.request_id)
+                    if record is not None:
+                        record.shadow = effect
+                case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                    pass
+                case _ as never:
+                    assert_never(never)
 
     def _follow(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> None:
         record = self.record_of(event, now_ns)
@@ -233,7 +237,7 @@ class Ledger:
         if before is not None:
             self._departing[before.profile_key] = before
         self._open[record.request_id] = record
-        if len(self) > self._open_max:
+        if len(self._open) + len(self._departing) > self._open_max:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:

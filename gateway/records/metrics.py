@@ -70,8 +70,8 @@ class Metrics:
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self._take_event(now_ns, event, effects)
-        for effect in effects:
-            self._take_effect(effect)
+        if effects:
+            self._take_effects(effects)
 
     def loop_delayed(self, delay_ns: int) -> None:
         """How much later than asked the event loop came back."""
@@ -138,16 +138,16 @@ class Metrics:
 
     def _take_event(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         match event:
-            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted():
-                pass
-            case events.PeersObserved():
-                self._peers_observed(event)
+            case events.LegEnded():
+                self._leg_ended(event, now_ns)
             case events.RequestArrived():
                 self._models.of(event.profile.model)  # a name is made a label by the first request for it
             case events.FirstToken():
                 self._first_token_came(event, now_ns)
-            case events.LegEnded():
-                self._leg_ended(event, now_ns)
+            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted():
+                pass
+            case events.PeersObserved():
+                self._peers_observed(event)
             case events.ForwardArrived():
                 refusal = refusal_in(effects)
                 answer = "accepted" if refusal is None else refusal.reason
@@ -165,18 +165,19 @@ class Metrics:
             case _ as never:
                 assert_never(never)
 
-    def _take_effect(self, effect: Effect) -> None:
-        match effect:
-            case ordered.StartLeg():
-                self._leg_started(effect)
-            case ordered.EndRequest():
-                self._request_ended(effect)
-            case ordered.RecordShadow():
-                self._shadows.add(self._peer(GatewayId(effect.target.id)))
-            case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
-                pass
-            case _ as never:
-                assert_never(never)
+    def _take_effects(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ordered.StartLeg():
+                    self._leg_started(effect)
+                case ordered.EndRequest():
+                    self._request_ended(effect)
+                case ordered.RecordShadow():
+                    self._shadows.add(self._peer(GatewayId(effect.target.id)))
+                case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                    pass
+                case _ as never:
+                    assert_never(never)
 
     def _leg_started(self, order: ordered.StartLeg) -> None:
         """Legs that an attempt begins besides its first neither waited nor are another try."""
@@ -213,7 +214,7 @@ class Metrics:
     def _count_tokens(self, record: RequestRecord, leg: LegRecord, event: events.LegEnded, now_ns: int) -> None:
         """All legs of a request are given the same prompt: it counts once."""
         model, output_tokens = self._models.of(record.model), event.output_tokens or 0
-        is_first = [each.result for each in record.legs].count(LegResult.COMPLETED) == 1
+        is_first = len(record.legs) == 1 or [each.result for each in record.legs].count(LegResult.COMPLETED) == 1
         self._prompt_tokens.add(model, amount=event.prompt_tokens or 0 if is_first else 0)
         self._output_tokens.add(model, amount=output_tokens)
         if output_tokens > 1 and leg.first_token_ns is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from gateway.core.effects import Effect, EndRequest, PublishLoad, RecordShadow, StartLeg
-from gateway.core.events import Event, ForwardArrived, RequestArrived, TimePassed
+from gateway.core.events import Event, TimePassed
 from gateway.core.vocabulary import LoadReport, Outcome, RequestId
 from gateway.ground.clock import Clock
 from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step
@@ -72,10 +72,6 @@ class Driver(Pump[Event, Effect]):
     def stopped(self) -> None:
         for mailbox in tuple(self._mailboxes.values()):
             mailbox.deliver(_end_after_crash(mailbox.request_id))
-
-    def submit(self, event: Event) -> None:
-        assert not isinstance(event, RequestArrived | ForwardArrived) or self.has_mailbox(event.profile.request_id)
-        super().submit(event)
 
     def _close_mailbox(self, mailbox: Mailbox) -> None:
         self._mailboxes.pop(mailbox.request_id)

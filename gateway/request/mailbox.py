@@ -160,6 +160,8 @@ class Mailbox:
     def busy(self, run_beside: Callable[[StartLeg], None]) -> None:
         """The owner runs a leg itself from now on: those that are not read yet, and those to come, run beside it."""
         self._run_beside = run_beside
+        if not self._orders:
+            return
         waiting = [order for order in self._orders if isinstance(order, StartLeg)]
         for order in waiting:
             self._orders.remove(order)

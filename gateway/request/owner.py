@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import ForwardArrived, RequestArrived
+from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
@@ -156,7 +156,7 @@ class RequestOwner:
         """Run one leg and answer it with its one LegEnded, whatever happens. `is_own`: in the owner's own task."""
         scope = self._mailbox.scope_of(order)
         feed = Feed(self._relay, order, scope)
-        ended = leg_ended(order, LegResult.CANCELLED, "the owner left")
+        ended: LegEnded | None = None
         try:
             if scope.is_stopped:
                 ended = leg_ended(order, LegResult.CANCELLED, "stopped")
@@ -175,5 +175,7 @@ class RequestOwner:
         finally:
             if is_own:
                 self._mailbox.idle()
+            if ended is None:
+                ended = leg_ended(order, LegResult.CANCELLED, "the owner left")
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)

@@ -173,9 +173,10 @@ class Feed:
             return await self._relay_client_error(head, leg.chunks())
         if self._order.role is LegRole.PREFILL:
             return await self._keep_part(head, leg.chunks())
-        if _content_type(head).startswith(EVENT_STREAM):
+        content_type = _content_type(head)
+        if content_type.startswith(EVENT_STREAM):
             return await self._relay_events(leg)
-        return await self._relay_whole(head, leg.chunks())
+        return await self._relay_whole(head, content_type, leg.chunks())
 
     async def _relay_client_error(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
         failure = _failure_of(head.status, f"status {head.status}")
@@ -206,7 +207,7 @@ class Feed:
             return await self._answer_fault(head, answer.fault)
         return leg_ended(self._order, LegResult.COMPLETED, "")
 
-    async def _relay_whole(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
+    async def _relay_whole(self, head: LegHead, content_type: str, chunks: AsyncIterator[bytes]) -> LegEnded:
         """An answer in one piece is held until it is whole, so that one that breaks off can be had elsewhere."""
         relay = self._relay
         self._expect_nothing_sent("an answer in one piece")
@@ -214,7 +215,7 @@ class Feed:
         if rest is None:
             if not body:
                 raise LegFailure(LegResult.FAILED, "an empty answer")
-            fault = self._inspect(head, body)
+            fault = self._inspect(content_type, body)
             if fault is not None:
                 return await self._answer_fault(head, fault)
             head = _with_length(head, body)
@@ -232,9 +233,9 @@ class Feed:
                 await relay.write(data)
         return self._completed()
 
-    def _inspect(self, head: LegHead, body: bytes) -> Fault | None:
+    def _inspect(self, content_type: str, body: bytes) -> Fault | None:
         """Numbers in bytes have nothing to look at, and what a stored response says of itself is no fault of now."""
-        if _content_type(head).startswith(OPAQUE_BYTES):
+        if content_type.startswith(OPAQUE_BYTES):
             return None
         answer = inspect_answer(body)
         self._usage = answer.usage
@@ -371,7 +372,10 @@ def _failure_of(status: int, detail: str) -> LegFailure | None:
 
 
 def _content_type(head: LegHead) -> str:
-    return next((value for name, value in head.headers if name.lower() == "content-type"), "").lower()
+    for name, value in head.headers:
+        if name.lower() == "content-type":
+            return value.lower()
+    return ""
 
 
 def _without_length(head: LegHead) -> LegHead:
@@ -383,7 +387,8 @@ def _without_length(head: LegHead) -> LegHead:
 def _with_length(head: LegHead, body: bytes) -> LegHead:
     """A body that is at hand whole goes out with its length, however it came in."""
     length = str(len(body))
-    if any(name.lower() == "content-length" and told == length for name, told in head.headers):
-        return head
+    for name, told in head.headers:
+        if name.lower() == "content-length" and told == length:
+            return head
     headers = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
     return replace(head, headers=(*headers, ("content-length", length)))
