@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.core.bits import slots_of
 from gateway.core.config import CoreConfig
-from gateway.core.targets import Targets, TargetState
+from gateway.core.targets import AVAILABLE, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
     LoadReport,
@@ -118,7 +118,7 @@ class Peers(Targets[PeerState, PeerSpec]):
             answer = self._answers[model, rule] = _Answer(0, self.usable)
         answer.available &= ~answer.unsure
         for slot in slots_of(answer.unsure & self.usable):
-            if self.standing_for(self._by_slot[slot], model, rule) is Standing.AVAILABLE:
+            if self.standing_for(self._by_slot[slot], model, rule) is AVAILABLE:
                 answer.available |= 1 << slot
         answer.unsure = 0
         return answer.available
@@ -145,7 +145,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         """Could it take one more request for the model at a place the rule allows, and if not, why not?"""
         if not rule.allows(state.spec.place):
             return Standing.NOT_ALLOWED
-        if state.standing is not Standing.AVAILABLE or state.report is None:
+        if state.standing is not AVAILABLE or state.report is None:
             return state.standing
         if self.queue_length(state, model) > self._config.placement.peer_queue_length_max:
             return Standing.QUEUE
@@ -154,7 +154,7 @@ class Peers(Targets[PeerState, PeerSpec]):
             for capacity in state.report.capacities
             if capacity.model == model and rule.allows(capacity.place)
         )
-        return Standing.AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
+        return AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
     # Inside
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import Final
 
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
-from gateway.core.targets import LegKey, Targets, TargetState
+from gateway.core.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
     LegResult,
@@ -25,6 +25,8 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 
+_PENDING: Final = PushingMode.PENDING
+_OUTSTANDING: Final = PushingMode.OUTSTANDING
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _SIGNS_MISSED_MAX = 3
 
@@ -225,25 +227,22 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
         standing = super()._standing(state, now_ns)
-        return self._fullness(state) if standing is Standing.AVAILABLE else standing
+        return self._fullness(state) if standing is AVAILABLE else standing
 
     def _fullness(self, state: ReplicaState) -> Standing:
         """What selective pushing says of a healthy replica."""
         pushing = self._config.pushing
-        match _mode_for(state.spec, pushing.mode):
-            case PushingMode.BLIND:
-                return Standing.AVAILABLE
-            case PushingMode.OUTSTANDING:
-                is_full = state.in_flight >= pushing.outstanding_max
-                return Standing.OUTSTANDING if is_full else Standing.AVAILABLE
-            case PushingMode.PENDING:
-                if state.waiting > 0:
-                    return Standing.PENDING
-                credit = pushing.in_band_credit
-                has_credit = credit is None or len(state.unreflected) <= credit
-                return Standing.AVAILABLE if has_credit else Standing.CREDIT
-            case _ as never:
-                assert_never(never)
+        mode = _mode_for(state.spec, pushing.mode)
+        if mode is _PENDING:
+            if state.waiting > 0:
+                return Standing.PENDING
+            credit = pushing.in_band_credit
+            has_credit = credit is None or len(state.unreflected) <= credit
+            return AVAILABLE if has_credit else Standing.CREDIT
+        if mode is _OUTSTANDING:
+            is_full = state.in_flight >= pushing.outstanding_max
+            return Standing.OUTSTANDING if is_full else AVAILABLE
+        return AVAILABLE
 
     def _stale_ns(self, state: ReplicaState) -> int:
         if state.sampled_ns is None:
@@ -257,6 +256,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
 def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
     """Of an engine that tells no load, only our own legs there can be counted."""
-    if spec.sign_of_life_ns is not None and mode is PushingMode.PENDING:
-        return PushingMode.OUTSTANDING
+    if spec.sign_of_life_ns is not None and mode is _PENDING:
+        return _OUTSTANDING
     return mode

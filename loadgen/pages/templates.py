@@ -5,23 +5,33 @@ Templates lay out; what they show is decided and counted before. A name that a t
 
 from __future__ import annotations
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from functools import cache
+from typing import TYPE_CHECKING
 
 from loadgen.pages.drawing import Picture
 
-_ENVIRONMENT = Environment(
-    loader=PackageLoader("loadgen.pages"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def render(template: str, **values: object) -> str:
-    return _ENVIRONMENT.get_template(template).render(**values) + "\n"
+    return _environment().get_template(template).render(**values) + "\n"
 
 
 def picture_file(picture: Picture) -> str:
     """A picture as a file of its own, which follows its reader's light or dark scheme."""
     return render("picture.svg", picture=picture)
+
+
+@cache
+def _environment() -> Environment:
+    """Imported with the first page: a run that draws none does not wait for it."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    return Environment(
+        loader=PackageLoader("loadgen.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -83,7 +83,7 @@ class _Owner:
 class _Leg:
     """One leg, seen from the gateway that started it. What comes back after it ended changes nothing."""
 
-    __slots__ = ("gateway", "is_accepted", "key", "line", "order", "owner")
+    __slots__ = ("gateway", "is_accepted", "is_alive", "key", "line", "order", "owner")
 
     def __init__(self, gateway: SimGateway, owner: _Owner, order: ordered.StartLeg) -> None:
         self.gateway = gateway
@@ -91,11 +91,8 @@ class _Leg:
         self.order = order
         self.key = (order.attempt, order.leg)
         self.is_accepted = False
+        self.is_alive = True
         self.line: Line | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        return self.owner.legs.get(self.key) is self
 
     def forward_accepted(self) -> None:
         if self.is_alive:
@@ -144,6 +141,7 @@ class _Leg:
     def end(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> None:
         if not self.is_alive:
             return
+        self.is_alive = False
         del self.owner.legs[self.key]
         if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
@@ -230,6 +228,7 @@ class SimGateway:
             owner.line.close_far("the gateway's connection was reset")
             legs, owner.legs = owner.legs, {}
             for leg in legs.values():
+                leg.is_alive = False
                 leg.close("the gateway is gone")
         for peer in self.spec.peers:
             other = self._around.gateways[peer.gateway_id]
@@ -302,6 +301,12 @@ class SimGateway:
         match effect:
             case ordered.StartLeg():
                 self._start_leg(effect)
+            case ordered.EndRequest():
+                ended = self._owners.pop(effect.request_id, None)
+                if ended is not None:
+                    ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail)
+            case ordered.PublishLoad():
+                self._publish(effect.report)
             case ordered.StopLeg():
                 self._stop_leg(effect)
             case ordered.AcceptForward():
@@ -310,12 +315,6 @@ class SimGateway:
             case ordered.RefuseForward():
                 owner = self._owners.pop(effect.request_id)
                 owner.line.to_near(owner.upstream.forward_refused, effect.reason, effect.detail)
-            case ordered.EndRequest():
-                ended = self._owners.pop(effect.request_id, None)
-                if ended is not None:
-                    ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail)
-            case ordered.PublishLoad():
-                self._publish(effect.report)
             case ordered.RecordShadow():
                 pass
             case _ as never:

@@ -114,11 +114,6 @@ async def test_the_core_asks_for_the_time_by_its_own_event() -> None:
 
 
 class TestMailboxes:
-    async def test_a_request_needs_its_own_first(self) -> None:
-        _, driver = make()
-        with pytest.raises(AssertionError):
-            arrive(driver)
-
     async def test_one_owner_per_request(self) -> None:
         _, driver = make()
         with driver.open_mailbox(R1), pytest.raises(AssertionError):
