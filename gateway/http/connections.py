@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion10
 
 from gateway.http import errors
-from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_size, sent_answer
+from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_body, is_about_size, sent_answer
 from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
@@ -30,6 +30,8 @@ SHORTCUTS = web.AppKey("shortcuts", Mapping[str, Handler])
 
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux has it."""
+READ_BYTES = 64 * 1024
+"""Twice this much of a body that nobody takes makes a connection stop reading, after the piece that came last."""
 _GOODBYE_S = 1.0
 """A client that is turned away may take this long to read why."""
 _GOODBYES_MAX = 256
@@ -48,6 +50,8 @@ class GuardedRunner(Runner):
             max_field_size=settings.header_line_bytes_max,
             max_headers=settings.header_count_max,
             keepalive_timeout=settings.idle_connection_s,
+            read_bufsize=READ_BYTES,
+            auto_decompress=False,  # it would not ask whether there is room for what comes out
             access_log=None,
             **options,
         )
@@ -131,6 +135,8 @@ class _Connection(Connection):
 
     def log_exception(self, *_: Any, **options: Any) -> None:
         error = options.get("exc_info")
+        if is_about_body(error):
+            return  # one that breaks off or is framed wrongly after the request was refused is nobody's fault here
         self._on_fault(error if isinstance(error, BaseException) else AssertionError("a handler returned no response"))
 
     def _headers_continue(self, received: int) -> None:
@@ -192,12 +198,10 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     """Aiohttp's types know only the requests of bare servers; an app's are its own."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        """Whoever expects to be told to go on (100) is told so by the app. What names no version of HTTP is none of it,
-        and would be answered in kind."""
+        """What names no version of HTTP is none of it, and would be answered in kind."""
         if request.version < HttpVersion10:
             return _turn_away(request)
-        is_direct = request.method == "POST" and "expect" not in request.headers
-        direct = shortcuts.get(request.path) if is_direct else None
+        direct = shortcuts.get(request.path) if request.method == "POST" else None
         answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
         return answer
 
