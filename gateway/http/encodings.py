@@ -70,7 +70,7 @@ class Inflater:
         self._pending = decoder.unconsumed_tail
         if decoder.unused_data:
             raise self._fault("something follows its end")
-        self.is_dry = not self._pending and len(data) < bytes_max
+        self.is_dry = decoder.eof or (not self._pending and len(data) < bytes_max)
         return data
 
     def close(self) -> None:

@@ -131,5 +131,5 @@ def error_headers(kind: ErrorKind) -> dict[str, str]:
     if kind.status == 401:
         headers["www-authenticate"] = "Bearer"
     if kind is UNSUPPORTED_ENCODING:
-        headers["accept-encoding"] = "gzip, deflate"
+        headers["accept-encoding"] = "gzip, deflate"  # RFC 9110, 12.5.3
     return headers
