@@ -157,6 +157,11 @@ class PeeringConfig:
     subscribers_max: int = 256
     forwards_max: int = 4096
     """Forwards running or waiting here at once, from all peers."""
+    forwards_held_max_bytes: int = 512 * MEBIBYTE
+    """All their requests in memory together. One that is still to come counts as large as a message may be, since
+    nothing but that bounds it."""
+    forwards_held_peer_max_bytes: int = 256 * MEBIBYTE
+    """Of these, what one peer may have."""
     message_max_bytes: int = 32 * MEBIBYTE
     connection_age_ns: int = 300 * SECOND_NS
     """Connections this old take no new calls, so that old certificates pass away."""

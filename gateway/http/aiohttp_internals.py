@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong, PayloadEncodingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 http_date = rfc822_formatted_time
 """The time of day as HTTP writes it, formatted once a second."""
@@ -156,8 +156,3 @@ def is_about_size(error: BaseException | None) -> bool:
     """Did the parser find headers too large or too many? For the second it has no exception of its own."""
     is_too_many = isinstance(error, HttpProcessingError) and error.message.startswith("Too many headers")
     return is_too_many or isinstance(error, LineTooLong)
-
-
-def is_about_body(error: object) -> bool:
-    """Did a body break off, or was it framed wrongly, while aiohttp read past it?"""
-    return isinstance(error, web.RequestPayloadError | PayloadEncodingError)

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion10
 
 from gateway.http import errors
-from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_body, is_about_size, sent_answer
+from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_size, sent_answer
 from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
@@ -135,8 +135,6 @@ class _Connection(Connection):
 
     def log_exception(self, *_: Any, **options: Any) -> None:
         error = options.get("exc_info")
-        if is_about_body(error):
-            return  # one that breaks off or is framed wrongly after the request was refused is nobody's fault here
         self._on_fault(error if isinstance(error, BaseException) else AssertionError("a handler returned no response"))
 
     def _headers_continue(self, received: int) -> None:

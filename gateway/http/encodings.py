@@ -42,6 +42,7 @@ class Inflater:
         self._head = b""
         self._decoder = zlib.decompressobj(_GZIP_BITS) if encoding == "gzip" else None
         self._pending = b""
+        self._is_over = False
         self.is_dry = True
         """Nothing more comes out before something more goes in."""
 
@@ -61,7 +62,7 @@ class Inflater:
         """What comes next, at most so much. Raises ClientFault for what is not in this encoding."""
         decoder = self._decoder
         assert decoder is not None, "fed before"
-        if decoder.eof:
+        if self._is_over:
             raise self._fault("something follows its end")
         try:
             data = decoder.decompress(self._pending, bytes_max)
@@ -70,12 +71,13 @@ class Inflater:
         self._pending = decoder.unconsumed_tail
         if decoder.unused_data:
             raise self._fault("something follows its end")
-        self.is_dry = decoder.eof or (not self._pending and len(data) < bytes_max)
+        self._is_over = decoder.eof
+        self.is_dry = self._is_over or (not self._pending and len(data) < bytes_max)
         return data
 
     def close(self) -> None:
         """All of it has come. Raises ClientFault where it breaks off."""
-        if self._decoder is None or not self._decoder.eof:
+        if not self._is_over:
             raise self._fault("it breaks off before its end")
 
     def _fault(self, why: str) -> ClientFault:

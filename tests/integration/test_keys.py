@@ -399,18 +399,19 @@ class TestBodies:
             assert await hold(other) == 200
             gate.set()
 
-    @pytest.mark.parametrize("framing", ["content-length: 4", "transfer-encoding: chunked"])
+    @pytest.mark.parametrize(
+        ("framing", "body"),
+        [("content-length: 4", "zzzz"), ("transfer-encoding: chunked", "4\r\nzzzz\r\n0\r\n\r\n")],
+    )
     async def test_what_a_stranger_s_body_is_not_is_nothing_to_log(
-        self, house: House, engine: FakeEngine, tmp_path: Path, framing: str
+        self, house: House, engine: FakeEngine, tmp_path: Path, framing: str, body: str
     ) -> None:
         key = house.add("a")
         async with house.open(engine, tmp_path) as gateway:
             async with wire(gateway) as client:
                 client.send(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-encoding: gzip\r\n{framing}\r\n\r\n")
                 assert await client.refusal() == (401, "invalid_api_key")
-                client.send("zzzz\r\n")
-                assert await client.is_closed() or True
-            async with wire(gateway) as client:
+                client.send(body)
                 client.post("content-encoding: gzip", f"authorization: Bearer {key}")
                 assert await client.refusal() == (400, "invalid_encoding")
         assert "exception" not in house.log.getvalue()

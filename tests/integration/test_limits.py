@@ -99,8 +99,10 @@ class TestBodies:
             assert await client.refusal() == (408, "body_timeout")
 
     async def test_one_that_drips(self, tmp_path: Path, engine: FakeEngine) -> None:
-        limits = {"body_grace_ns": 20 * MS, "body_rate_min_bytes": 2**20}
-        async with serving(tmp_path, engine, **limits) as gateway, wire(gateway) as client:
+        async with (
+            serving(tmp_path, engine, body_grace_ns=20 * MS, body_rate_min_bytes=2**20) as gateway,
+            wire(gateway) as client,
+        ):
             client.send(f"POST {CHAT_PATH} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{\r\n")
             assert await client.refusal() == (408, "body_timeout")
 
@@ -119,7 +121,9 @@ class TestBodies:
 
     @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
     async def test_one_that_is_larger_than_it_looks(self, tmp_path: Path, engine: FakeEngine, encoding: str) -> None:
-        pack = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding]
+        def pack(data: bytes) -> bytes:
+            return gzip.compress(data) if encoding == "gzip" else zlib.compress(data)
+
         async with serving(tmp_path, engine, body_max_bytes=2**20, bodies_held_max_bytes=2**20) as gateway:
             for size, expected in ((2**21, (413, "body_too_large")), (2**19, (400, "invalid_json"))):
                 async with wire(gateway) as client:

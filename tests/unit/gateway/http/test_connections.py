@@ -91,3 +91,19 @@ async def test_what_names_no_version_of_http_is_refused_and_cut(method: str) -> 
         assert await reader.read() == raw_answer(errors.INVALID_REQUEST)
         writer.close()
         await writer.wait_closed()
+
+
+async def test_what_is_packed_is_not_unpacked_before_anybody_has_asked_for_it() -> None:
+    came: list[bytes] = []
+
+    async def look(request: web.Request) -> web.Response:
+        came.append(await request.read())
+        return web.Response()
+
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nzzzz")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+    assert came == [b"zzzz"]

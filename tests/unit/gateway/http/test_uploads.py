@@ -17,6 +17,7 @@ from aiohttp import web
 from gateway.core.vocabulary import GatewayId
 from gateway.http import errors, uploads
 from gateway.http.app import make_runner
+from gateway.http.encodings import Inflater
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.room import Held, Room
 from gateway.http.settings import HttpSettings
@@ -27,7 +28,7 @@ from tests.support.listening import serving_http
 MIB = 1 << 20
 
 
-class Watched(Held):
+class WatchedHeld(Held):
     """Remembers by how much it grew at a time."""
 
     def __init__(self, room: Room) -> None:
@@ -59,7 +60,7 @@ class Desk:
         self.port = 0
 
     async def take(self, request: web.Request) -> web.Response:
-        held, read = Watched(self.room), Read()
+        held, read = WatchedHeld(self.room), Read()
         try:
             check_announced(request, self.settings.body_bytes_max)
             with held:
@@ -142,7 +143,7 @@ async def test_a_large_one_arrives_whole(length: int | None) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_what_comes_out_is_counted_step_by_step(encoding: str) -> None:
     body = bytes(8 * MIB)
-    packed = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding](body)
+    packed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
     async with serving() as desk:
         read = await desk.reads_one(packed, f"content-encoding: {encoding}")
     assert read.body == body
@@ -152,9 +153,10 @@ async def test_what_comes_out_is_counted_step_by_step(encoding: str) -> None:
 
 async def test_the_loop_inflates_no_more_than_a_little_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte of small pieces, each of which holds a thousand times its size."""
-    by_loop, by_thread = [], []
+    by_loop: list[int] = []
+    by_thread: list[int] = []
 
-    class Watched(uploads.Inflater):
+    class Watched(Inflater):
         def step(self, bytes_max: int) -> bytes:
             is_loop = threading.current_thread() is threading.main_thread()
             (by_loop if is_loop else by_thread).append(bytes_max)
