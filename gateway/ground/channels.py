@@ -89,7 +89,6 @@ def shared_options(link: LinkSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", link.message_max_bytes),
         ("grpc.max_send_message_length", link.message_max_bytes),
-        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what a message unpacks to has no limit
         ("grpc.keepalive_time_ms", link.keepalive_interval_ns // _MILLISECOND_NS),
         ("grpc.keepalive_timeout_ms", link.keepalive_timeout_ns // _MILLISECOND_NS),
         ("grpc.http2.ping_timeout_ms", link.keepalive_timeout_ns // _MILLISECOND_NS),
