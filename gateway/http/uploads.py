@@ -16,6 +16,7 @@ from aiohttp.http import HttpVersion11
 from gateway.http import errors
 from gateway.http.encodings import Inflater, encoding_of
 from gateway.http.errors import ClientFault
+from gateway.http.fields import FIELDS_MAX, LARGE_BYTES, has_too_many_fields
 from gateway.http.room import Held
 from gateway.http.settings import HttpSettings
 
@@ -44,14 +45,14 @@ def announced_bytes(request: web.Request) -> int | None:
 
 
 class Uploads:
-    """Reads bodies. What one sends is inflated after what another sent before, in one thread and in small steps."""
+    """Reads bodies. Whatever about them takes long is done in one thread, one after another and in small steps."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._inflating = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inflate")
+        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="uploads")
 
     def close(self) -> None:
-        self._inflating.shutdown(wait=False, cancel_futures=True)
+        self._aside.shutdown(wait=False, cancel_futures=True)
 
     async def read(self, request: web.Request, held: Held) -> bytes:
         """Raises ClientFault, and ConnectionResetError where the client has gone."""
@@ -63,8 +64,15 @@ class Uploads:
             held.grow(len(body))
         else:
             body = await self._read_slowly(request, held, encoding)
+        if len(body) > LARGE_BYTES:
+            await self._check_fields(body)
         held.settle()
         return body
+
+    async def _check_fields(self, body: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(self._aside, has_too_many_fields, body):
+            raise ClientFault(errors.INVALID_FIELD, f"a body has at most {FIELDS_MAX} fields")
 
     async def _read_slowly(self, request: web.Request, held: Held, encoding: str | None) -> bytes:
         if _expects_to_go_on(request) and not request.content.is_eof():
@@ -106,7 +114,7 @@ class Uploads:
             await body.add(inflater.step(PROMPT_STEP_BYTES_MAX))
         loop = asyncio.get_running_loop()
         while not inflater.is_dry:
-            await body.add(await loop.run_in_executor(self._inflating, inflater.step, STEP_BYTES_MAX))
+            await body.add(await loop.run_in_executor(self._aside, inflater.step, STEP_BYTES_MAX))
 
 
 class _Body:

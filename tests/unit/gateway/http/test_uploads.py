@@ -252,3 +252,10 @@ async def test_nobody_is_told_to_go_on_who_is_refused(
         writer.write(posted(*headers, length=length))
         assert (await desk.reads.get()).fault is expected
         assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_a_large_one_of_nothing_but_fields_is_refused_before_it_is_decoded() -> None:
+    async with serving() as desk:
+        assert (await desk.reads_one(b'{%b"model":"m"}' % (b'"":1,' * MIB))).fault is errors.INVALID_FIELD
+        plain = b'{"model":"m","messages":[%b1]}' % (b'{"role":"user"},' * (MIB // 2))
+        assert (await desk.reads_one(plain)).body == plain
