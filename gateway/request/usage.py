@@ -1,5 +1,5 @@
-"""How many tokens a request used. One function says so, for the limits of keys, the metrics and the log alike, so that they
-agree; it looks at no byte of an answer, and never at a clock.
+"""How many tokens a request used. One function says so, for the limits of keys and the metrics alike, so that they
+agree. It looks at no byte of an answer, and never at a clock.
 """
 
 from __future__ import annotations

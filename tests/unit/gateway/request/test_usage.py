@@ -31,7 +31,11 @@ ASKED = replace(profile("r1"), prompt_bytes=399, output_tokens_max=50)
         (RequestSummary(first_token_ns=1, answer_bytes=41), (100, "bytes"), (11, "bytes")),
         (RequestSummary(first_token_ns=1, answer_bytes=100_000), (100, "bytes"), (50, "bytes")),
         (RequestSummary(prompt_taken=True), (100, "bytes"), (0, "bytes")),
-        (RequestSummary(first_token_ns=1, prompt_tokens=9, output_tokens=9, generates=False), (0, "usage"), (0, "usage")),
+        (
+            RequestSummary(first_token_ns=1, prompt_tokens=9, output_tokens=9, generates=False),
+            (0, "usage"),
+            (0, "usage"),
+        ),
     ],
 )
 def test_the_engine_counts_else_events_do_else_bytes(
