@@ -25,6 +25,7 @@ from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.ledger import Ledger
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
+from gateway.records.refusals import Refusals
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.state.lockdown import Lockdown
@@ -49,6 +50,9 @@ class Desk:
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
+        self.refusals = Refusals(
+            config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
+        )
         self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)

@@ -27,6 +27,7 @@ from tests.support.gateways import (
     QUICK_PEERING,
     ask,
     counted,
+    free_replicas,
     knowing,
     until,
     usable_peers,
@@ -260,3 +261,22 @@ def available_at(region: Region, other: Region) -> int:
     state = region.gateway.core.peers.get(other.config.gateway_id)
     assert state is not None
     return sum(capacity.available for capacity in state.report.capacities) if state.report else 0
+
+
+async def test_an_answer_delivered_in_full_is_completed_at_both_ends(mesh: Mesh) -> None:
+    """Though the client closes before the response has ended, and the engine never ends it."""
+    us, eu = await busy_us_and_free_eu(mesh)
+    eu.engine.plays(stream_until(asyncio.Event(), GOOD_STREAM))
+    whole = b"".join(GOOD_STREAM)
+    for _ in range(5):
+        async with ask(mesh.session, us.gateway.http_url) as response:
+            assert await response.content.readexactly(len(whole)) == whole
+            response.close()
+        await until(lambda: us.gateway.driver.open_requests == eu.gateway.driver.open_requests == 0)
+        await until(lambda: free_replicas(eu.gateway) == 1)
+    assert counted(us.gateway, "requests_total", model="llama", outcome="completed") == 5
+    assert counted(eu.gateway, "forwards_ended_total", model="llama", outcome="completed") == 5
+    assert counted(us.gateway, "attempts_total", target="peer", result="completed") == 5
+    assert counted(eu.gateway, "attempts_total", target="replica", result="completed") == 5
+    assert counted(us.gateway, "output_tokens_total", model="llama", ran="forward", counted="usage") == 30
+    assert counted(eu.gateway, "forwards_output_tokens_total", model="llama", counted="usage") == 30
