@@ -89,7 +89,7 @@ class Refusals:
             model="",
             origin="",
             age_ms=(self._clock.now_ns() - at_ns) / _MILLISECOND_NS,
-            refusals=(ExplainedRefusal(refusal.reason, refusal.message),),
+            refusals=(ExplainedRefusal(refusal.reason, refusal.message.rstrip(".")),),
             outcome=REFUSED,
             detail=f"{refusal.status} {refusal.reason}",
         )

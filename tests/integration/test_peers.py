@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -155,6 +156,15 @@ async def test_a_peer_that_dies_midway_is_told_to_the_client(mesh: Mesh) -> None
         rest = await response.read()
     assert b'"code":"engine_failed_midstream"' in rest
     assert rest.endswith(DONE)
+    told = json.loads(rest.removeprefix(b"data: ").partition(b"\n")[0])["error"]["message"]
+    assert not {"engine", "peer", "eu-1"} & set(told.lower().strip(".").split()), (
+        "it was no engine, and who is not said"
+    )
+    request_id = response.headers["x-request-id"]
+    async with mesh.session.get(f"{us.gateway.admin_url}/admin/explain/{request_id}") as explained:
+        here = (await explained.json())["here"]
+    assert here["detail"].startswith("peer:eu-1: "), "operators are told who"
+    assert here["placements"][-1]["target"] == "eu-1"
 
 
 async def test_an_engine_that_dies_midway_behind_a_peer_is_told_to_the_client(mesh: Mesh) -> None:
