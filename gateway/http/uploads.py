@@ -58,11 +58,11 @@ class Uploads:
         """Raises ClientFault, and ConnectionResetError where the client has gone."""
         length = announced_bytes(request)
         encoding = None if length == 0 else encoding_of(request.headers)
-        held.check(length or 0)
         if encoding is None and length is not None and request.content.is_eof():
             body = request.content.read_nowait()  # it came in with its headers
             held.grow(len(body))
         else:
+            held.check(length or 0)
             body = await self._read_slowly(request, held, encoding)
         if len(body) > LARGE_BYTES:
             await self._check_fields(body)

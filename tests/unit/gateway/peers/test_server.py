@@ -267,8 +267,9 @@ async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> Non
 
 async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go() -> None:
     """Beside one that runs there is no room for another, which could be as large as a message may be."""
-    bounds = {"message_max_bytes": 2**16, "forwards_held_max_bytes": 2**16, "forwards_held_peer_max_bytes": 2**16}
-    async with serve(PeeringConfig(**bounds)) as callee:
+    size = 2**16
+    bounds = PeeringConfig(message_max_bytes=size, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
+    async with serve(bounds) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:
             assert await anext(leg.chunks()) == TOKEN
