@@ -22,12 +22,12 @@ _TLS_BYTES = 640 * _KIBIBYTE
 _STREAM_BYTES = 1152 * _KIBIBYTE
 """An answer on its way: a piece of 256 KiB from the engine and what came after it, twice, the 64 KiB that a client may
 leave unread, and what is known of the request."""
-_BODY_COPIES = 1.5
-"""A body, and what is lost between those of different sizes."""
+_BODY_COPIES = 1.75
+"""A body, and what the allocator loses while many grow beside each other."""
 _FORWARDED_COPIES = 4
 """A body that goes to a peer is also in its message, in what is sent of that, and in what gRPC would send again."""
-_ARRIVED_COPIES = 3
-"""A forward's message as it comes, in one piece, and as a body; the first two are gone when it runs."""
+_ARRIVED_COPIES = 4
+"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two."""
 _COPIES_BEING_MADE = 3
 """Of the one body that is being put together or taken apart."""
 _STORED_RESPONSE_BYTES = 512
