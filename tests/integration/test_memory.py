@@ -69,7 +69,8 @@ class Stand:
         channel = grpc.aio.insecure_channel(self.peers_at, options=[("grpc.max_send_message_length", 2 * MESSAGE)])
         await self.stack.enter_async_context(channel)
         calls = [self._forward(channel, f"r-{number}") for number in range(count)]
-        self.stack.callback(lambda: [call.cancel() for call in calls])
+        for call in calls:
+            self.stack.callback(call.cancel)
         return Counter([(await call.read()).WhichOneof("kind") for call in calls])
 
     def _forward(self, channel: grpc.aio.Channel, request_id: str) -> Any:
