@@ -279,7 +279,8 @@ async def test_strangers_run_nothing_here(
 
 async def test_a_malformed_forward_is_an_error_of_its_sender(callee: Callee) -> None:
     failure = await callee.failure(gateway_id=GatewayId("us 1"))
-    assert failure == LegFailure(LegResult.FAILED, "INVALID_ARGUMENT: origin_gateway_id is not an id")
+    detail = "INVALID_ARGUMENT: origin_gateway_id is not an id"
+    assert failure == LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
     assert callee.engine.asked == []
 
 

@@ -15,7 +15,7 @@ from gateway.core.vocabulary import (
     RefusalReason,
     RequestId,
 )
-from gateway.request.legs import LegFailure
+from gateway.request.legs import LegFailure, SinkGone
 from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
@@ -373,7 +373,7 @@ class TestLeaving:
 
     async def test_a_sink_that_breaks_is_a_client_that_left(self) -> None:
         scene = Scene()
-        scene.sink.failure = ConnectionResetError("gone")
+        scene.sink.failure = SinkGone("gone")
         with pytest.raises(ConnectionResetError):
             await scene.owner(Reply()).run()
         scene.check()
