@@ -195,7 +195,7 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (add_header("authorization", "Bearer x"), "authorization"),
     (add_header("Content-Length", "5"), "content-length"),
     (add_header("a b", "c"), "token"),
-    (add_header("a", "b\r\nc: d"), "plain text"),
+    (add_header("a", "b\r\nc: d"), "control character"),
     (add_header("a", "b" * 9000), "too long"),
     (lambda message: message.headers.extend([pb.Header(name="a", value="b")] * 65), "too many headers"),
 ]
