@@ -15,7 +15,14 @@ from aiohttp import web
 from aiohttp.http import HttpVersion10, HttpVersion11
 
 from gateway.http import errors
-from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_size, sent_answer
+from gateway.http.aiohttp_internals import (
+    Connection,
+    Runner,
+    Server,
+    is_about_header_value,
+    is_about_size,
+    sent_answer,
+)
 from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
@@ -248,4 +255,6 @@ def raw_answer(kind: ErrorKind) -> bytes:
 def _kind_of(status: int, error: BaseException | None) -> ErrorKind:
     if status >= 500:
         return errors.INTERNAL
+    if is_about_header_value(error):
+        return errors.INVALID_HEADER
     return errors.HEADERS_TOO_LARGE if is_about_size(error) else errors.INVALID_REQUEST

@@ -136,7 +136,7 @@ def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers
     kept = tuple((name, from_text(headers[name])) for name in _ENGINE_HEADERS if name in headers)
     for name, text in kept:
         if has_control_character(text):
-            raise ClientFault(INVALID_HEADER, f"{name}: it has a control character", name)
+            raise ClientFault(INVALID_HEADER, name, name)
     return (*kept, (REQUEST_ID_HEADER, request_id))
 
 

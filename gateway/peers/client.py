@@ -177,7 +177,7 @@ def _failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
     large, is no failure of the peer's: what a client may send must not close the way to it."""
     code, words = error.code(), error.details() or ""
     detail = f"{code.name}: {words}"
-    is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and not words.startswith(_TOO_LARGE_AN_ANSWER)
+    is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_AN_ANSWER not in words
     if is_about_ours or code is grpc.StatusCode.INVALID_ARGUMENT:
         return LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
     if code is grpc.StatusCode.UNAVAILABLE and tells_our_shortage(words):

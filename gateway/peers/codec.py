@@ -86,6 +86,9 @@ _FORBIDDEN_HEADERS = frozenset(
 )
 """What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
 
+_BODILESS = frozenset({204, 205, 304})
+"""Behind these a client expects no body, and takes what comes for another answer. No engine call has such an answer."""
+
 _Word = TypeVar("_Word", Outcome, RefusalReason)
 
 
@@ -325,6 +328,7 @@ def head_to_pb(head: LegHead) -> pb.ForwardResponse:
 
 def read_head(message: pb.Head) -> LegHead:
     _require(200 <= message.status <= 599, f"{message.status} is not a final HTTP status")
+    _require(message.status not in _BODILESS, f"a status of {message.status} has no body to be sent with")
     headers = _headers(message.headers)
     named = [value for name, value in headers if name == RAN_AT_HEADER]
     _require(len(named) == 1, "the head does not say where it comes from")
