@@ -116,10 +116,9 @@ def test_a_usage_that_is_none_spoils_no_answer(usage: str) -> None:
     assert inspect_answer(f'{{"choices":[{{"finish_reason":"stop"}}],"usage":{usage}}}'.encode()).fault is None
 
 
-_NAMES = st.sampled_from(
-    "id object type error usage choices response message status code detail error_type stop_reason delta model "
-    "finish_reason role prompt_tokens completion_tokens prompt_tokens_details input_tokens output_tokens".split()
-)
+_WORDS = """id object type error usage choices response message status code detail error_type stop_reason delta role
+    model finish_reason prompt_tokens completion_tokens prompt_tokens_details input_tokens output_tokens"""
+_NAMES = st.sampled_from(_WORDS.split())
 _ODD = st.sampled_from(
     [
         "null",
