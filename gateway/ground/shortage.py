@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def is_our_shortage(error: OSError) -> bool:
-    """Also where the shortage lies behind it: of several addresses, or in the look-up of a name, which has an error
-    code of its own for everything."""
+    """Also where the shortage lies behind it: with one of several addresses, or in the look-up of a name, which tells
+    of it in a dozen other words; so what no other end can have caused is asked of this process."""
     causes: list[BaseException | None] = [error, error.__cause__, error.__context__]
     if any(isinstance(each, OSError) and each.errno in _SHORTAGES for each in causes):
         return True
     if error.errno is None and tells_our_shortage(str(error)):
         return True
-    return isinstance(error, socket.gaierror) and not has_descriptor()
+    return not isinstance(error, (ConnectionError, TimeoutError)) and not has_descriptor()
 
 
 def tells_our_shortage(text: str) -> bool:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from gateway.ground.shortage import has_descriptor, is_our_shortage, tells_our_shortage
 from tests.support.descriptors import no_descriptor_left
@@ -40,7 +43,21 @@ def test_a_name_that_is_not_found_is_one_only_while_nothing_can_be_opened() -> N
     with no_descriptor_left():
         assert is_our_shortage(unknown)
         assert not has_descriptor()
+        assert not is_our_shortage(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
+        assert not is_our_shortage(TimeoutError())
     assert has_descriptor()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "nobody.invalid"])
+def test_whatever_a_connection_meets_while_nothing_can_be_opened(run: Callable[..., None], host: str) -> None:
+    async def connect() -> None:
+        with no_descriptor_left():
+            with pytest.raises(OSError) as caught:
+                await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, 1)
+            assert is_our_shortage(caught.value)
+
+    run(connect())
 
 
 def test_words_are_known() -> None:
