@@ -49,6 +49,7 @@ UNSUPPORTED_FIELD = ErrorKind(
     400, _BAD_REQUEST, "unsupported_parameter", "A field is not supported.", shows_detail=True
 )
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
+INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
 CONCURRENCY_EXCEEDED = ErrorKind(
@@ -61,6 +62,12 @@ TOKEN_RATE_EXCEEDED = ErrorKind(429, _RATE, "token_rate_exceeded", "This key has
 HEADERS_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "headers_timeout", "The request's headers did not arrive in time.")
 HEADERS_TOO_LARGE = ErrorKind(
     431, _BAD_REQUEST, "headers_too_large", "The request's headers are too large or too many."
+)
+VERSION_NOT_SUPPORTED = ErrorKind(
+    505, _BAD_REQUEST, "http_version_not_supported", "Only HTTP/1.0 and HTTP/1.1 are spoken here."
+)
+INVALID_TRANSFER_ENCODING = ErrorKind(
+    400, _BAD_REQUEST, "invalid_transfer_encoding", "The only transfer-encoding taken is chunked, over HTTP/1.1."
 )
 BODY_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "body_timeout", "The request body did not arrive in time.")
 BODY_TOO_LARGE = ErrorKind(413, _BAD_REQUEST, "body_too_large", "The request body is too large.")
@@ -101,6 +108,7 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.FAILED_MIDSTREAM: ErrorKind(
         502, _OURS, "engine_failed_midstream", "The request failed while it was being answered.", may_retry=False
     ),
+    Outcome.FAILED_INTERNALLY: INTERNAL,
     Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client went away."),
 }
 """All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""
