@@ -38,6 +38,8 @@ SHORTCUTS = web.AppKey("shortcuts", Mapping[str, Handler])
 
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux has it."""
+READ_BYTES = 64 * 1024
+"""Twice this much of a body that nobody takes makes a connection stop reading, after the piece that came last."""
 _GOODBYE_S = 1.0
 """A client that is turned away may take this long to read why."""
 _GOODBYES_MAX = 256
@@ -58,6 +60,8 @@ class GuardedRunner(Runner):
             max_field_size=settings.header_line_bytes_max,
             max_headers=settings.header_count_max,
             keepalive_timeout=settings.idle_connection_s,
+            read_bufsize=READ_BYTES,
+            auto_decompress=False,  # it would not ask whether there is room for what comes out
             access_log=None,
             **options,
         )
@@ -217,12 +221,11 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     """Aiohttp's types know only the requests of bare servers; an app's are its own."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        """Whoever expects to be told to go on (100) is told so by the app."""
+        """What two readers might frame differently is answered here, before anybody looks at it."""
         objection = _objection(request)
         if objection is not None:
             return _turn_away(request, objection)
-        is_direct = request.method == "POST" and "expect" not in request.headers
-        direct = shortcuts.get(request.path) if is_direct else None
+        direct = shortcuts.get(request.path) if request.method == "POST" else None
         answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
         return answer
 

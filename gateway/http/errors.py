@@ -71,6 +71,20 @@ INVALID_TRANSFER_ENCODING = ErrorKind(
 )
 BODY_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "body_timeout", "The request body did not arrive in time.")
 BODY_TOO_LARGE = ErrorKind(413, _BAD_REQUEST, "body_too_large", "The request body is too large.")
+UNSUPPORTED_ENCODING = ErrorKind(
+    415, _BAD_REQUEST, "unsupported_encoding", "The body's encoding is not supported.", shows_detail=True
+)
+INVALID_ENCODING = ErrorKind(
+    400,
+    _BAD_REQUEST,
+    "invalid_encoding",
+    "The body is not in the encoding that it names.",
+    shows_detail=True,
+)
+EXPECTATION_FAILED = ErrorKind(417, _BAD_REQUEST, "expectation_failed", "Nothing but `100-continue` may be expected.")
+BODIES_SHARE_EXCEEDED = ErrorKind(
+    429, _RATE, "bodies_share_exceeded", "The bodies of your requests take as much memory as one client may have.", 1.0
+)
 NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.")
 METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This method is not allowed here.")
 GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
@@ -127,4 +141,6 @@ def error_headers(kind: ErrorKind) -> dict[str, str]:
         headers["x-should-retry"] = "false"
     if kind.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if kind is UNSUPPORTED_ENCODING:
+        headers["accept-encoding"] = "gzip, deflate"  # RFC 9110, 12.5.3
     return headers

@@ -25,6 +25,7 @@ from gateway.ground.channels import server_options
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.peers import codec
+from gateway.peers.arrivals import Arrivals
 from gateway.peers.board import LoadBoard
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
@@ -117,6 +118,7 @@ class PeerService:
     async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
         """Run one request here. The caller's leaving cancels this task, and with it the request."""
         arrived = await self._read_forward(request, context)
+        del request  # a second copy of the body
         busy = self._why_closed() or ("too many forwards at once" if self._is_full else "")
         if busy:
             await context.write(codec.refused_to_pb(RefusalReason.BUSY, busy))
@@ -170,6 +172,10 @@ class PeerService:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         await self._check_caller(context, (arrived.event.origin_gateway_id, arrived.event.stamp.origin.region))
         return arrived
+
+    async def check_caller(self, context: _Context) -> None:
+        """Ends the call of whoever is no gateway of this mesh, whatever it would say."""
+        await self._check_caller(context, None)
 
     def _leave(self, caller: GatewayId) -> None:
         self._subscribers[caller] -= 1
@@ -264,6 +270,8 @@ class PeerServer:
         self._health = health_aio.HealthServicer()
         # grpc.aio also takes coroutines that write to their context; the generated types know generators alone.
         peer_pb2_grpc.add_PeerServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
+        self.arrivals = Arrivals(peering, service.check_caller, service.Forward)
+        self.arrivals.add_to(self._server, SERVICE_NAME)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, address: Address) -> Address:

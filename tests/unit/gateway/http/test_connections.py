@@ -164,6 +164,22 @@ async def test_any_other_byte_in_a_header_is_taken() -> None:
         await writer.wait_closed()
 
 
+async def test_what_is_packed_is_not_unpacked_before_anybody_has_asked_for_it() -> None:
+    came: list[bytes] = []
+
+    async def look(request: web.Request) -> web.Response:
+        came.append(await request.read())
+        return web.Response()
+
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nzzzz")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+    assert came == [b"zzzz"]
+
+
 async def test_what_is_turned_away_before_there_is_a_request_is_told() -> None:
     async def look(request: web.Request) -> web.Response:
         del request

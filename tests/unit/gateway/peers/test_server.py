@@ -265,6 +265,22 @@ async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> Non
         assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
 
 
+async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go() -> None:
+    """Beside one that runs there is no room for another, which could be as large as a message may be."""
+    size = 2**16
+    bounds = PeeringConfig(message_max_bytes=size, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
+    async with serve(bounds) as callee:
+        callee.engine.chunks.put_nowait(TOKEN)
+        async with callee.forward() as leg:
+            assert await anext(leg.chunks()) == TOKEN
+            failure = await callee.failure(forward_order("r-2"))
+            assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+        await callee.engine.closed.wait()
+        callee.engine.chunks.put_nowait(TOKEN + LAST)
+        callee.engine.chunks.put_nowait(None)
+        assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
+
+
 @pytest.mark.parametrize(
     "gateway_id,origin,refusal",
     [("eu-9", US, RefusalReason.RESIDENCY_NOT_ACCEPTED), ("us-1", AP, RefusalReason.RESIDENCY_STAMP)],
