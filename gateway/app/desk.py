@@ -15,7 +15,7 @@ from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile
+from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
@@ -48,7 +48,9 @@ class Desk:
         self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
-        self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
+        self.decisions = DecisionLog(
+            config.gateway_id, config.place, config.decisions, self.ledger, log, self.core.why_it_waits
+        )
         self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
@@ -79,8 +81,8 @@ class Desk:
         self.policy.start()
         self.lockdown.restore()
 
-    def models(self) -> Sequence[ModelName]:
-        return list(dict.fromkeys([*self.core.replicas.models(), *self.core.peers.models()]))
+    def models(self, tenant: TenantName, process: PlaceRule | None) -> Sequence[ModelName]:
+        return self.core.models_for(tenant, process)
 
     def readiness(self) -> str:
         """Neither engines nor peers are needed to be ready: requests wait, or leave, or are told why not."""

@@ -170,7 +170,9 @@ async def serving(
         )
         edge.configure()
         stack.callback(edge.driver.close)
-        api = Api(context, settings, lambda: [MODEL], lambda: "draining" if edge.core.draining else "")
+        api = Api(
+            context, settings, lambda _tenant, _process: [MODEL], lambda: "draining" if edge.core.draining else ""
+        )
         edge.url = await listen(stack, api.make_app(), settings)
         yield edge
         edge.check()
