@@ -49,7 +49,7 @@ class Desk:
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
-            config.gateway_id, config.place, config.decisions, self.ledger, log, self.core.why_it_waits
+            config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
         )
         self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()

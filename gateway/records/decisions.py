@@ -160,6 +160,7 @@ class DecisionLog:
         config: DecisionsConfig,
         ledger: Ledger,
         log: FilteringBoundLogger | None = None,
+        *,
         why_it_waits: Callable[[RequestId], str] = lambda _: "",
     ) -> None:
         """`why_it_waits` tells for whom a request waits now, if it does."""

@@ -159,9 +159,8 @@ class Mesh:
         model: ModelName = MODEL,
     ) -> None:
         self.asks[RequestId(request_id)] = Ask(name, tenant, follows, model)
-        asked = replace(
-            profile(request_id, prompt=prompt, tenant=tenant, model=model), follows=follows, is_control=is_control
-        )
+        plain = profile(request_id, prompt=prompt, tenant=tenant, model=model)
+        asked = replace(plain, follows=follows, is_control=is_control)
         self.tell(name, events.RequestArrived(asked, self.now_ns + patience_ns))
 
     def abandon(self, request_id: RequestId) -> None:

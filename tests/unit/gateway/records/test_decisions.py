@@ -39,7 +39,7 @@ class Watched(Followed):
         self.stream = io.StringIO()
         logger = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
         self.log = DecisionLog(
-            GatewayId("us-1"), US, config or DecisionsConfig(), self.ledger, logger, core.core.why_it_waits
+            GatewayId("us-1"), US, config or DecisionsConfig(), self.ledger, logger, why_it_waits=core.core.why_it_waits
         )
         self.ledger.hand_to(self.log.on_finished)
         self.watch([self.log])
