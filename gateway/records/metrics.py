@@ -6,7 +6,7 @@ Every label is bounded: peers nobody configured and models that nobody serves, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 
 from gateway.core import effects as ordered
 from gateway.core import events
-from gateway.core.description import CoreGauges
+from gateway.core.description import CoreGauges, ReplicaCondition
 from gateway.core.effects import Effect
 from gateway.core.events import Event
-from gateway.core.vocabulary import Decision, GatewayId, LegResult, Target, TargetKind
+from gateway.core.vocabulary import Decision, GatewayId, LegResult, ReplicaId, Target, TargetKind
 from gateway.ground.series import Distribution, Tally
 from gateway.records.ledger import Ledger, LegRecord, RequestRecord, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
@@ -267,7 +267,13 @@ class _Levels(Collector):
         yield _level("replicas_available", "Replicas that would take a request now.", gauges.replicas_available)
         yield _level("peers", "Peers known to this gateway.", gauges.peers)
         yield _level("peers_usable", "Peers that are fresh, accepting and trusted.", gauges.peers_usable)
-        yield _ages("probe_age_seconds", "Since the last probe of a replica.", "replica", gauges.probe_age_ns.items())
+        yield _states("replica_state", "1 for the state that each replica is in.", gauges.replica_conditions)
+        yield _ages(
+            "probe_age_seconds",
+            "Since the last probe that found a replica well; of one never found so, since it is ours.",
+            "replica",
+            gauges.probe_age_ns.items(),
+        )
         yield _ages("heartbeat_age_seconds", "Since a peer measured its load.", "peer", gauges.heartbeat_age_ns.items())
         yield _ages("peer_rtt_seconds", "Median round trip to a peer.", "peer", self._rtt_ns.items())
 
@@ -283,6 +289,15 @@ def _ran(target: Target) -> str:
 
 def _level(name: str, words: str, value: int) -> Metric:
     return GaugeMetricFamily(f"nightside_{name}", words, value=value)
+
+
+def _states(name: str, words: str, states: Mapping[ReplicaId, ReplicaCondition]) -> Metric:
+    """Every state of every replica, so that a change is never a series that ends."""
+    family = GaugeMetricFamily(f"nightside_{name}", words, labels=["replica", "state"])
+    for replica_id, now in states.items():
+        for state in ReplicaCondition:
+            family.add_metric([replica_id, state], now is state)
+    return family
 
 
 def _ages(name: str, words: str, label: str, ages_ns: Iterable[tuple[str, int]]) -> Metric:

@@ -14,6 +14,7 @@ from gateway.core.vocabulary import (
     Outcome,
     PeerObservation,
     ReplicaId,
+    ReplicaObservation,
     RequestId,
     peer_target,
     replica_target,
@@ -165,6 +166,18 @@ def test_levels_are_asked_of_the_core_at_each_scrape() -> None:
     assert watched.value("peers_usable") == 0
     watched.tell(events.AssignmentApplied(2, (), ()))
     assert b"eu-1" not in b"".join(line for line in watched.metrics.render().splitlines() if b"rtt" in line)
+
+
+def test_a_dead_replica_is_told_from_a_busy_one() -> None:
+    watched = Watched()
+    watched.tell(events.ReplicasObserved((ReplicaObservation(ReplicaId("r0"), watched.desk.now_ns, True, waiting=3),)))
+    watched.tell(events.ReplicasObserved((ReplicaObservation(ReplicaId("r1"), watched.desk.now_ns, False),)))
+    for replica, now in (("r0", "full"), ("r1", "down")):
+        states = ("available", "full", "recovering", "down")
+        found = {state: watched.value("replica_state", replica=replica, state=state) for state in states}
+        assert found == {state: float(state == now) for state in states}
+    watched.tell(events.AssignmentApplied(2, (replica_spec("r1"),), ()))
+    assert b'replica="r0"' not in watched.metrics.render(), "as many as are assigned"
 
 
 def test_a_region_that_runs_closed_shows() -> None:
