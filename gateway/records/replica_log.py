@@ -12,7 +12,7 @@ from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.vocabulary import ReplicaId, Standing
 
 LINE_EVERY_NS = 1_000_000_000
-"""Of one replica; one that goes down and up all the time is told of at this pace."""
+"""Of one replica and one kind: one that goes down and up all the time is told of at this pace."""
 _SECOND_NS = 1_000_000_000
 
 
@@ -24,7 +24,8 @@ class ReplicaLog:
         self._log = log
         self._is_up: dict[ReplicaId, bool] = {}
         """As last told. Not of those that have not been asked yet."""
-        self._told_ns: dict[ReplicaId, int] = {}
+        self._told_ns: dict[ReplicaId, dict[bool, int]] = {}
+        """When it was last told that it was up, and that it was down."""
         self._reachable = 0
         """As last looked at, once everything about it has been told."""
 
@@ -57,11 +58,12 @@ class ReplicaLog:
         before = self._is_up.get(replica_id)
         if is_up is before:
             return True
-        told_ns = self._told_ns.get(replica_id)
-        if told_ns is not None and now_ns - told_ns < LINE_EVERY_NS:
+        told_ns = self._told_ns.setdefault(replica_id, {})
+        if is_up in told_ns and now_ns - told_ns[is_up] < LINE_EVERY_NS:
             return False
-        self._is_up[replica_id], self._told_ns[replica_id] = is_up, now_ns
-        lasted = {} if told_ns is None else {"after_s": round((now_ns - told_ns) / _SECOND_NS, 1)}
+        self._is_up[replica_id], told_ns[is_up] = is_up, now_ns
+        since_ns = told_ns.get(not is_up)
+        lasted = {} if since_ns is None else {"after_s": round((now_ns - since_ns) / _SECOND_NS, 1)}
         if is_up:
             self._log.info("replica up", replica=replica_id, **lasted)
         else:
