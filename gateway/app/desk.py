@@ -26,6 +26,7 @@ from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.ledger import Ledger
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
+from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
@@ -53,9 +54,13 @@ class Desk:
         self.decisions = DecisionLog(
             config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
         )
+        self.refusals = Refusals(
+            config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
+        )
         self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(self.metrics.usage.on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
         self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
         replica_log = ReplicaLog(self.core.replicas, log)
@@ -63,7 +68,7 @@ class Desk:
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-            self.metrics.registry.register(AuditLevels(self.audit))
+        self.metrics.registry.register(AuditLevels(self.audit))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
