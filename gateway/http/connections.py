@@ -12,10 +12,17 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.http import HttpVersion10
+from aiohttp.http import HttpVersion10, HttpVersion11
 
 from gateway.http import errors
-from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_size, sent_answer
+from gateway.http.aiohttp_internals import (
+    Connection,
+    Runner,
+    Server,
+    is_about_header_value,
+    is_about_size,
+    sent_answer,
+)
 from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
@@ -214,9 +221,10 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     """Aiohttp's types know only the requests of bare servers; an app's are its own."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        """What names no version of HTTP is none of it, and would be answered in kind."""
-        if request.version < HttpVersion10:
-            return _turn_away(request)
+        """What two readers might frame differently is answered here, before anybody looks at it."""
+        objection = _objection(request)
+        if objection is not None:
+            return _turn_away(request, objection)
         direct = shortcuts.get(request.path) if request.method == "POST" else None
         answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
         return answer
@@ -224,9 +232,23 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     return handle
 
 
-async def _turn_away(request: web.Request) -> web.StreamResponse:
+def _objection(request: web.Request) -> ErrorKind | None:
+    """Against how it is framed, before anything is made of what it says. What one reader takes for a body and another
+    one for a further request would be a way in. What names no version of HTTP is none of it, and would be answered in
+    kind."""
+    version = request.version
+    if version not in (HttpVersion11, HttpVersion10):
+        return errors.INVALID_REQUEST if version < HttpVersion10 else errors.VERSION_NOT_SUPPORTED
+    encodings = request.headers.getall("transfer-encoding", None)
+    if encodings is None:
+        return None
+    is_plain = version == HttpVersion11 and len(encodings) == 1 and encodings[0].strip().lower() == "chunked"
+    return None if is_plain else errors.INVALID_TRANSFER_ENCODING
+
+
+async def _turn_away(request: web.Request, kind: ErrorKind) -> web.StreamResponse:
     assert isinstance(request.protocol, _Connection), "nobody else makes requests here"
-    request.protocol.turn_away(errors.INVALID_REQUEST)
+    request.protocol.turn_away(kind)
     return sent_answer(keep_alive=False)
 
 
@@ -254,4 +276,6 @@ def raw_answer(kind: ErrorKind) -> bytes:
 def _kind_of(status: int, error: BaseException | None) -> ErrorKind:
     if status >= 500:
         return errors.INTERNAL
+    if is_about_header_value(error):
+        return errors.INVALID_HEADER
     return errors.HEADERS_TOO_LARGE if is_about_size(error) else errors.INVALID_REQUEST

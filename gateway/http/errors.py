@@ -49,6 +49,7 @@ UNSUPPORTED_FIELD = ErrorKind(
     400, _BAD_REQUEST, "unsupported_parameter", "A field is not supported.", shows_detail=True
 )
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
+INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
 CONCURRENCY_EXCEEDED = ErrorKind(
@@ -61,6 +62,12 @@ TOKEN_RATE_EXCEEDED = ErrorKind(429, _RATE, "token_rate_exceeded", "This key has
 HEADERS_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "headers_timeout", "The request's headers did not arrive in time.")
 HEADERS_TOO_LARGE = ErrorKind(
     431, _BAD_REQUEST, "headers_too_large", "The request's headers are too large or too many."
+)
+VERSION_NOT_SUPPORTED = ErrorKind(
+    505, _BAD_REQUEST, "http_version_not_supported", "Only HTTP/1.0 and HTTP/1.1 are spoken here."
+)
+INVALID_TRANSFER_ENCODING = ErrorKind(
+    400, _BAD_REQUEST, "invalid_transfer_encoding", "The only transfer-encoding taken is chunked, over HTTP/1.1."
 )
 BODY_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "body_timeout", "The request body did not arrive in time.")
 BODY_TOO_LARGE = ErrorKind(413, _BAD_REQUEST, "body_too_large", "The request body is too large.")
@@ -95,6 +102,13 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_RESIDENCY_INGRESS: ErrorKind(
         421, "residency_error", "residency_ingress", "This region may not process the request.", shows_detail=True
     ),
+    Outcome.REJECTED_RESIDENCY_PROCESSING: ErrorKind(
+        403,
+        "residency_error",
+        "residency_processing",
+        "No place where the model is served may process the request.",
+        may_retry=False,
+    ),
     Outcome.REJECTED_QUEUE_FULL: ErrorKind(503, _OURS, "queue_full", "All engines are busy.", 2.0, shows_detail=True),
     Outcome.REJECTED_DRAINING: ErrorKind(
         503, _OURS, "draining", "This gateway is going out of service; another one answers.", 1.0
@@ -115,6 +129,7 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.FAILED_MIDSTREAM: ErrorKind(
         502, _OURS, "engine_failed_midstream", "The request failed while it was being answered.", may_retry=False
     ),
+    Outcome.FAILED_INTERNALLY: INTERNAL,
     Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client went away."),
 }
 """All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""

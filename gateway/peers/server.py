@@ -28,7 +28,7 @@ from gateway.peers import codec
 from gateway.peers.arrivals import Arrivals
 from gateway.peers.board import LoadBoard
 from gateway.records.decisions import ExplainedRequest
-from gateway.request.legs import LegHead, RequestSummary
+from gateway.request.legs import LegHead, RequestSummary, SinkGone
 from gateway.request.owner import OwnerContext, RequestOwner
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
@@ -159,9 +159,10 @@ class PeerService:
                 await context.write(codec.load_to_pb(sent.report, age_ns))
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
-        end = await RequestOwner(self._owners, arrived.event, arrived.request, ForwardSink(context)).run()
-        if isinstance(end, RefuseForward):
-            await context.write(codec.refused_to_pb(end.reason, end.detail))
+        with suppress(SinkGone):  # nobody is left to be told anything
+            end = await RequestOwner(self._owners, arrived.event, arrived.request, ForwardSink(context)).run()
+            if isinstance(end, RefuseForward):
+                await context.write(codec.refused_to_pb(end.reason, end.detail))
 
     async def _read_forward(self, request: pb.ForwardRequest, context: _Context) -> codec.ArrivedForward:
         try:
@@ -228,10 +229,10 @@ class ForwardSink:
         self._unsent: list[bytes] = []
 
     async def accepted(self) -> None:
-        await self._context.write(codec.accepted_to_pb())
+        await self._write(codec.accepted_to_pb())
 
     async def start(self, head: LegHead) -> None:
-        await self._context.write(codec.head_to_pb(head))
+        await self._write(codec.head_to_pb(head))
 
     def put(self, data: bytes) -> bool:
         self._unsent.append(data)
@@ -241,11 +242,18 @@ class ForwardSink:
         data = b"".join(self._unsent)
         self._unsent.clear()
         for start in range(0, len(data), _DATA_BYTES_MAX):
-            await self._context.write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
+            await self._write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
 
     async def end(self, end: EndRequest, summary: RequestSummary) -> None:
         await self.drain()
-        await self._context.write(codec.ended_to_pb(end, summary))
+        await self._write(codec.ended_to_pb(end, summary))
+
+    async def _write(self, message: pb.ForwardResponse) -> None:
+        """Of a call that is over, gRPC tells by errors of its own, where it does not cancel whoever serves it."""
+        try:
+            await self._context.write(message)
+        except grpc.aio.BaseError as error:
+            raise SinkGone("the gateway that forwarded it has gone") from error
 
 
 class PeerServer:

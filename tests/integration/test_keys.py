@@ -29,6 +29,7 @@ from tests.fakes.engine import (
     STOP,
     FakeEngine,
     answer,
+    event,
     hang,
     stream,
     stream_until,
@@ -285,6 +286,29 @@ class TestWhatAKeyMayUse:
         async with house.open(engine, tmp_path):
             assert await house.status(key, max_tokens=1) == (200, "")
             assert await house.status(key, max_tokens=1) == (429, "token_rate_exceeded")
+
+    @pytest.mark.parametrize("count", [10**30, 2**63, -(10**9), 1e300, "many"])
+    async def test_what_an_engine_cannot_have_counted_locks_no_key(
+        self, house: House, engine: FakeEngine, tmp_path: Path, count: object
+    ) -> None:
+        key = house.add("a", tokens_per_minute=20_000)
+        usage = {"prompt_tokens": count, "completion_tokens": count}
+        engine.plays(stream(*GOOD_STREAM[:3], event({"choices": [], "usage": usage}), DONE))
+        async with house.open(engine, tmp_path):
+            for _ in range(3):
+                assert await house.status(key, max_tokens=10) == (200, "")
+
+    async def test_nor_does_what_it_can_have_counted_for_more_than_an_hour(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=10)
+        usage = {"prompt_tokens": 16_000_000, "completion_tokens": 16_000_000}
+        engine.plays(stream(*GOOD_STREAM[:3], event({"choices": [], "usage": usage}), DONE))
+        async with house.open(engine, tmp_path):
+            assert await house.status(key, max_tokens=1) == (200, "")
+            async with house.ask(key, max_tokens=1) as refused:
+                assert refused.status == 429
+                assert 0 < int(refused.headers["retry-after-ms"]) <= 61 * 60_000
 
     async def test_without_a_limit_of_its_own_a_request_sets_the_configured_tokens_aside(
         self, house: House, engine: FakeEngine, tmp_path: Path

@@ -37,10 +37,10 @@ from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
-from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
+from gateway.peers.server import SERVICE_NAME, ForwardSink, PeerServer, PeerService
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.driver import Driver
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, SinkGone
 from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
@@ -295,7 +295,8 @@ async def test_strangers_run_nothing_here(
 
 async def test_a_malformed_forward_is_an_error_of_its_sender(callee: Callee) -> None:
     failure = await callee.failure(gateway_id=GatewayId("us 1"))
-    assert failure == LegFailure(LegResult.FAILED, "INVALID_ARGUMENT: origin_gateway_id is not an id")
+    detail = "INVALID_ARGUMENT: origin_gateway_id is not an id"
+    assert failure == LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
     assert callee.engine.asked == []
 
 
@@ -412,3 +413,21 @@ async def test_a_gateway_that_must_take_nothing_says_why(callee: Callee) -> None
     failure = await callee.failure()
     assert (failure.refusal, failure.detail) == (RefusalReason.BUSY, "the audit record cannot be written")
     assert callee.engine.asked == []
+
+
+@pytest.mark.parametrize("how", [grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError])
+async def test_a_call_that_is_over_is_a_gateway_that_has_gone(how: type[Exception]) -> None:
+    """And no error of ours."""
+
+    class Over:
+        async def write(self, _: pb.ForwardResponse) -> None:
+            raise how("the call is over")
+
+    sink = ForwardSink(Over())  # type: ignore[arg-type]
+    with pytest.raises(SinkGone):
+        await sink.accepted()
+    with pytest.raises(SinkGone):
+        await sink.start(LegHead(200, (), RanAt(ReplicaId("a"), US)))
+    sink.put(b"x")
+    with pytest.raises(SinkGone):
+        await sink.drain()
