@@ -50,6 +50,7 @@ class Desk:
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
         self.audit = _audit(config, clock, log, self.ledger)
+        self._journal_fault = ""
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
@@ -68,6 +69,7 @@ class Desk:
         self.lockdown = Lockdown(
             config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
         )
+        self.metrics.follow_readiness(lambda: not self.readiness())
 
     @property
     def journal(self) -> Journal | None:
@@ -108,7 +110,13 @@ class Desk:
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
         state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
-        return {**state, "lockdown_order": self.lockdown.describe()}
+        return {
+            **state,
+            "not_ready_reason": self.readiness(),
+            "lockdown_order": self.lockdown.describe(),
+            "journal_fault": self._journal_fault,
+            "audit_fault": "" if self.audit is None else self.audit.fault,
+        }
 
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
         self.driver.tell_observers()
@@ -175,6 +183,7 @@ class Desk:
 
     def _journal_stopped(self, reason: str) -> None:
         self.log.error("the journal stopped", reason=reason)
+        self._journal_fault = reason
         self.metrics.journal_stopped()
 
 

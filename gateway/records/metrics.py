@@ -61,6 +61,10 @@ class Metrics:
             ["role"],
             registry=self.registry,
         )
+        self._draining = Gauge(
+            "nightside_draining", "1 while this gateway takes nothing new and finishes what it has.", registry=self.registry
+        )
+        self._ready = Gauge("nightside_ready", "1 while `/ready` says so.", registry=self.registry)
         self.registry.register(_Levels(gauges, self._rtt_ns))
         ProcessCollector(registry=self.registry)
 
@@ -96,6 +100,10 @@ class Metrics:
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
         """Ask at each scrape how long the certificate in use is still valid."""
         self._expiry.labels(role).set_function(left_s)
+
+    def follow_readiness(self, is_ready: Callable[[], bool]) -> None:
+        """Ask at each scrape whether balancers are told to send traffic here."""
+        self._ready.set_function(is_ready)
 
     def _define_counters(self) -> None:
         self._ended = self._counter("requests", "Requests by how they ended.", "model", "source", "outcome")
@@ -160,7 +168,9 @@ class Metrics:
                 self._locked_down.set(event.active)
             case events.TargetLost():
                 self._lost.add(event.target.kind)
-            case events.ResponseStored() | events.RequestAbandoned() | events.ConfigApplied() | events.DrainRequested():
+            case events.DrainRequested():
+                self._draining.set(1)
+            case events.ResponseStored() | events.RequestAbandoned() | events.ConfigApplied():
                 pass
             case _ as never:
                 assert_never(never)
