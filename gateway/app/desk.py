@@ -53,12 +53,13 @@ class Desk:
         self._journal_fault = ""
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(self.metrics.usage.on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
         observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-            self.metrics.registry.register(AuditLevels(self.audit))
+        self.metrics.registry.register(AuditLevels(self.audit))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)

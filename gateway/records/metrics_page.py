@@ -9,32 +9,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client.core import HistogramMetricFamily, Metric
-
 from gateway.core.vocabulary import LegResult, Outcome, PlacementReason, RefusalReason, TargetKind
+from gateway.ground.series import Described
 from gateway.records.model_labels import MODELS_MAX, OTHER
+from gateway.records.tenant_labels import OTHER as OTHER_TENANT
+from gateway.records.tenant_labels import TENANTS_MAX
+from gateway.request.usage import Counted
 
-OURS = "nightside_"
-_PROCESS = "process_"
-_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 _NAME = re.compile(r"\b(?:nightside|process)[a-z0-9_:]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """All series of one name."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    meaning: str
-
-    @property
-    def sample_names(self) -> tuple[str, ...]:
-        """Under which its numbers stand on the page."""
-        if self.kind != "histogram":
-            return (self.name,)
-        return tuple(f"{self.name}{suffix}" for suffix in _SUFFIXES["histogram"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +45,16 @@ LABELS: dict[str, Label] = {
     "seen_by": Label("Whether we were the caller or the called.", ("caller", "called")),
     "part": Label("What was read: `region`, `policy`, `keys`, a certificate, …"),
     "role": Label("Whom the certificate is shown to.", ("clients", "peers")),
+    "tenant": Label(f"Whose request; `{OTHER_TENANT}` where logs may not name it, and beyond {TENANTS_MAX} of them."),
+    "kind": Label("Which tokens.", ("prompt", "output")),
+    "counted": Label("Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
 }
 """What labels mean, unless a series has its own words for one."""
 
 LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_forwards_refused_total", "reason"): Label("Why the peer did not take it.", tuple(RefusalReason)),
+    ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
 }
 
@@ -83,9 +69,11 @@ class Rule:
     meaning: str
 
 
-def series_of(families: Iterable[Metric]) -> list[Series]:
-    """Of everything that a registry collects."""
-    return [_series(family) for family in families]
+def sample_names(series: Described) -> tuple[str, ...]:
+    """Under which its numbers stand on the page."""
+    if series.kind != "histogram":
+        return (series.name,)
+    return tuple(f"{series.name}{suffix}" for suffix in ("_bucket", "_sum", "_count"))
 
 
 def label_of(series: str, label: str) -> Label:
@@ -98,7 +86,7 @@ def rules_in(document: Mapping[str, Iterable[Mapping[str, object]]]) -> list[Rul
     return [_rule(rule) for group in document["groups"] for rule in _listed(group["rules"])]
 
 
-def markdown(all_series: Iterable[Series], rules: Iterable[Rule]) -> str:
+def markdown(all_series: Iterable[Described], rules: Iterable[Rule]) -> str:
     """The page."""
     series, rules = list(all_series), list(rules)
     return "\n".join(_page(series, rules)) + "\n"
@@ -107,20 +95,6 @@ def markdown(all_series: Iterable[Series], rules: Iterable[Rule]) -> str:
 def names_in(expression: str) -> set[str]:
     """Series and recordings that an expression names, without the suffixes of histograms."""
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in _NAME.findall(expression)}
-
-
-def _series(family: Metric) -> Series:
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    return Series(name, family.type, _labels_of(family), family.documentation)
-
-
-def _labels_of(family: Metric) -> tuple[str, ...]:
-    """A family tells its labels by the samples it makes: from those it has, or from one that is made for this."""
-    if not family.samples and isinstance(family, HistogramMetricFamily):
-        family.add_metric([""] * 16, [("+Inf", 0)], 0)
-    elif not family.samples:
-        family.add_metric([""] * 16, 0)  # type: ignore[attr-defined]
-    return tuple(label for label in family.samples[0].labels if label != "le")
 
 
 def _rule(rule: Mapping[str, object]) -> Rule:
@@ -135,7 +109,7 @@ def _listed(rules: object) -> list[Mapping[str, object]]:
     return rules
 
 
-def _page(series: list[Series], rules: list[Rule]) -> Iterator[str]:
+def _page(series: list[Described], rules: list[Rule]) -> Iterator[str]:
     yield from _INTRODUCTION
     yield from _table(("series", "type", "labels", "meaning", "alerts"), (_row(each, rules) for each in series))
     yield from ("", "## Labels", "")
@@ -160,10 +134,10 @@ _INTRODUCTION = (
 )
 
 
-def _row(series: Series, rules: list[Rule]) -> tuple[str, ...]:
+def _row(series: Described, rules: list[Rule]) -> tuple[str, ...]:
     labels = ", ".join(f"`{label}`" for label in series.labels)
     alerts = ", ".join(f"[{name}](alerts.md#{name.lower()})" for name in alerts_on(series.name, rules))
-    return f"`{series.name}`", series.kind, labels, series.meaning, alerts
+    return f"`{series.name}`", series.kind, labels, series.words, alerts
 
 
 def alerts_on(series: str, rules: Iterable[Rule]) -> list[str]:
@@ -178,7 +152,7 @@ def _looked_at(expression: str, recordings: Mapping[str, str]) -> set[str]:
     return found.union(*(_looked_at(recordings[name], recordings) for name in found & recordings.keys()))
 
 
-def _label_rows(series: list[Series]) -> Iterator[tuple[str, ...]]:
+def _label_rows(series: list[Described]) -> Iterator[tuple[str, ...]]:
     for label in dict.fromkeys(label for each in series for label in each.labels):
         users = [each.name for each in series if label in each.labels]
         own = [name for name in users if (name, label) in LABELS_OF]

@@ -49,7 +49,9 @@ async def test_a_forward_streams_byte_for_byte_and_says_where_it_ran(mesh: Mesh)
     assert us.engine.received == []
     assert counted(us.gateway, "forwards_sent_total", peer="eu-1") == 1
     assert counted(eu.gateway, "forwards_received_total", peer="us-1", answer="accepted") == 1
-    assert counted(us.gateway, "output_tokens_total", model="llama") == 6
+    assert counted(us.gateway, "output_tokens_total", model="llama", ran="forward", counted="usage") == 6
+    assert counted(eu.gateway, "forwards_output_tokens_total", model="llama", counted="usage") == 6
+    assert counted(eu.gateway, "output_tokens_total", model="llama", ran="local", counted="usage") == 0
 
 
 async def test_tokens_are_passed_on_as_they_come(mesh: Mesh) -> None:
@@ -108,8 +110,8 @@ async def test_a_client_that_leaves_is_noticed_by_the_remote_engine(mesh: Mesh, 
         await eu.engine.arrived.reaches(1)
         asking.cancel()
     await eu.engine.aborted.reaches(1)
-    await until(lambda: counted(us.gateway, "requests_total", model="llama", source="client", outcome="abandoned") == 1)
-    await until(lambda: counted(eu.gateway, "requests_total", model="llama", source="peer", outcome="abandoned") == 1)
+    await until(lambda: counted(us.gateway, "requests_total", model="llama", outcome="abandoned") == 1)
+    await until(lambda: counted(eu.gateway, "forwards_ended_total", model="llama", outcome="abandoned") == 1)
     assert us.gateway.driver.open_requests == 0
 
 
