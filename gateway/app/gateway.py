@@ -327,9 +327,7 @@ def _admin_app(
     async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
         return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason)
 
-    sources = AdminSources(
-        desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes
-    )
+    sources = AdminSources(desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes)
     return make_admin_app(sources, config.admin_token)
 
 

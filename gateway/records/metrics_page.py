@@ -47,7 +47,9 @@ LABELS: dict[str, Label] = {
     "role": Label("Whom the certificate is shown to.", ("clients", "peers")),
     "tenant": Label(f"Whose request; `{OTHER_TENANT}` where logs may not name it, and beyond {TENANTS_MAX} of them."),
     "kind": Label("Which tokens.", ("prompt", "output")),
-    "counted": Label("Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)),
+    "counted": Label(
+        "Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)
+    ),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
 }
 """What labels mean, unless a series has its own words for one."""
