@@ -5,6 +5,7 @@ It shows and judges what `/admin/state` holds, and changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from enum import IntEnum
 
@@ -17,10 +18,13 @@ from rich.text import Text
 
 from gateway.core.vocabulary import Standing
 from gateway.ground.admin_client import Admin, AdminFault, admin_options
+from gateway.ground.clock import Clock
 
 PLAIN_WIDTH = 120
 """Columns when the output is no terminal."""
 _DAY_S = 86_400
+_SECOND_NS = 1_000_000_000
+_PAUSE_S = 0.5
 _SICK = frozenset({Standing.UNHEALTHY, Standing.LOST, Standing.STALE, Standing.DISTRUSTED, Standing.BREAKER})
 """What does not pass with the next request that ends."""
 
@@ -32,6 +36,12 @@ class ExitCode(IntEnum):
     SOMETHING_WRONG = 1
     NOT_READY = 3
     NOT_ASKED = 4
+
+
+class NotAsked(AdminFault):
+    """No answer, or none that we can read."""
+
+    exit_code = ExitCode.NOT_ASKED
 
 
 class PolicyState(msgspec.Struct, frozen=True):
@@ -103,17 +113,14 @@ class Status(msgspec.Struct, frozen=True):
 @click.command()
 @admin_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: all that the gateway says, and what is wrong.")
-def status(admin: Admin, *, as_json: bool) -> None:
+@click.option("--wait", "wait_max_s", default=0.0, metavar="SECONDS", help="Ask again, for so long, until all is well.")
+def status(admin: Admin, *, as_json: bool, wait_max_s: float) -> None:
     """Show how a running gateway is: ready or not, its replicas, peers, queue, policy and certificates.
 
     Exit codes: 0 ready, and nothing is wrong; 1 ready, and something is wrong, which is named; 3 not ready;
     4 it cannot be asked.
     """
-    state = _ask(admin)
-    try:
-        seen = msgspec.json.decode(state, type=Status)
-    except msgspec.DecodeError as error:
-        raise _not_asked(f"{admin.url} does not answer as a gateway of this version does: {error}") from error
+    state, seen = _until_well(admin, wait_max_s)
     wrong = list(complaints(seen))
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.json.decode(state), "wrong": wrong}))
@@ -121,6 +128,31 @@ def status(admin: Admin, *, as_json: bool) -> None:
         console = Console(highlight=False)
         print_status(seen, wrong, console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH))
     raise SystemExit(exit_code(seen, wrong))
+
+
+def _until_well(admin: Admin, wait_max_s: float) -> tuple[bytes, Status]:
+    """The first state with nothing wrong, or the last before time ran out. Raises NotAsked where there is none then."""
+    clock = Clock()
+    give_up_ns = clock.now_ns() + round(wait_max_s * _SECOND_NS)
+    while True:
+        is_last = clock.now_ns() >= give_up_ns
+        try:
+            state = _ask(admin)
+            seen = _read(admin, state)
+        except NotAsked:
+            if is_last:
+                raise
+        else:
+            if is_last or not any(complaints(seen)):
+                return state, seen
+        asyncio.run(asyncio.sleep(_PAUSE_S))
+
+
+def _read(admin: Admin, state: bytes) -> Status:
+    try:
+        return msgspec.json.decode(state, type=Status)
+    except msgspec.DecodeError as error:
+        raise NotAsked(f"{admin.url} does not answer as a gateway of this version does: {error}") from error
 
 
 def exit_code(seen: Status, wrong: list[str]) -> ExitCode:
@@ -223,13 +255,7 @@ def _ask(admin: Admin) -> bytes:
     try:
         answer = admin.ask("GET", "/admin/state")
     except AdminFault as fault:
-        raise _not_asked(fault.message) from fault
+        raise NotAsked(fault.message) from fault
     if answer.status != 200:
-        raise _not_asked(f"{admin.url}: {answer.fault}")
+        raise NotAsked(f"{admin.url}: {answer.fault}")
     return answer.body
-
-
-def _not_asked(message: str) -> AdminFault:
-    fault = AdminFault(message)
-    fault.exit_code = ExitCode.NOT_ASKED
-    return fault

@@ -115,7 +115,7 @@ def _page(series: list[Described], rules: list[Rule]) -> Iterator[str]:
     yield from _INTRODUCTION
     yield from _table(("series", "type", "labels", "meaning", "alerts"), (_row(each, rules) for each in series))
     yield from ("", "## Labels", "")
-    yield "Every label is bounded: by the region file, by a closed set of words, or by a limit beyond which all is `other`."
+    yield "Every label is bounded: by the region file, a closed set of words, or a limit beyond which all is `other`."
     yield ""
     yield from _table(("label", "meaning", "values"), _label_rows(series))
     if rules:
@@ -129,9 +129,9 @@ def _page(series: list[Described], rules: list[Rule]) -> Iterator[str]:
 _INTRODUCTION = (
     "# Metrics",
     "",
-    "Every series at `/metrics` of a gateway's admin address, as `nightside gateway metrics` lists them: this page is made by",
-    "`make metrics-page`. A histogram has a `_bucket`, a `_sum` and a `_count`. Alerts are explained in [alerts.md](alerts.md);",
-    "how Prometheus is pointed at a gateway stands there too.",
+    "Every series at `/metrics` of a gateway's admin address, as `nightside gateway metrics` lists them: this page is",
+    "made by `make metrics-page`. A histogram has a `_bucket`, a `_sum` and a `_count`. What to scrape, and what to do",
+    "about each alert, is on [alerts.md](alerts.md).",
     "",
 )
 
