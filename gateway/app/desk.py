@@ -26,6 +26,7 @@ from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.ledger import Ledger
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
+from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
@@ -52,6 +53,9 @@ class Desk:
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
             config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
+        )
+        self.refusals = Refusals(
+            config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
         )
         self.audit = _audit(config, clock, log, self.ledger)
         self._journal_fault = ""

@@ -33,12 +33,11 @@ from gateway.ground.series import Described, Distribution, Level, Tally, describ
 from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.tenant_labels import TenantLabels
-from gateway.records.usage_metrics import SHARE, UsageMetrics, ran
+from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECOND_NS = 1_000_000_000
-_FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _WAIT_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
 _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
@@ -143,15 +142,9 @@ class Metrics:
         self._first_token = self._histogram(
             "first_token_seconds",
             "From the arrival of a client's request to the first token of its stream.",
-            _FIRST_TOKEN_S,
+            FIRST_TOKEN_S,
             "model",
             "ran",
-        )
-        self._forwards_first_token = self._histogram(
-            "forwards_first_token_seconds",
-            "From a forward's arrival here to its first token, where a replica here ran it.",
-            _FIRST_TOKEN_S,
-            "model",
         )
         self._waited = self._histogram(
             "queue_wait_seconds", "From arrival at this gateway to its first placement.", _WAIT_S, "model", "source"
@@ -251,12 +244,9 @@ class Metrics:
     def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
-        if record is not None and leg is not None and leg is record.first_leg:
+        if record is not None and record.origin is None and leg is not None and leg is record.first_leg:
             after_s = (now_ns - record.arrived_ns) / _SECOND_NS
-            if record.origin is None:
-                self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
-            elif leg.target.kind is TargetKind.REPLICA:
-                self._forwards_first_token.observe(after_s, self._models.of(record.model))
+            self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
 
     def _leg_ended(self, event: events.LegEnded) -> None:
         record = self._ledger.get(event.request_id)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gateway.core.description import ReplicaCondition
 from gateway.core.vocabulary import LegResult, Outcome, PlacementReason, RefusalReason, TargetKind
 from gateway.ground.series import Described
 from gateway.records.model_labels import MODELS_MAX, OTHER
@@ -50,6 +51,7 @@ LABELS: dict[str, Label] = {
     "counted": Label(
         "Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)
     ),
+    "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
 }
 """What labels mean, unless a series has its own words for one."""
@@ -131,7 +133,7 @@ _INTRODUCTION = (
     "",
     "Every series at `/metrics` of a gateway's admin address, as `nightside gateway metrics` lists them: this page is",
     "made by `make metrics-page`. A histogram has a `_bucket`, a `_sum` and a `_count`. What to scrape, and what to do",
-    "about each alert, is on [alerts.md](alerts.md).",
+    "about each alert, is on [alerts.md](alerts.md). Who counts what, so that sums are right, is on [counting.md](counting.md).",
     "",
 )
 

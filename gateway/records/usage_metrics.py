@@ -18,6 +18,7 @@ from gateway.records.model_labels import ModelLabels
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import Counted, TokensUsed, tokens_used
 
+FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _PER_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _SECOND_NS = 1_000_000_000
@@ -67,6 +68,8 @@ class UsageMetrics:
             self._count_own(model, ran(leg.target), used, cached_tokens or 0, per_token_s)
         elif is_here:
             self._count_forwarded(model, used, cached_tokens or 0, per_token_s)
+            if summary.is_event_stream and record.first_token_ns is not None:
+                self._forwards_first_token.observe((record.first_token_ns - record.arrived_ns) / _SECOND_NS, model)
 
     def _count_own(
         self, model: str, where: str, used: TokensUsed, cached_tokens: int, per_token_s: float | None
@@ -124,6 +127,12 @@ class UsageMetrics:
         )
         self._forwards_cached_tokens = self._counter(
             "forwards_cached_tokens", "Prompt tokens for peers that engines here say they had in their cache.", "model"
+        )
+        self._forwards_first_token = self._histogram(
+            "forwards_first_token_seconds",
+            "From a forward's arrival here to the first token of its stream, where a replica here ran it.",
+            FIRST_TOKEN_S,
+            "model",
         )
         self._forwards_per_token = self._histogram(
             "forwards_output_token_seconds",

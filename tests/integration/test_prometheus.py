@@ -15,8 +15,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.app.metrics_cli import every_series
 from gateway.config.sections import AuditConfig
+from gateway.records.catalogue import catalogue
 from gateway.records.metrics_page import label_of, markdown, rules_in, sample_names
 from tests.support.gateways import ask
 from tests.support.processes import killed_at_the_end
@@ -36,10 +36,10 @@ from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 STORIES = RULES.with_name("nightside.rules_test.yaml")
 PAGE = ROOT / "docs/metrics.md"
 ALERTS = [rule for rule in rules() if "alert" in rule]
-LABELS = {name: {*each.labels, *OF_THE_SCRAPE} for each in every_series() for name in sample_names(each)}
+LABELS = {name: {*each.labels, *OF_THE_SCRAPE} for each in catalogue() for name in sample_names(each)}
 CLOSED = {
     (name, label): set(label_of(each.name, label).values)
-    for each in every_series()
+    for each in catalogue()
     for name in sample_names(each)
     for label in each.labels
 }
@@ -85,7 +85,7 @@ QUERIES = [
 
 def test_the_page_is_as_the_gateway_would_write_it_now() -> None:
     rules_now = rules_in(yaml.safe_load(RULES.read_text()))
-    assert PAGE.read_text() == markdown(every_series(), rules_now), "run make metrics-page"
+    assert PAGE.read_text() == markdown(catalogue(), rules_now), "run make metrics-page"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ async def test_every_series_that_is_scraped_is_on_the_page(busy_us: Region, sess
                 assert not values or value in values, (sample.name, label, value)
             seen += 1
     assert seen > 100
-    assert all(f"| `{each.name}` |" in PAGE.read_text() for each in every_series())
+    assert all(f"| `{each.name}` |" in PAGE.read_text() for each in catalogue())
     checked = promtool("check", "metrics", told=page.encode())
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 

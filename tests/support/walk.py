@@ -1,4 +1,4 @@
-"""A page of commands, run as a reader would: its blocks in order, in one shell, each held to the output shown below it."""
+"""A page of commands, run as a reader would: its blocks in order, in one shell, each held to what is shown below it."""
 
 from __future__ import annotations
 

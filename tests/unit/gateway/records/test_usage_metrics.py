@@ -101,6 +101,7 @@ def test_one_that_ran_at_a_peer_counts_here_and_not_among_the_peer_s() -> None:
     assert runner.value("forwards_prompt_tokens_total", model="llama", counted="usage") == 7
     assert runner.value("forwards_cached_tokens_total", model="llama") == 3
     assert runner.value("forwards_output_token_seconds_count", model="llama", counted="usage") == 1
+    assert runner.value("forwards_first_token_seconds_count", model="llama") == 1
     for name in ("requests_total", "prompt_tokens_total", "output_tokens_total", "tenant_requests_total"):
         assert origin.total(name) > 0
         assert runner.total(name) == 0, "a sum over both would be too high"
@@ -133,6 +134,10 @@ def test_an_answer_in_one_piece_has_no_time_per_token() -> None:
     used.stream("a", **{**TOLD, "is_event_stream": False})
     assert used.total("output_tokens_total") == 11
     assert used.total("output_token_seconds_count") == 0
+    used.forward("b")
+    used.stream("b", **{**TOLD, "is_event_stream": False})
+    assert used.total("forwards_output_tokens_total") == 11
+    assert used.total("forwards_first_token_seconds_count") == used.total("forwards_output_token_seconds_count") == 0
 
 
 @pytest.mark.parametrize("told", [TOLD, UNTOLD, {"prompt_taken": True}, {}])

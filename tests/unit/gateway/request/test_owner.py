@@ -17,6 +17,7 @@ from gateway.core.vocabulary import (
     RequestId,
 )
 from gateway.request.legs import LegFailure
+from gateway.request.owner import RequestOwner
 from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
@@ -142,6 +143,14 @@ class TestThePrompt:
             running.cancel()
         assert not scene.finished[0][2].prompt_taken
         scene.check()
+
+    async def test_looking_at_a_stored_answer_or_counting_generates_nothing(self) -> None:
+        assert Scene().owner().summary.generates
+        assert not Scene().owner(is_control=True).summary.generates
+        scene = Scene()
+        outbound = replace(scene.owner()._outbound, path="/v1/messages/count_tokens")
+        arrival = scene.owner()._arrival
+        assert not RequestOwner(scene.owner()._context, arrival, outbound, scene.sink).summary.generates
 
     @pytest.mark.parametrize("reply", [FAILED, Reply((b"full",), 503, JSON), Reply((b"{}",), 400, JSON)])
     async def test_one_that_failed_or_turned_it_down_has_not_taken_it(self, reply: Reply | LegFailure) -> None:
