@@ -133,7 +133,8 @@ _INTRODUCTION = (
     "",
     "Every series at `/metrics` of a gateway's admin address, as `nightside gateway metrics` lists them: this page is",
     "made by `make metrics-page`. A histogram has a `_bucket`, a `_sum` and a `_count`. What to scrape, and what to do",
-    "about each alert, is on [alerts.md](alerts.md). Who counts what, so that sums are right, is on [counting.md](counting.md).",
+    "about each alert, is on [alerts.md](alerts.md); who counts what, so that sums come out right, on",
+    "[counting.md](counting.md).",
     "",
 )
 
