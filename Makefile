@@ -68,8 +68,7 @@ results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds re
 	nice $(BIN)/nightside results skywalker $(if $(TRACES),--traces $(TRACES)) $(if $(FULL),--full)
 
 metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and the alerts on it.
-	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml > docs/.metrics.md
-	mv docs/.metrics.md docs/metrics.md
+	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md
 
 protos: setup ## Generate the stubs of the .proto files again.
 	.ci/protos .

@@ -15,12 +15,21 @@ from gateway.records.metrics_page import markdown, rules_in
 
 @click.command()
 @click.option("--rules", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Prometheus rules to show.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page in Markdown.")
-def metrics(*, rules: Path | None, as_json: bool) -> None:
+def metrics(*, rules: Path | None, output: Path | None, as_json: bool) -> None:
     """List every series of a gateway's metrics: name, type, labels, meaning and, with --rules, the alerts on it."""
-    series = catalogue()
-    if as_json:
-        click.echo(json.dumps([asdict(each) for each in series], indent=2))
-        return
+    text = _as_json() if as_json else _as_page(rules)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _as_json() -> str:
+    return json.dumps([asdict(each) for each in catalogue()], indent=2) + "\n"
+
+
+def _as_page(rules: Path | None) -> str:
     document = {"groups": []} if rules is None else yaml.safe_load(rules.read_text(encoding="utf-8"))
-    click.echo(markdown(series, rules_in(document)), nl=False)
+    return markdown(catalogue(), rules_in(document))

@@ -35,6 +35,7 @@ from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 STORIES = RULES.with_name("nightside.rules_test.yaml")
 PAGE = ROOT / "docs/metrics.md"
+TOKEN = "operators-only"
 ALERTS = [rule for rule in rules() if "alert" in rule]
 LABELS = {name: {*each.labels, *OF_THE_SCRAPE} for each in catalogue() for name in sample_names(each)}
 CLOSED = {
@@ -147,13 +148,34 @@ def test_each_alert_has_its_section_and_no_section_is_left_over() -> None:
         assert alert["labels"]["severity"] in {"page", "ticket"}
 
 
+def test_the_dashboard_hangs_together() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    squares = [
+        (panel["gridPos"]["x"] + right, panel["gridPos"]["y"] + down)
+        for panel in panels
+        for right in range(panel["gridPos"]["w"])
+        for down in range(panel["gridPos"]["h"])
+    ]
+    assert len(squares) == len(set(squares)), "panels lie on each other"
+    assert max(x for x, _ in squares) < 24
+    declared = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    for panel in (panel for panel in panels if panel["type"] != "row"):
+        assert panel["datasource"]["uid"] == "${datasource}"
+        for target in panel["targets"]:
+            assert set(re.findall(r"\$(\w+)", target["expr"])) <= {*declared, "__rate_interval"}
+            legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            known = {label for each in selectors(target["expr"]) for label in LABELS.get(each.name, {"instance"})}
+            assert legend <= known, (panel["title"], legend - known)
+
+
 # Against what is really scraped
 
 
 @pytest.fixture
 async def busy_us(mesh: Mesh, tmp_path: Path) -> Region:
     """One of two regions that have done a little of everything."""
-    us, _ = await busy_us_and_free_eu(mesh, audit=AuditConfig(folder=tmp_path / "audit"))
+    us, _ = await busy_us_and_free_eu(mesh, audit=AuditConfig(folder=tmp_path / "audit"), admin_token=TOKEN)
     await a_little_of_everything(us, mesh.session)
     return us
 
@@ -170,7 +192,8 @@ async def a_little_of_everything(us: Region, session: aiohttp.ClientSession) -> 
 
 
 async def test_every_series_that_is_scraped_is_on_the_page(busy_us: Region, session: aiohttp.ClientSession) -> None:
-    async with session.get(f"{busy_us.gateway.admin_url}/metrics") as response:
+    shown = {"authorization": f"Bearer {TOKEN}"}
+    async with session.get(f"{busy_us.gateway.admin_url}/metrics", headers=shown) as response:
         page = await response.text()
     seen = 0
     for family in text_string_to_metric_families(page):
@@ -228,7 +251,11 @@ async def scraping(folder: Path, admin: str, port: int, session: aiohttp.ClientS
     config = yaml.safe_load(RULES.with_name("prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
     config["rule_files"] = [str(RULES)]
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [admin]}]
+    (folder / "admin-token").write_text(TOKEN + "\n")
+    config["scrape_configs"][0] |= {
+        "static_configs": [{"targets": [admin]}],
+        "authorization": {"credentials_file": str(folder / "admin-token")},
+    }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     process = await asyncio.create_subprocess_exec(
         "prometheus",

@@ -100,3 +100,19 @@ async def test_without_the_token_it_is_not_asked(tmp_path: Path) -> None:
     async with serve_gateway(replace(config, admin_token="secret")) as gateway:
         code, _, err = await nightside("gateway", "status", "--admin", gateway.admin_url)
         assert (code, "token" in err) == (4, True)
+
+
+async def test_it_waits_until_all_is_well_and_no_longer_than_it_may(mesh: Mesh) -> None:
+    us = await mesh.region("us-1", US)
+    us.engine.probe_script = answer(500)
+    async with serve_gateway(us.config) as us.gateway, asyncio.TaskGroup() as tasks:
+        code, _, _ = await status(us, "--wait", "0.1")
+        assert code == 1
+        waiting = tasks.create_task(status(us, "--wait", "60"))
+        us.engine.probe_script = None
+    assert waiting.result()[0] == 0
+
+
+async def test_a_token_file_that_is_not_there_is_a_command_used_wrongly(tmp_path: Path) -> None:
+    code, _, err = await nightside("gateway", "status", "--token-file", tmp_path / "none")
+    assert (code, "none cannot be read" in err) == (2, True)
