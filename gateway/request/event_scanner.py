@@ -117,7 +117,7 @@ class EventScanner:
         """Of a stream that is left before its end: what was told by then. What an opening tells of the output is only
         where counting begins."""
         usage, opening = self.usage, self._opening_usage
-        if usage is not None and usage.output_tokens != opening.output_tokens:
+        if usage is not None and usage != opening:
             return usage
         return TokenUsage(opening.prompt_tokens, None, opening.cached_tokens)
 
