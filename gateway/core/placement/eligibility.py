@@ -82,10 +82,13 @@ class Eligibility:
 
     def may_ever_serve(self, request_class: RequestClass, barred_peers: int = 0) -> bool:
         """Is there anybody to wait for: a replica that may serve it, down or full as that may be, or a peer within its
-        reach that is not barred to it? While a replica of ours is, that is as cheap as to ask who is available."""
+        reach that is not barred to it? While a replica of ours is, or a peer is available, that is as cheap as to ask
+        who is."""
         if request_class.pinned is not None:
             return self.can_ever_reach(request_class)
         if self.eligible_replicas(request_class):
+            return True
+        if (self.available_siblings(request_class) | self.available_remotes(request_class)) & ~barred_peers:
             return True
         return bool(self.peers_to_wait_for(request_class) & ~barred_peers)
 
