@@ -198,12 +198,22 @@ def print_status(seen: Status, wrong: list[str], console: Console) -> None:
 def _headlines(seen: Status) -> Iterator[str]:
     ready = f"not ready, {seen.not_ready_reason}" if seen.not_ready_reason else "ready"
     yield f"gateway {seen.gateway} in {seen.region} ({seen.jurisdiction}): {ready}"
-    policy = f"closed, {seen.policy.closed_reason}" if seen.policy.closed_reason else seen.policy.digest
-    yield f"policy {policy}; placement {seen.placement_policy}, overflow {seen.overflow}"
+    yield f"policy {_policy(seen)}; placement {seen.placement_policy}, overflow {seen.overflow}"
     queues = ", ".join(f"{length} for {model}" for model, length in seen.queue.by_model.items() if length)
     yield f"requests: {seen.requests} held, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
     for role, certificate in seen.certificates.items():
         yield f"certificate for {role}: {_expiry(certificate.expires_in_s)}"
+
+
+def _policy(seen: Status) -> str:
+    """Without one a region keeps to itself, which is news only to a gateway that has peers."""
+    if not seen.policy.closed_reason:
+        return seen.policy.digest
+    return (
+        f"closed, {seen.policy.closed_reason}"
+        if seen.peers
+        else f"not needed without peers, {seen.policy.closed_reason}"
+    )
 
 
 def _replicas(replicas: list[ReplicaView]) -> Table:
