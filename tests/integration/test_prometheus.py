@@ -284,7 +284,11 @@ async def test_every_query_finds_what_it_asks_for(
             for selector in selectors(query):
                 asked.add(selector.name)
                 is_failure = any(matcher.label in {"outcome", "result"} for matcher in selector.matchers)
-                if selector.name not in {*NOT_HERE, *BY_CHANCE} and not is_failure and not _is_of_failures(selector.name):
+                if (
+                    selector.name not in {*NOT_HERE, *BY_CHANCE}
+                    and not is_failure
+                    and not _is_of_failures(selector.name)
+                ):
                     assert await prometheus.ask(selector.text), f"{name} asks for {selector.text}, which is not there"
         assert asked >= NOT_HERE.keys()
         found = {name: await prometheus.ask(name) for name in NOT_HERE}

@@ -219,6 +219,7 @@ class MeshMachine(RuleBasedStateMachine):
                 LegResult.FAILED,
                 LegResult.BUSY,
                 LegResult.CLIENT_ERROR,
+                LegResult.INTERNAL,
             ]
         ),
     )

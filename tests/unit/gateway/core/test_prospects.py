@@ -10,6 +10,7 @@ import pytest
 from gateway.core import events
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.effects import Effect, EndRequest
+from gateway.core.forwarding import leg_end_of
 from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -36,6 +37,7 @@ from tests.support.core import (
     Desk,
     desk,
     ended,
+    forward,
     of_kind,
     peer_spec,
     policy,
@@ -228,6 +230,32 @@ class TestJudgedAgain:
         told = ended(one.tell(events.PolicyApplied(HOME_AND_AP)))
         assert told == [*NOWHERE, ("q2", "rejected_residency_processing")]
         assert one.core.why_it_waits(RequestId("stays"))
+
+    def test_a_forward_is_judged_by_its_stamp_and_goes_back_without_anybodys_fault(self) -> None:
+        one = us(EU_PEER)
+        one.probe(waiting=1)
+        one.tell(forward("q", allowed=rule(EU, US)))
+        assert one.core.why_it_waits(RequestId("q"))
+        told = one.tell(events.AssignmentApplied(2, (replica_spec("adopted", AP),), (EU_PEER,)))
+        assert ended(told) == NOWHERE
+        assert "its stamp: process names neither region ap-northeast-1" in detail_of(told)
+        (end,) = of_kind(EndRequest, told)
+        result, refusal, _ = leg_end_of(end.outcome, end.detail)
+        assert (result, refusal) == (LegResult.REFUSED, RefusalReason.RESIDENCY_STAMP)
+
+    def test_who_waits_for_a_stored_response_that_may_not_be_gone_back_to(self) -> None:
+        """It is held somewhere that the policy forbids by now."""
+        one = us(EU_PEER, own_policy=policy(US))
+        one.probe(waiting=1)
+        one.hear("gw-eu", EU)
+        one.ask("first")
+        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
+        one.finish("first")
+        one.tell(events.TargetLost(peer_target(EU_PEER.gateway_id), "gone"))
+        follows = replace(profile("q"), follows="key")
+        assert ended(one.tell(events.RequestArrived(follows, 600 * SECOND))) == []
+        assert one.core.why_it_waits(RequestId("q")) == "peer:gw-eu (lost: gone)"
+        assert ended(one.tell(events.PolicyApplied(HOME_AND_AP))) == [("q", "rejected_unknown_response")]
 
     def test_a_peer_that_is_only_busier_is_no_reason_to_look(self) -> None:
         one = us(EU_PEER)
