@@ -52,8 +52,10 @@ class Readiness:
 
 
 def engines_note(core: GatewayState) -> str:
-    """What an operator should know of the engines of a gateway that is ready all the same; empty while one is up."""
-    if not len(core.replicas) or core.replicas.reachable:
+    """What an operator should know of the engines of a gateway that is ready all the same; empty while one is up or has
+    not been asked yet."""
+    is_any_up = core.replicas.reachable != 0
+    if not len(core.replicas) or is_any_up or any(state.sampled_ns is None for state in core.replicas):
         return ""
     return f"none of {len(core.replicas)} is up"
 

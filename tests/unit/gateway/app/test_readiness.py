@@ -100,3 +100,4 @@ def test_an_operator_is_told_that_no_engine_is_up() -> None:
     watched.passes(1)
     assert engines_note(watched.desk.core) == "none of 1 is up"
     assert engines_note(desk(replicas=0).core) == ""
+    assert engines_note(desk(replicas=1, probed=False).core) == "", "nobody knows yet"
