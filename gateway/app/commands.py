@@ -1,4 +1,4 @@
-"""`nightside gateway`: serves a region, checks its file, stops its forwarding.
+"""`nightside gateway`: serves a region, checks its file, says how it is, stops its forwarding.
 
 It adds signals and the limits of a process to a gateway, and wires nothing itself.
 """
@@ -22,6 +22,8 @@ from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.lockdown_cli import lockdown
 from gateway.app.memory import describe_memory
+from gateway.app.metrics_cli import metrics
+from gateway.app.status_cli import status
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -39,10 +41,12 @@ _OPEN_FILES = 2**20
 
 @click.group()
 def cli() -> None:
-    """Serve one region, check its region file, or stop all its forwarding."""
+    """Serve one region, check its region file, say how it is, or stop all its forwarding."""
 
 
 cli.add_command(lockdown)
+cli.add_command(metrics)
+cli.add_command(status)
 
 
 @cli.command()

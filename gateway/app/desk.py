@@ -58,6 +58,7 @@ class Desk:
             config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
         )
         self.audit = _audit(config, clock, log, self.ledger)
+        self._journal_fault = ""
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
         self.ledger.hand_to(self.metrics.usage.on_finished)
@@ -79,6 +80,7 @@ class Desk:
         self.lockdown = Lockdown(
             config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
         )
+        self.metrics.follow_readiness(lambda: not self.readiness())
 
     @property
     def journal(self) -> Journal | None:
@@ -123,7 +125,13 @@ class Desk:
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
         state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
-        return {**state, "lockdown_order": self.lockdown.describe()}
+        return {
+            **state,
+            "not_ready_reason": self.readiness(),
+            "lockdown_order": self.lockdown.describe(),
+            "journal_fault": self._journal_fault,
+            "audit_fault": "" if self.audit is None else self.audit.fault,
+        }
 
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
         self.driver.tell_observers()
@@ -194,6 +202,7 @@ class Desk:
 
     def _journal_stopped(self, reason: str) -> None:
         self.log.error("the journal stopped", reason=reason)
+        self._journal_fault = reason
         self.metrics.journal_stopped()
 
 

@@ -88,4 +88,4 @@ def _token_in(file: Path | None) -> str | None:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise AdminFault(f"{file}: cannot be read") from error
+        raise click.BadParameter(f"{file} cannot be read", param_hint="--token-file") from error

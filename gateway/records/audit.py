@@ -116,6 +116,8 @@ class Audit:
         """Raises OSError when the folder cannot be written: that is better known at the start."""
         assert config.folder is not None, "the audit is off without a folder"
         self.is_failing = False
+        self.fault = ""
+        """Why it cannot be written, while it cannot."""
         self.lines_lost = 0
         self.lines = 0
         self._config = config
@@ -245,13 +247,13 @@ class Audit:
 
     def _failed(self, reason: str) -> None:
         if not self.is_failing:
-            self.is_failing = True
+            self.is_failing, self.fault = True, reason
             doing = "no new request is taken" if self._config.required else "requests are served without it"
             self._log.critical("the audit record cannot be written", reason=reason, doing=doing)
 
     def _succeeded(self) -> None:
         if self.is_failing:
-            self.is_failing = False
+            self.is_failing, self.fault = False, ""
             self._log.warning("the audit record is written again", lines_lost=self._lost_untold)
         if self._lost_untold:
             lost, self._lost_untold = self._lost_untold, 0

@@ -102,6 +102,10 @@ class Metrics:
         """Ask at each scrape how long the certificate in use is still valid."""
         self._expiry.follow(left_s, role)
 
+    def follow_readiness(self, is_ready: Callable[[], bool]) -> None:
+        """Ask at each scrape whether balancers are told to send traffic here."""
+        self._ready.follow(is_ready)
+
     def _define_counters(self) -> None:
         self._ended = self._counter(
             "requests", "Clients' requests by how they ended, at the gateway they came to.", "model", "outcome"
@@ -156,6 +160,8 @@ class Metrics:
         self._journal_stopped = self._level(
             "journal_stopped", "1 once the journal could not be written; a restart begins another."
         )
+        self._draining = self._level("draining", "1 while this gateway takes nothing new and finishes what it has.")
+        self._ready = self._level("ready", "1 while `/ready` says so.")
         self._expiry = self._level(
             "certificate_expiry_seconds", "Until a certificate in use expires; below 0 it has.", "role"
         )
@@ -199,7 +205,9 @@ class Metrics:
                 self._locked_down.set(event.active)
             case events.TargetLost():
                 self._lost.add(event.target.kind)
-            case events.ResponseStored() | events.RequestAbandoned() | events.ConfigApplied() | events.DrainRequested():
+            case events.DrainRequested():
+                self._draining.set(1)
+            case events.ResponseStored() | events.RequestAbandoned() | events.ConfigApplied():
                 pass
             case _ as never:
                 assert_never(never)
