@@ -23,6 +23,7 @@ async def at(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Besieged
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("case", HTTP_CASES, ids=lambda case: case.name)
 async def test_it_is_answered_as_it_deserves_and_nobody_else_pays(at: Besieged, case: HttpCase) -> None:
+    at.told.clear()
     asked, failures = at.engine.arrived.count, at.failures("replica")
     at.engine.raw_heads.clear()
     received = await sent(at.gateway, case.raw, closes=case.closes, leaves=case.leaves)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
@@ -37,14 +41,19 @@ class Besieged:
     gateway: GatewayHandle
     engine: FakeEngine
     room: Room
+    told: list[EventDict]
+    """What the gateway logged."""
 
     def failures(self, target: str) -> float:
         """What its targets' breakers have counted."""
         return counted(self.gateway, "attempts_total", target=target, result="failed")
 
     async def goes_on(self) -> None:
-        """It is whole, holds no request, no byte and no leg, and serves whoever comes next."""
+        """It is whole, met no exception of its own, holds no request, no byte and no leg, and serves whoever is next."""
         assert not self.gateway.driver.failed.is_set(), self.gateway.driver.crash
+        faults = [each for each in self.told if each.get("exc_info")]
+        self.told.clear()
+        assert not faults, "an exception of ours"
         async with asyncio.timeout(_ENOUGH_S):
             await until(lambda: not self.held())
             assert await innocent_answer(self.gateway) == (200, True)
@@ -61,26 +70,52 @@ async def innocent_answer(gateway: GatewayHandle) -> tuple[int, bool]:
     return int(received[9:12]), b'"content":"Hello"' in received and b"[DONE]" in received
 
 
-async def sent(gateway: GatewayHandle, raw: bytes, *, closes: bool = False, leaves: bool = False) -> bytes:
+async def sent(
+    gateway: GatewayHandle,
+    raw: bytes,
+    *,
+    closes: bool = False,
+    leaves: bool = False,
+    on_first: Callable[[], None] = lambda: None,
+) -> bytes:
     """All that comes back over a connection of its own until it ends, or with `leaves` until there is an answer."""
     async with asyncio.timeout(_ENOUGH_S), wire(gateway) as connection:
         connection.send(raw)
         if closes:
             connection.writer.write_eof()
-        return await (connection.reader.readuntil(b"}}") if leaves else connection.until_closed())
+        if leaves:
+            return await connection.reader.readuntil(b"}}")
+        first = await connection.reader.read(1)
+        on_first()
+        return first + await connection.until_closed()
 
 
 @asynccontextmanager
 async def besieged(
-    folder: Path, change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config
+    folder: Path,
+    change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
+    engine: FakeEngine | None = None,
 ) -> AsyncIterator[Besieged]:
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(FakeEngine().serving())
+        engine = await stack.enter_async_context((engine or FakeEngine()).serving())
         engine.plays(stream(*GOOD_STREAM))
+        told: list[EventDict] = []
         config = region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US))
-        gateway = await stack.enter_async_context(serve_gateway(change(with_little_room(config))))
+        gateway = await stack.enter_async_context(serve_gateway(change(with_little_room(config)), log=keeping(told)))
         await until(lambda: free_replicas(gateway) == 1)
-        yield Besieged(gateway, engine, room_of_the_only_gateway())
+        yield Besieged(gateway, engine, room_of_the_only_gateway(), told)
+
+
+def keeping(told: list[EventDict]) -> FilteringBoundLogger:
+    """A log in a list."""
+
+    def keep(_: object, method: str, record: EventDict) -> EventDict:
+        told.append(record)
+        raise structlog.DropEvent
+
+    wrapper = structlog.make_filtering_bound_logger(logging.INFO)
+    made: FilteringBoundLogger = structlog.wrap_logger(None, processors=[keep], wrapper_class=wrapper)
+    return made
 
 
 def with_little_room(config: GatewayConfig) -> GatewayConfig:
