@@ -147,7 +147,7 @@ HTTP_CASES = (
     HttpCase("no version", chat(start="POST /v1/chat/completions"), (400,)),
     HttpCase("HTTP/0.9", request(start="GET /v1/models HTTP/0.9", body=b""), (400,)),
     HttpCase("HTTP/1.2", chat(start="POST /v1/chat/completions HTTP/1.2"), (400,)),
-    HttpCase("HTTP/2.0", chat(start="POST /v1/chat/completions HTTP/2.0"), (400,)),
+    HttpCase("HTTP/2.0", chat(start="POST /v1/chat/completions HTTP/2.0"), (505,)),
     HttpCase("HTTP/11", chat(start="POST /v1/chat/completions HTTP/11"), (400,)),
     HttpCase("another protocol's name", chat(start="POST /v1/chat/completions ICY/1.1"), (400,)),
     HttpCase("a space behind the version", chat(start=_START + " "), (400,)),

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.fakes.engine import FakeEngine, Tally, metrics_page
 from tests.hostile.engine_answers import ENGINE_CASES, GOOD_STREAM, LATER, EngineCase, End, streamed
-from tests.support.hostile import Besieged, besieged, sent
+from tests.support.hostile import ENOUGH_S, Besieged, besieged, sent
 from tests.support.listening import listening
 from tests.support.wire import Wire, posted, wire
 
@@ -50,13 +50,15 @@ class RawEngine(FakeEngine):
                 return
 
     async def _write(self, case: EngineCase, connection: Wire) -> None:
-        for piece in case.pieces:
-            if piece is LATER:
-                await self.client_has_something.wait()
-            connection.send(piece)
-            await connection.writer.drain()
-            await asyncio.sleep(0)
-        self.written.add()
+        try:
+            for piece in case.pieces:
+                if piece is LATER:
+                    await self.client_has_something.wait()
+                connection.send(piece)
+                await connection.writer.drain()
+                await asyncio.sleep(0)
+        finally:  # the gateway may have left already
+            self.written.add()
         if case.end is End.HOLD:
             await connection.reader.read()
         elif case.end is End.RESET:
@@ -74,11 +76,12 @@ async def at(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Besieged
 @pytest.mark.parametrize("case", ENGINE_CASES, ids=lambda case: case.name)
 async def test_it_is_held_against_the_engine_alone(at: Besieged, case: EngineCase) -> None:
     assert isinstance(at.engine, RawEngine)
-    failures = at.failures("replica")
+    failures, written = at.failures("replica"), at.engine.written.count
     at.engine.case = case
     at.engine.client_has_something.clear()
     at.told.clear()
     received = await left_in_silence(at) if case.end is End.HOLD else await sent(at.gateway, posted("connection: close"), on_first=at.engine.client_has_something.set)
+    await at.engine.written.reaches(written + 1)
     at.engine.case = GOOD_CASE
     assert int(received[9:12] or 0) == case.status, received[:2000]
     assert case.contains in received
@@ -90,7 +93,7 @@ async def test_it_is_held_against_the_engine_alone(at: Besieged, case: EngineCas
 async def left_in_silence(at: Besieged) -> bytes:
     assert isinstance(at.engine, RawEngine)
     written = at.engine.written.count
-    async with wire(at.gateway) as client:
+    async with asyncio.timeout(ENOUGH_S), wire(at.gateway) as client:
         client.post()
         await at.engine.written.reaches(written + 1)
     return b""

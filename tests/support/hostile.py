@@ -23,7 +23,7 @@ from tests.support.gateways import counted, free_replicas, region_config, until,
 from tests.support.rest import unrest
 from tests.support.wire import posted, wire
 
-_ENOUGH_S = 20.0
+ENOUGH_S = 20.0
 """What has not ended by then never will."""
 BODY_BYTES_MAX = 1 << 20
 COUNTING_ONLY = CoreConfig(
@@ -54,7 +54,7 @@ class Besieged:
         faults = [each for each in self.told if each.get("exc_info")]
         self.told.clear()
         assert not faults, "an exception of ours"
-        async with asyncio.timeout(_ENOUGH_S):
+        async with asyncio.timeout(ENOUGH_S):
             await until(lambda: not self.held())
             assert await innocent_answer(self.gateway) == (200, True)
 
@@ -79,7 +79,7 @@ async def sent(
     on_first: Callable[[], None] = lambda: None,
 ) -> bytes:
     """All that comes back over a connection of its own until it ends, or with `leaves` until there is an answer."""
-    async with asyncio.timeout(_ENOUGH_S), wire(gateway) as connection:
+    async with asyncio.timeout(ENOUGH_S), wire(gateway) as connection:
         connection.send(raw)
         if closes:
             connection.writer.write_eof()
@@ -95,15 +95,19 @@ async def besieged(
     folder: Path,
     change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
     engine: FakeEngine | None = None,
+    *,
+    has_engine: bool = True,
 ) -> AsyncIterator[Besieged]:
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context((engine or FakeEngine()).serving())
         engine.plays(stream(*GOOD_STREAM))
         told: list[EventDict] = []
-        config = region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US))
+        config = region_config("us-1", US, [engine.url] * has_engine, policy_file=write_policy(folder, US))
+        others = rooms()
         gateway = await stack.enter_async_context(serve_gateway(change(with_little_room(config)), log=keeping(told)))
-        await until(lambda: free_replicas(gateway) == 1)
-        yield Besieged(gateway, engine, room_of_the_only_gateway(), told)
+        await until(lambda: free_replicas(gateway) == has_engine)
+        (room,) = [each for each in rooms() if each not in others]
+        yield Besieged(gateway, engine, room, told)
 
 
 def keeping(told: list[EventDict]) -> FilteringBoundLogger:
@@ -125,10 +129,6 @@ def with_little_room(config: GatewayConfig) -> GatewayConfig:
     return replace(config, limits=limits, probes=ProbeConfig(interval_ns=50 * MS), core=COUNTING_ONLY)
 
 
-def room_of_the_only_gateway() -> Room:
-    """Nobody hands it out: what holds bodies is nobody else's business."""
-    gc.collect()
-    (room,) = [each for each in gc.get_objects() if isinstance(each, Room)]
-    return room
-
-
+def rooms() -> list[Room]:
+    """Of all gateways in this process. None hands its own out: what holds bodies is nobody else's business."""
+    return [each for each in gc.get_objects() if isinstance(each, Room)]
