@@ -7,6 +7,7 @@ its connection, which is how engines abort work.
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,6 +26,8 @@ _BUFFERED_BYTES_MAX = 256 * 1024
 """Above this much unread by us, reading from the engine stops until it is read."""
 _HEAD_BYTES_MAX = 64 * 1024
 _HEADERS_MAX = 256
+_WITHOUT_BODY = frozenset({204, 304})
+"""Nobody answers a call like this. What an engine sends behind it all the same would be taken for another answer."""
 _SCHEMES = {"http": 80, "https": 443}
 
 
@@ -58,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._take: Callable[[bytes], bool] | None = None
         """Whoever has the body poured out to, while it wants more."""
+        self._arrivals: select.poll | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -75,6 +79,12 @@ class Connection(asyncio.Protocol):
         """Idle, alive, and with nothing in it: neither an unread answer nor anything unasked-for."""
         is_open = self._transport is not None and not self._transport.is_closing()
         return is_open and self._error is None and self.is_complete and self._keeps_alive and not self._body
+
+    @property
+    def has_unread(self) -> bool:
+        """Has something come over it that the event loop has not told of yet? What comes unasked-for would be taken for
+        the next request's answer."""
+        return self._arrivals is not None and bool(self._arrivals.poll(0))
 
     @property
     def headers(self) -> Headers:
@@ -134,6 +144,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        own = transport.get_extra_info("socket")
+        if own is not None:
+            self._arrivals = select.poll()
+            self._arrivals.register(own.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self.is_complete:
@@ -159,7 +173,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """A body without a length ends with its connection; all else breaks off."""
-        self._transport = None
+        self._transport = self._arrivals = None
         if not self.is_complete:
             if self._has_head and not self._has_length and error is None:
                 self.is_complete = True
@@ -200,7 +214,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._has_head:
             self.is_complete = True
-            self._keeps_alive = self._parser.should_keep_alive()
+            self._keeps_alive = self._parser.should_keep_alive() and self.status not in _WITHOUT_BODY
         else:
             self._headers.clear()  # an interim answer (1xx); the real one follows
 
@@ -363,7 +377,7 @@ class ConnectionPool:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
-            if connection.is_usable:
+            if connection.is_usable and not connection.has_unread:
                 return connection
             connection.abort()
         self._idle.pop(origin, None)

@@ -208,8 +208,8 @@ HTTP_CASES = (
     HttpCase("a connection that names headers", chat("connection: x-request-id, content-length"), (200,), asked=1),
     HttpCase("another protocol wanted", chat("connection: upgrade", "upgrade: websocket"), (200,), asked=1, not_at_engine=b"upgrade"),
     HttpCase("HTTP/2 wanted", chat("connection: upgrade, http2-settings", "upgrade: h2c", "http2-settings: AAMAAABk"), (200,), asked=1, not_at_engine=b"h2c"),
-    HttpCase("an expectation", framed(_LENGTH, "expect: 100-continue"), (100, 200), asked=1),
-    HttpCase("another expectation", framed(_LENGTH, "expect: the-impossible"), (400,)),
+    HttpCase("an expectation", framed(_LENGTH, "expect: 100-continue"), (200,), asked=1),
+    HttpCase("another expectation", framed(_LENGTH, "expect: the-impossible"), (417,)),
     HttpCase("a proxy's word", chat("forwarded: for=[::1]", "x-forwarded-for: 127.0.0.1", "x-forwarded-host: admin"), (200,), asked=1, not_at_engine=b"forwarded"),
     # Packed bodies
     HttpCase("gzip", encoded("gzip", gzip.compress(BODY)), (200,), asked=1, not_at_engine=b"content-encoding"),

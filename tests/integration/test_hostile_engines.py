@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 
-from tests.fakes.engine import FakeEngine, Tally, metrics_page
+from tests.fakes.engine import FakeEngine, metrics_page
 from tests.hostile.engine_answers import ENGINE_CASES, GOOD_STREAM, LATER, EngineCase, End, streamed
 from tests.support.hostile import ENOUGH_S, Besieged, besieged, sent
 from tests.support.listening import listening
@@ -27,7 +28,8 @@ class RawEngine(FakeEngine):
     def __init__(self) -> None:
         super().__init__()
         self.case = GOOD_CASE
-        self.written = Tally()
+        self.written = asyncio.Event()
+        """All of the case's answer."""
         self.client_has_something = asyncio.Event()
 
     @asynccontextmanager
@@ -37,6 +39,7 @@ class RawEngine(FakeEngine):
             yield self
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             if head.startswith(b"GET"):
@@ -45,11 +48,11 @@ class RawEngine(FakeEngine):
             await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
             self.arrived.add()
             case = self.case
-            await self._write(case, Wire(reader, writer))
+            await self._write(case, self.written, Wire(reader, writer))
             if case.end is not End.KEEP:
                 return
 
-    async def _write(self, case: EngineCase, connection: Wire) -> None:
+    async def _write(self, case: EngineCase, written: asyncio.Event, connection: Wire) -> None:
         try:
             for piece in case.pieces:
                 if piece is LATER:
@@ -58,7 +61,7 @@ class RawEngine(FakeEngine):
                 await connection.writer.drain()
                 await asyncio.sleep(0)
         finally:  # the gateway may have left already
-            self.written.add()
+            written.set()
         if case.end is End.HOLD:
             await connection.reader.read()
         elif case.end is End.RESET:
@@ -76,13 +79,13 @@ async def at(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Besieged
 @pytest.mark.parametrize("case", ENGINE_CASES, ids=lambda case: case.name)
 async def test_it_is_held_against_the_engine_alone(at: Besieged, case: EngineCase) -> None:
     assert isinstance(at.engine, RawEngine)
-    failures, written = at.failures("replica"), at.engine.written.count
-    at.engine.case = case
+    failures = at.failures("replica")
+    at.engine.case, at.engine.written = case, asyncio.Event()
     at.engine.client_has_something.clear()
     at.told.clear()
     received = await left_in_silence(at) if case.end is End.HOLD else await sent(at.gateway, posted("connection: close"), on_first=at.engine.client_has_something.set)
-    await at.engine.written.reaches(written + 1)
-    at.engine.case = GOOD_CASE
+    await at.engine.written.wait()
+    at.engine.case, at.engine.written = GOOD_CASE, asyncio.Event()
     assert int(received[9:12] or 0) == case.status, received[:2000]
     assert case.contains in received
     assert not case.lacks or case.lacks not in received
@@ -92,10 +95,9 @@ async def test_it_is_held_against_the_engine_alone(at: Besieged, case: EngineCas
 
 async def left_in_silence(at: Besieged) -> bytes:
     assert isinstance(at.engine, RawEngine)
-    written = at.engine.written.count
     async with asyncio.timeout(ENOUGH_S), wire(at.gateway) as client:
         client.post()
-        await at.engine.written.reaches(written + 1)
+        await at.engine.written.wait()
     return b""
 
 
