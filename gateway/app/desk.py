@@ -25,6 +25,7 @@ from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.ledger import Ledger
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
+from gateway.records.refusals import Refusals
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.state.lockdown import Lockdown
@@ -49,15 +50,19 @@ class Desk:
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
+        self.refusals = Refusals(
+            config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
+        )
         self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(self.metrics.usage.on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
         observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-            self.metrics.registry.register(AuditLevels(self.audit))
+        self.metrics.registry.register(AuditLevels(self.audit))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)

@@ -9,7 +9,7 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,11 @@ class CoreGauges:
     peers_usable: int
     probe_age_ns: dict[ReplicaId, int]
     heartbeat_age_ns: dict[GatewayId, int]
+    queue_lengths: dict[ModelName, int]
+    in_flight: dict[ReplicaId, int]
+    """Legs of ours at each replica."""
+    pending: dict[ReplicaId, int]
+    """Requests that each replica's engine has accepted and not begun, whoever sent them."""
 
 
 def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
@@ -48,6 +53,9 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
             for state in core.peers
             if state.observation is not None
         },
+        queue_lengths=core.waiting.lengths(),
+        in_flight={state.spec.replica_id: state.in_flight for state in core.replicas},
+        pending={state.spec.replica_id: state.waiting for state in core.replicas},
     )
 
 

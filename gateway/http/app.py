@@ -26,7 +26,8 @@ from gateway.http.parse import Caller, choose_request_id, control_profile, engin
 from gateway.http.room import Room
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
-from gateway.http.sink import HttpSink, error_response, identity_headers
+from gateway.http.sink import SERVER_NAME, HttpSink, error_response, identity_headers
+from gateway.records.refusals import OnRefused, Refusal
 from gateway.request.callers import KeyCheck
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
@@ -54,8 +55,11 @@ class Api:
         *,
         check_key: KeyCheck | None = None,
         has_audit: Callable[[], bool] = lambda: True,
+        on_refused: OnRefused = lambda _: None,
     ) -> None:
-        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken."""
+        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken. `on_refused` is told
+        of each request that is turned away here; what the core turns away has a record of its own."""
+        self._on_refused = on_refused
         self._has_audit = has_audit
         self._context = context
         self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
@@ -163,9 +167,9 @@ class Api:
         try:
             response = await handler(request)
         except ClientFault as fault:
-            return self._error_response(request, fault.kind, fault.detail, fault.param)
+            return self._refuse(request, fault.kind, fault.detail, fault.param)
         except web.HTTPException as error:
-            response = self._error_response(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST))
+            response = self._refuse(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST))
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["allow"] = error.headers["allow"]
             return response
@@ -176,11 +180,26 @@ class Api:
                 response.headers.setdefault(name, value)
         return response
 
-    def _error_response(
+    def _refuse(
         self, request: web.Request, kind: ErrorKind, detail: str = "", param: str | None = None
     ) -> web.Response:
+        caller, request_id = request.get(CALLER), _request_id_of(request)
+        tenant = None if caller is None else caller.tenant
+        key_id = None if caller is None or caller.key is None else caller.key.key_id
+        self._on_refused(Refusal(kind.code, kind.status, kind.message, request_id, tenant, key_id))
+        return self._error_response(request, kind, detail, param, request_id=request_id)
+
+    def _error_response(
+        self,
+        request: web.Request,
+        kind: ErrorKind,
+        detail: str = "",
+        param: str | None = None,
+        *,
+        request_id: RequestId | None = None,
+    ) -> web.Response:
         shape = shape_of(request.path, request.headers)
-        request_id = _request_id_of(request)
+        request_id = request_id or _request_id_of(request)
         response = error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
         response.headers.update(self._entrance.headers(request))
         return response
@@ -189,9 +208,22 @@ class Api:
         return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")
 
 
-def make_runner(app: web.Application, settings: HttpSettings, on_fault: OnFault = tell_loop) -> web.AppRunner:
-    """The only right way to run these apps."""
-    return GuardedRunner(app, settings, on_fault, handler_cancellation=True, shutdown_timeout=settings.shutdown_s)
+def make_runner(
+    app: web.Application,
+    settings: HttpSettings,
+    on_fault: OnFault = tell_loop,
+    on_refused: OnRefused = lambda _: None,
+) -> web.AppRunner:
+    """The only right way to run these apps. `on_refused` is told of what is turned away before there is a request."""
+    app.on_response_prepare.append(_name_server)
+    return GuardedRunner(
+        app, settings, on_fault, on_refused, handler_cancellation=True, shutdown_timeout=settings.shutdown_s
+    )
+
+
+async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
+    """Interpreter and library versions are nobody's business."""
+    response.headers["server"] = SERVER_NAME
 
 
 def _request_id_of(request: web.Request) -> RequestId:

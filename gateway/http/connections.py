@@ -21,6 +21,7 @@ from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import error_body, shape_of
 from gateway.http.sink import error_response
+from gateway.records.refusals import OnRefused, Refusal
 
 OnFault = Callable[[BaseException], None]
 """Told of every exception that is nobody's but ours."""
@@ -39,9 +40,11 @@ _GOODBYES_MAX = 256
 class GuardedRunner(Runner):
     """Runs an app behind a guarded server."""
 
-    __slots__ = ("_on_fault", "_settings", "_shortcuts")
+    __slots__ = ("_on_fault", "_on_refused", "_settings", "_shortcuts")
 
-    def __init__(self, app: web.Application, settings: HttpSettings, on_fault: OnFault, **options: Any) -> None:
+    def __init__(
+        self, app: web.Application, settings: HttpSettings, on_fault: OnFault, on_refused: OnRefused, **options: Any
+    ) -> None:
         super().__init__(
             app,
             max_line_size=settings.header_line_bytes_max,
@@ -53,27 +56,39 @@ class GuardedRunner(Runner):
         )
         self._settings = settings
         self._on_fault = on_fault
+        self._on_refused = on_refused
         self._shortcuts = app.get(SHORTCUTS, {})
 
     def stand_in(self, plain: web.Server) -> web.Server:
-        return _GuardedServer(plain, self._settings, self._on_fault, self._shortcuts)
+        return _GuardedServer(plain, self._settings, self._on_fault, self._on_refused, self._shortcuts)
 
 
 class _GuardedServer(Server):
     """Makes a protocol for each connection that comes in."""
 
     def __init__(
-        self, plain: web.Server, settings: HttpSettings, on_fault: OnFault, shortcuts: Mapping[str, Handler]
+        self,
+        plain: web.Server,
+        settings: HttpSettings,
+        on_fault: OnFault,
+        on_refused: OnRefused,
+        shortcuts: Mapping[str, Handler],
     ) -> None:
         super().__init__(plain, _with_shortcuts(plain.request_handler, shortcuts))
         self.settings = settings
         self.on_fault = on_fault
+        self._on_refused = on_refused
         self._goodbyes: set[_Goodbye] = set()
 
     def __call__(self) -> web.RequestHandler:
         if self.open_connections < self.settings.connections_max:
             return _Connection(self, loop=self.loop, **self.connection_options)
+        self.refused(errors.TOO_MANY_CONNECTIONS)
         return cast(web.RequestHandler, _Goodbye(self._goodbyes, self.loop))
+
+    def refused(self, kind: ErrorKind) -> None:
+        """Before there was a request, so that nobody knows whose it was."""
+        self._on_refused(Refusal(kind.code, kind.status, kind.message))
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own signature
         for goodbye in tuple(self._goodbyes):
@@ -124,8 +139,10 @@ class _Connection(Connection):
             self._on_fault(exc)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; there is no room for another")
-        shape = shape_of(request.path, request.headers)
-        response = error_response(_kind_of(status, exc), fresh_request_id(), self._settings, shape=shape)
+        kind, shape = _kind_of(status, exc), shape_of(request.path, request.headers)
+        if status < 500:
+            self._server.refused(kind)
+        response = error_response(kind, fresh_request_id(), self._settings, shape=shape)
         response.force_close()
         return response
 
@@ -151,6 +168,7 @@ class _Connection(Connection):
     def turn_away(self, kind: ErrorKind) -> None:
         """Say why, and close the connection."""
         self._headers_are_over()
+        self._server.refused(kind)
         if self.transport is not None:
             self.transport.write(raw_answer(kind))
         self.force_close()

@@ -1,6 +1,7 @@
 """Every refusal and failure a client can meet: one table from reason to status, code and advice on trying again.
 
-Messages never carry an engine's or a peer's words or address: those are for the log, under the request's id.
+Messages never carry an engine's or a peer's words or address, nor which of the two it was that failed: those are for
+the log and for `nightside explain`, under the request's id.
 """
 
 from __future__ import annotations
@@ -94,9 +95,11 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.EXPIRED_RUNNING: ErrorKind(
         504, _OURS, "deadline_exceeded", "The answer was not complete before the deadline.", may_retry=False
     ),
-    Outcome.FAILED_BEFORE_FIRST_BYTE: ErrorKind(502, _OURS, "engine_failed", "The engine failed to answer.", 1.0),
+    Outcome.FAILED_BEFORE_FIRST_BYTE: ErrorKind(
+        502, _OURS, "engine_failed", "The request failed where it was sent, before its answer began.", 1.0
+    ),
     Outcome.FAILED_MIDSTREAM: ErrorKind(
-        502, _OURS, "engine_failed_midstream", "The engine failed while it was answering.", may_retry=False
+        502, _OURS, "engine_failed_midstream", "The request failed while it was being answered.", may_retry=False
     ),
     Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client went away."),
 }

@@ -25,6 +25,7 @@ MESSAGES_REQUEST_ID_HEADER = "request-id"
 REGION_HEADER = "x-nightside-region"
 GATEWAY_HEADER = "x-nightside-gateway"
 DECISION_HEADER = "x-nightside-decision"
+SERVER_NAME = "nightside"
 _NOT_RELAYED = frozenset(
     {
         "connection",
@@ -240,6 +241,6 @@ def error_response(
     param: str | None = None,
     shape: Shape = Shape.OPENAI,
 ) -> web.Response:
-    headers = {**error_headers(kind), **identity_headers(request_id, settings, shape)}
+    headers = {"server": SERVER_NAME, **error_headers(kind), **identity_headers(request_id, settings, shape)}
     body = error_body(kind, detail, param, shape=shape, request_id=request_id)
     return web.Response(status=kind.status, headers=headers, body=body)

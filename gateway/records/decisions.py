@@ -30,6 +30,8 @@ from gateway.ground.values import ID_PATTERN
 from gateway.records.ledger import Ledger, LegRecord, RequestRecord
 from gateway.request.legs import RequestSummary
 
+REFUSED = "refused"
+"""In place of an outcome: it was turned away at the door, and never was a request of this gateway's."""
 REFUSALS_MAX = 8
 """Refusals kept of one forwarded request; of more, the last ones."""
 SHADOWED_PAIRS_MAX = 1024

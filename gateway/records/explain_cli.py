@@ -18,6 +18,7 @@ from rich.text import Text
 from gateway.core.vocabulary import GatewayId, LegResult, PlacementReason, RequestId, Standing, TargetKind
 from gateway.ground.admin_client import Admin, AdminFault, admin_options
 from gateway.records.decisions import (
+    REFUSED,
     ExplainedCandidate,
     ExplainedPlacement,
     ExplainedRequest,
@@ -142,7 +143,8 @@ def headline(request: ExplainedRequest) -> str:
     source = f"forwarded by gateway {request.origin}" if request.origin else "from a client"
     ended = f"ended as {request.outcome}" if request.outcome else "not over yet"
     detail = f" ({request.detail})" if request.detail else ""
-    return f"Request {request.request_id} for {request.model}, {source}, at {_gateway(request)}: {ended}{detail}."
+    model = f" for {request.model}" if request.model else ""
+    return f"Request {request.request_id}{model}, {source}, at {_gateway(request)}: {ended}{detail}."
 
 
 def sentence(request: ExplainedRequest) -> str:
@@ -200,7 +202,7 @@ def _attempt_before(placement: ExplainedPlacement) -> str:
 
 
 def _unplaced(request: ExplainedRequest) -> Iterator[str]:
-    if request.refusals and not request.outcome:
+    if request.refusals and request.outcome in ("", REFUSED):
         last = request.refusals[-1]
         times = "" if len(request.refusals) == 1 else f" {len(request.refusals)} times, last"
         yield f"It was turned away{times} as {last.reason}: {last.detail}."

@@ -51,6 +51,7 @@ def request_line(
         "prompt_tokens": summary.prompt_tokens,
         "cached_tokens": summary.cached_tokens,
         "output_tokens": summary.output_tokens,
+        "content_events": summary.content_events or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -94,6 +94,17 @@ def is_token(document: Any) -> bool:
     return any(_is_token_choice(choice) for choice in _choices(document))
 
 
+def has_content(document: Any) -> bool:
+    """Did this event, somewhere behind the first token, bring anything generated? Not one that only says why a choice
+    ended, tells usage, or closes an item."""
+    if not isinstance(document, dict):
+        return True
+    if "choices" in document:
+        return any(_has_content(choice) for choice in _choices(document))
+    kind = type_of(document)
+    return not kind or (kind.endswith(("_delta", ".delta")) and kind != "message_delta")
+
+
 def usage_of(document: Any) -> TokenUsage | None:
     """What was counted, in the words of whichever API; a stream's events may wrap it in the response or message."""
     if not isinstance(document, dict):
@@ -156,6 +167,15 @@ def _is_token_choice(choice: dict[str, Any]) -> bool:
     if choice.get("finish_reason") is not None or not isinstance(delta, dict):
         return True
     return "role" not in delta or any(value for key, value in delta.items() if key != "role")
+
+
+def _has_content(choice: dict[str, Any]) -> bool:
+    if choice.get("finish_reason") is None:
+        return _is_token_choice(choice)
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return any(value for key, value in delta.items() if key != "role")
+    return bool(choice.get("text"))
 
 
 def has_finished(document: Any) -> bool:

@@ -142,4 +142,12 @@ class RequestSummary:
     attempts: list[str] = field(default_factory=list)
     """One `target: result` per leg."""
     output_events: int = 0
-    """Data events of a stream, so far: about as many as tokens, for when the engine does not count."""
+    """Data events of a stream, so far, whatever they say."""
+    content_events: int = 0
+    """Those with content, of legs that told no usage: about as many as tokens."""
+    answer_bytes: int = 0
+    """Of an answer in one piece that told no usage."""
+    prompt_taken: bool = False
+    """An engine or a peer has the prompt, or had it when everybody left, and has not failed or turned it down."""
+    generates: bool = True
+    """False: an engine is only asked about what it keeps, or to count."""

@@ -16,6 +16,7 @@ from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
+from gateway.request.engine_api import COUNT_TOKENS_PATH
 from gateway.request.legs import LegFailure, LegOpener, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import cancelled
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
@@ -62,7 +63,8 @@ class RequestOwner:
         self._arrival = arrival
         self._outbound = outbound
         self._sink = sink
-        self._summary = RequestSummary()
+        generates = not arrival.profile.is_control and outbound.path != COUNT_TOKENS_PATH
+        self._summary = RequestSummary(generates=generates)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """The legs that run in tasks of their own."""
@@ -155,12 +157,13 @@ class RequestOwner:
     async def _run_leg(self, order: StartLeg, *, is_own: bool) -> None:
         """Run one leg and answer it with its one LegEnded, whatever happens. `is_own`: in the owner's own task."""
         scope = self._mailbox.scope_of(order)
-        feed = Feed(self._relay, order, scope)
+        feed = Feed(self._relay, order, scope, self._mailbox.end_leg)
         ended: LegEnded | None = None
         try:
             if scope.is_stopped:
                 ended = leg_ended(order, LegResult.CANCELLED, "stopped")
                 return
+            self._summary.prompt_taken = True
             with scope:
                 opener = self._context.openers[order.target.kind]
                 async with opener.open(order, self._outbound, on_accepted=feed.accepted) as leg:
@@ -176,6 +179,8 @@ class RequestOwner:
             if is_own:
                 self._mailbox.idle()
             if ended is None:
-                ended = leg_ended(order, LegResult.CANCELLED, "the owner left")
+                ended = feed.ended_early(LegResult.CANCELLED, "the owner left")
+            elif ended.result is not LegResult.COMPLETED:
+                self._summary.prompt_taken = False  # turned down or failed: it is nobody's to pay for
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)

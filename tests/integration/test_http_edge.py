@@ -58,10 +58,12 @@ from tests.fakes.engine import (
     hang_up,
     stream,
     stream_and_cut,
+    stream_and_hang,
     stream_until,
     token,
 )
 from tests.support.core import EU, MODEL, SECOND, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.gateways import until
 from tests.support.listening import serving_http
 
 GOOD = b"".join(GOOD_STREAM)
@@ -122,6 +124,13 @@ class Edge:
 
         for engine in self.engines.values():
             engine.plays(next_script)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        url = URL(self.url)
+        assert url.host is not None
+        assert url.port is not None
+        return url.host, url.port
 
     @property
     def results(self) -> list[LegResult]:
@@ -488,6 +497,61 @@ OF_THE_APIS = [
     pytest.param(RESPONSES, RESPONSE_BODY, GOOD_RESPONSE_STREAM[:2], id="responses"),
     pytest.param(MESSAGES, BODY, GOOD_MESSAGE_STREAM[:3], id="messages"),
 ]
+
+
+class TestBehindTheLastEvent:
+    """A client may close before the response has ended; an engine may take its time to end it."""
+
+    @pytest.mark.parametrize(
+        ("path", "body", "pieces"),
+        [
+            (CHAT, BODY, GOOD_STREAM),
+            (RESPONSES, RESPONSE_BODY, GOOD_RESPONSE_STREAM),
+            (MESSAGES, BODY, GOOD_MESSAGE_STREAM),
+        ],
+    )
+    async def test_whoever_leaves_there_has_its_answer(
+        self, edge: Edge, client: aiohttp.ClientSession, path: str, body: bytes, pieces: tuple[bytes, ...]
+    ) -> None:
+        edge.plays(*[stream_and_hang(*pieces)] * 5)
+        for number in range(1, 6):
+            async with client.post(edge.url + path, data=BytesIO(body)) as response:
+                assert await response.content.readexactly(len(b"".join(pieces))) == b"".join(pieces)
+                response.close()
+            await edge.has_finished.reaches(number)
+            edge.probe(waiting=0)
+        assert edge.outcomes == [Outcome.COMPLETED] * 5
+        assert edge.results == [LegResult.COMPLETED] * 5
+        assert [summary.output_tokens for _, summary in edge.finished] == [6] * 5
+
+    async def test_the_core_is_done_with_it_while_the_engine_takes_its_time(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        go_on = asyncio.Event()
+        edge.plays(stream_until(go_on, GOOD_STREAM))
+        async with client.post(edge.url + CHAT, data=BytesIO(BODY)) as response:
+            assert await response.content.readexactly(len(GOOD)) == GOOD
+            await until(lambda: edge.results == [LegResult.COMPLETED])
+            assert edge.driver.open_requests == 1
+            go_on.set()
+            assert await response.read() == b""
+        assert edge.outcomes == [Outcome.COMPLETED]
+
+
+class TestWhoAnswers:
+    async def test_no_answer_names_what_it_is_written_in(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.plays(stream(*GOOD_STREAM), answer(400, b"{}", server="engine/1.2"))
+        responses = [(await ask(client, edge))[0], (await ask(client, edge))[0], (await ask(client, edge, b"{"))[0]]
+        for path in ("/health", "/ready", "/v1/models", "/openapi.yaml", "/nowhere"):
+            async with client.get(edge.url + path) as response:
+                responses.append(response)
+        assert {response.headers.get("server", "nightside") for response in responses} == {"nightside"}
+        reader, writer = await asyncio.open_connection(*edge.address)
+        writer.write(b"GET / HTTP/9.9\r\nhost: x\r\n\r\n")
+        told = await reader.read()
+        writer.close()
+        assert b" 400 " in told.partition(b"\r\n")[0]
+        assert b"python" not in told.lower()
 
 
 class TestOtherApis:

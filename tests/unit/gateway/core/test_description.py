@@ -30,6 +30,9 @@ def test_the_levels() -> None:
     assert (gauges.replicas, gauges.replicas_available, gauges.peers, gauges.peers_usable) == (2, 0, 1, 1)
     assert gauges.probe_age_ns == {ReplicaId("r0"): 5 * MS}
     assert gauges.heartbeat_age_ns == {GatewayId("gw-eu"): 5 * MS}
+    assert gauges.queue_lengths == {"llama": 1}
+    assert gauges.in_flight == {"r0": 1, "r1": 0}
+    assert gauges.pending == {"r0": 1, "r1": 0}
     assert gauges.prefix_index_blocks >= profile("q", prompt="a long prompt " * 10).prefix_blocks
     assert gauges.prefix_index_bytes > 0
 

@@ -17,6 +17,7 @@ from gateway.http import errors
 from gateway.http.app import make_runner
 from gateway.http.connections import Handler, raw_answer
 from gateway.http.settings import HttpSettings
+from gateway.records.refusals import Refusal
 from tests.support.core import US
 from tests.support.listening import serving_http
 
@@ -36,7 +37,8 @@ async def serving(handler: Handler, **settings: Any) -> AsyncIterator[int]:
     """A server with one page, run as the gateway's are; gives its port."""
     app = web.Application()
     app.router.add_get("/", handler)
-    runner = make_runner(app, HttpSettings(GatewayId("us-1"), US, **settings))
+    on_refused = settings.pop("on_refused", lambda _: None)
+    runner = make_runner(app, HttpSettings(GatewayId("us-1"), US, **settings), on_refused=on_refused)
     async with serving_http(runner) as port:
         yield port
 
@@ -91,3 +93,25 @@ async def test_what_names_no_version_of_http_is_refused_and_cut(method: str) -> 
         assert await reader.read() == raw_answer(errors.INVALID_REQUEST)
         writer.close()
         await writer.wait_closed()
+
+
+async def test_what_is_turned_away_before_there_is_a_request_is_told() -> None:
+    async def look(request: web.Request) -> web.Response:
+        del request
+        return web.Response()
+
+    refused: list[Refusal] = []
+    async with serving(look, connections_max=1, headers_bytes_max=200, on_refused=refused.append) as port:
+        first_reader, first = await asyncio.open_connection("127.0.0.1", port)
+        first.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await first_reader.readuntil(b"\r\n\r\n")
+        for sent in (b"", b"GET / HTTP/1.1\r\nx: " + b"y" * 300):
+            reader, writer = (first_reader, first) if sent else await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            assert await reader.read()
+            writer.close()
+            await writer.wait_closed()
+    assert [(each.reason, each.status, each.tenant) for each in refused] == [
+        ("too_many_connections", 503, None),
+        ("headers_too_large", 431, None),
+    ]

@@ -329,6 +329,37 @@ class TestMessages:
         assert (scanner.fault, scanner.done) == (None, True)
 
 
+class TestContentEvents:
+    """What stands in for a count of tokens where the engine gives none."""
+
+    @pytest.mark.parametrize(
+        ("pieces", "expected"),
+        [
+            ((ROLE, HELLO, WORLD, STOP, DONE), 2),
+            ((ROLE + HELLO + WORLD + STOP + DONE,), 2),
+            ((ROLE, HELLO, WORLD, chat({"content": "!"}, "stop"), DONE), 3),
+            ((ROLE, HELLO, *[WORLD] * 50, STOP, DONE), 51),
+            ((completion("a"), completion("b"), completion("", "length"), DONE), 2),
+            ((completion("a"), completion("b", "length"), DONE), 2),
+            ((ROLE, HELLO, WORLD), 2),
+            ((ROLE,), 0),
+            ((chat({"role": "assistant", "content": "Hello"}), STOP, DONE), 1),
+            ((CREATED, ADDED, DELTA, DELTA, COMPLETED), 2),
+        ],
+    )
+    def test_opening_and_closing_events_are_not_content(self, pieces: tuple[bytes, ...], expected: int) -> None:
+        scanner, _ = scan(*pieces)
+        assert scanner.content_events == expected
+
+    def test_of_messages_only_deltas_are(self) -> None:
+        scanner, _ = scan(MESSAGE_START, BLOCK_START, BLOCK_DELTA, BLOCK_DELTA, BLOCK_STOP, MESSAGE_DELTA, MESSAGE_STOP)
+        assert scanner.content_events == 2
+
+    def test_a_message_left_early_has_counted_its_prompt(self) -> None:
+        scanner, _ = scan(MESSAGE_START + BLOCK_DELTA, BLOCK_DELTA)
+        assert scanner.usage_so_far == TokenUsage(22, None, None)
+
+
 class TestOversizedEvents:
     def test_they_go_through_unseen_and_what_follows_is_seen_again(self) -> None:
         huge = chat({"content": "error " * 200})

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.core import events
 from gateway.core.config import AttemptConfig
+from gateway.core.description import gauges_of
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
@@ -16,6 +17,7 @@ from gateway.core.vocabulary import (
     RequestId,
 )
 from gateway.request.legs import LegFailure
+from gateway.request.owner import RequestOwner
 from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
@@ -62,6 +64,99 @@ class TestWatching:
         scene.driver.submit(events.DrainRequested())
         assert await scene.play() is Outcome.REJECTED_DRAINING
         assert [type(event) for event in scene.seen_at_end[-2:]] == [events.DrainRequested, events.RequestArrived]
+
+
+class TestWhatWasDelivered:
+    """What an engine does after the last event is between it and us."""
+
+    @pytest.mark.parametrize("pieces", [GOOD_STREAM, GOOD_RESPONSE_STREAM, GOOD_MESSAGE_STREAM, (GOOD,)])
+    @pytest.mark.parametrize("forwarded", [False, True])
+    async def test_a_client_that_leaves_behind_the_last_event_has_its_answer(
+        self, pieces: tuple[bytes, ...], forwarded: bool
+    ) -> None:
+        scene = Scene()
+        scene.sink.drain_s = 0
+        end = await leave_behind(scene, pieces, forwarded=forwarded)
+        assert end.outcome is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(pieces)
+        (ended,) = scene.attempts_ended
+        assert (ended.result, ended.prompt_tokens, ended.output_tokens) == (LegResult.COMPLETED, 22, 6)
+        summary = scene.finished[0][2]
+        assert summary.attempts[0].endswith(": completed")
+        assert (summary.prompt_tokens, summary.output_tokens) == (22, 6)
+
+    async def test_one_that_leaves_before_has_not(self) -> None:
+        scene = Scene()
+        assert (await leave_behind(scene, GOOD_STREAM[:-1])).outcome is Outcome.ABANDONED
+        assert scene.results == [LegResult.CANCELLED]
+
+    async def test_the_attempt_is_over_with_the_last_event_whatever_the_engine_still_does(self) -> None:
+        scene = Scene()
+        never = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.owner(Reply((*GOOD_STREAM, never))).run())
+            while b"".join(GOOD_STREAM) != scene.sink.body or not scene.sink.has_drained:
+                await scene.sink.has_written.wait()
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            scene.driver.tell_observers()
+            assert scene.results == [LegResult.COMPLETED]
+            assert scene.opener.closed == 0
+            assert gauges_of(scene.core, scene.clock.now_ns()).attempts == 0
+            never.set()
+        assert isinstance(running.result(), EndRequest)
+        scene.check()
+
+
+async def leave_behind(scene: Scene, pieces: tuple[bytes, ...], *, forwarded: bool = False) -> EndRequest:
+    """The client goes once it has all of these; the engine never ends its response."""
+    owner = scene.owner(Reply((*pieces, asyncio.Event())), forwarded=forwarded)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(owner.run())
+        while scene.sink.body != b"".join(pieces) or not scene.sink.has_drained:
+            await scene.sink.has_written.wait()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+    scene.check()
+    return scene.finished[0][1]
+
+
+class TestThePrompt:
+    """Of a request that nobody waits for any more, it counts from when an engine has it."""
+
+    async def test_an_engine_that_has_it_when_the_client_leaves_has_taken_it(self) -> None:
+        scene = Scene()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.owner(Reply((asyncio.Event(),))).run())
+            await scene.opener.has_opened.wait()
+            running.cancel()
+        assert scene.finished[0][2].prompt_taken
+        scene.check()
+
+    async def test_nobody_has_it_while_it_waits(self) -> None:
+        scene = Scene()
+        scene.probe(waiting=1)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.owner().run())
+            await scene.has_arrived.wait()
+            running.cancel()
+        assert not scene.finished[0][2].prompt_taken
+        scene.check()
+
+    async def test_looking_at_a_stored_answer_or_counting_generates_nothing(self) -> None:
+        assert Scene().owner().summary.generates
+        assert not Scene().owner(is_control=True).summary.generates
+        scene = Scene()
+        outbound = replace(scene.owner()._outbound, path="/v1/messages/count_tokens")
+        arrival = scene.owner()._arrival
+        assert not RequestOwner(scene.owner()._context, arrival, outbound, scene.sink).summary.generates
+
+    @pytest.mark.parametrize("reply", [FAILED, Reply((b"full",), 503, JSON), Reply((b"{}",), 400, JSON)])
+    async def test_one_that_failed_or_turned_it_down_has_not_taken_it(self, reply: Reply | LegFailure) -> None:
+        scene = Scene(attempts=AttemptConfig(attempts_max=1, refusals_max=0))
+        await scene.play(reply)
+        assert not scene.finished[0][2].prompt_taken
 
 
 class TestEventStreams:

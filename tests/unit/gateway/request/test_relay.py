@@ -126,10 +126,12 @@ async def test_a_leg_that_comes_after_another_goes_on_behind_what_was_sent() -> 
     )
     beginning = (ROLE, token("a"))
     first, second = (start(leg) for leg in (1, 2))
+    told: list[LegEnded] = []
     with pytest.raises(LegFailure):
-        await Feed(relay, first, LegScope()).run(ScriptedLeg(Reply((*beginning, FAILED)), first))
-    ended = await Feed(relay, second, LegScope()).run(ScriptedLeg(Reply(), second))
+        await Feed(relay, first, LegScope(), told.append).run(ScriptedLeg(Reply((*beginning, FAILED)), first))
+    ended = await Feed(relay, second, LegScope(), told.append).run(ScriptedLeg(Reply(), second))
     assert (ended.leg, ended.result) == (2, LegResult.COMPLETED)
+    assert told == [ended]
     assert scene.sink.body == b"".join(beginning) + GOOD
     assert relay.summary.ran_at is not None
     assert relay.summary.ran_at.replica_id == "b"
