@@ -26,9 +26,9 @@ _BUFFERED_BYTES_MAX = 256 * 1024
 """Above this much unread by us, reading from the engine stops until it is read."""
 _HEAD_BYTES_MAX = 64 * 1024
 _HEADERS_MAX = 256
+_SCHEMES = {"http": 80, "https": 443}
 _WITHOUT_BODY = frozenset({204, 304})
 """Nobody answers a call like this. What an engine sends behind it all the same would be taken for another answer."""
-_SCHEMES = {"http": 80, "https": 443}
 
 
 class EngineGone(ConnectionError):
