@@ -27,6 +27,8 @@ _BUFFERED_BYTES_MAX = 256 * 1024
 _HEAD_BYTES_MAX = 64 * 1024
 _HEADERS_MAX = 256
 _SCHEMES = {"http": 80, "https": 443}
+_PLAIN = {"content-encoding": "identity", "transfer-encoding": "chunked"}
+"""The one way in which a body may be coded, where these say that it is."""
 _WITHOUT_BODY = frozenset({204, 304})
 """Nobody answers a call like this. What an engine sends behind it all the same would be taken for another answer."""
 
@@ -223,7 +225,8 @@ class Connection(asyncio.Protocol):
     def _check_encoding(self) -> None:
         """What passes through unchanged must be readable here too; every request asks for it plain."""
         for name, value in self._headers:
-            if name.lower() == "content-encoding" and value.lower() != "identity":
+            plain = _PLAIN.get(name.lower())
+            if plain is not None and value.lower() != plain:
                 raise EngineGone(f"its answer is in {value}, which it was asked not to use")
 
     def _gathered(self) -> bytes:

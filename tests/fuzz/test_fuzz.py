@@ -1,4 +1,4 @@
-"""Whoever reads bytes of strangers meets them mutated: every seed, then mutations of seeds, for longer with `make fuzz`.
+"""Whoever reads bytes of strangers meets them mutated: every seed, then mutations, for longer with `make fuzz`.
 
 A finding is printed as bytes, smallest first. Keep it: a file of any name under `tests/fuzz/seeds` and its target, or a
 line in a table under `tests/hostile`.
@@ -27,7 +27,9 @@ def mutated(seed: bytes, edits: list[Edit], other: bytes) -> bytes:
 def mutations(target: Target) -> st.SearchStrategy[bytes]:
     seeds = st.sampled_from(list(target.seeds()))
     put = st.one_of(st.sampled_from(target.words), st.binary(max_size=8))
-    edits = st.lists(st.tuples(st.integers(0, 2**16), st.sampled_from([0, 0, 1, 2, 7, 64]), put), min_size=1, max_size=6)
+    edits = st.lists(
+        st.tuples(st.integers(0, 2**16), st.sampled_from([0, 0, 1, 2, 7, 64]), put), min_size=1, max_size=6
+    )
     return st.builds(mutated, seeds, edits, st.one_of(st.just(b""), seeds))
 
 

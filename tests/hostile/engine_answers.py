@@ -101,6 +101,7 @@ def _stream_counting(usage: bytes) -> tuple[bytes, ...]:
     return streamed(ROLE + token("x"), STOP, b'data: {"choices": [], "usage": ' + usage + b"}\n\n", DONE)
 
 
+# fmt: off
 ENGINE_CASES = (
     # The first line
     EngineCase("no reason", status(b"HTTP/1.1 200"), 200, False),
@@ -283,3 +284,4 @@ ENGINE_CASES = (
     EngineCase("it stops before a token", unfinished(ROLE), 0, False, HOLD),
     EngineCase("it stops after interim answers", (b"HTTP/1.1 100 Continue\r\n\r\n" * 100,), 0, False, HOLD),
 )
+# fmt: on

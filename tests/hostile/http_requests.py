@@ -75,6 +75,7 @@ _KEPT = request(_LENGTH)
 """One after which the connection stays open."""
 _BOMB = gzip.compress(b'{"model": "llama", "pad": "' + b"x" * (8 << 20) + b'"}')
 
+# fmt: off
 HTTP_CASES = (
     # Where a body ends: two readers that disagree are a request within a request
     HttpCase("length and chunked", framed(_LENGTH, _CHUNKED), (400,)),
@@ -224,3 +225,4 @@ HTTP_CASES = (
     HttpCase("gzip and more", encoded("gzip", gzip.compress(BODY) + b"more"), (400,)),
     HttpCase("a bomb", encoded("gzip", _BOMB), (413,)),
 )
+# fmt: on

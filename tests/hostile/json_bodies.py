@@ -44,6 +44,7 @@ _TEXT = _GOOD.decode()
 _LONG_DIGITS = "9" * 5000
 _MANY_KEYS = "".join(f', "k{number}": {number}' for number in range(20_000))
 
+# fmt: off
 JSON_CASES = (
     # The same key twice: the last one counts, here and there
     JsonCase("two models, the last is served", chat(', "model": "llama"', model='"nobody"'), 200),
@@ -199,3 +200,4 @@ JSON_CASES = (
     JsonCase("a salt that is a number", chat(', "cache_salt": 5'), 400),
     JsonCase("an input that is no text", b'{"model": "llama", "input": {"a": NaN}}', 400, EMBEDDINGS),
 )
+# fmt: on

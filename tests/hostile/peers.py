@@ -98,6 +98,7 @@ def _about(response_id: str, method: str = "GET", **more: Any) -> dict[str, Any]
 
 _WIRE = forward({}).SerializeToString()
 
+# fmt: off
 CALL_CASES = (
     CallCase("nothing wrong", {}, SERVED),
     # The message
@@ -136,16 +137,16 @@ CALL_CASES = (
     CallCase("2**64 - 1 milliseconds left", {"deadline_ms": 2**64 - 1}, MALFORMED),
     # What it is about
     CallCase("another model than the body's", {"profile.model": "other"}, MALFORMED),
-    CallCase("a body with another model", _body('{"model": "other", "messages": []}'), MALFORMED),
-    CallCase("a body with two models", _body('{"model": "llama", "model": "other", "messages": []}'), MALFORMED),
-    CallCase("a body with a model in disguise", _body('{"model": "llama", "\\u006dodel": "other", "messages": []}'), MALFORMED),
+    CallCase("a body with another model", _body('{"model": "other", "messages": [], "stream": true}'), MALFORMED),
+    CallCase("a body with two models", _body('{"model": "llama", "model": "other", "messages": [], "stream": true}'), MALFORMED),
+    CallCase("a body with a model in disguise", _body('{"model": "llama", "\\u006dodel": "other", "messages": [], "stream": true}'), MALFORMED),
     CallCase("a body that is no JSON", _body("<html>"), MALFORMED),
     CallCase("an empty body", _body(""), MALFORMED),
     CallCase("a body of 100,000 levels", _body('{"model": "llama", "messages": ' + "[" * 100_000), MALFORMED),
-    CallCase("a body with a reserved field", _body('{"model": "llama", "messages": [], "kv_transfer_params": {"a": 1}}'), MALFORMED),
-    CallCase("a body with a reserved field in extra arguments", _body('{"model": "llama", "messages": [], "vllm_xargs": {"rid": "x"}}'), MALFORMED),
-    CallCase("a body that follows what its profile does not", {"path": "/v1/responses", **_body('{"model": "llama", "input": "x", "previous_response_id": "resp_1"}')}, MALFORMED),
-    CallCase("a body that runs in the background", {"path": "/v1/responses", **_body('{"model": "llama", "input": "x", "background": true}')}, MALFORMED),
+    CallCase("a body with a reserved field", _body('{"model": "llama", "messages": [], "kv_transfer_params": {"a": 1}, "stream": true}'), MALFORMED),
+    CallCase("a body with a reserved field in extra arguments", _body('{"model": "llama", "messages": [], "vllm_xargs": {"rid": "x"}, "stream": true}'), MALFORMED),
+    CallCase("a body that follows what its profile does not", {"path": "/v1/responses", **_body('{"model": "llama", "input": "x", "previous_response_id": "resp_1", "store": false, "stream": true}')}, MALFORMED),
+    CallCase("a body that runs in the background", {"path": "/v1/responses", **_body('{"model": "llama", "input": "x", "background": true, "store": false, "stream": true}')}, MALFORMED),
     CallCase("a packed body", _header("content-encoding", "gzip"), MALFORMED),
     CallCase("a prefix that is no whole number of blocks", {"profile.prefix": b"1234567"}, MALFORMED),
     CallCase("a prefix longer than its prompt", {"profile.prefix": bytes(8)}, MALFORMED),
@@ -155,7 +156,7 @@ CALL_CASES = (
     CallCase("an output of 2**64 - 1 tokens", {"profile.output_tokens_max": 2**64 - 1}, SERVED),
     CallCase("no session", {"profile.session_key": ""}, MALFORMED),
     CallCase("a session of 10,000 letters", {"profile.session_key": "a" * 10_000}, MALFORMED),
-    CallCase("a model that nobody has", {"profile.model": "none", **_body('{"model": "none", "messages": []}')}, REFUSED),
+    CallCase("a model that nobody has", {"profile.model": "none", **_body('{"model": "none", "messages": [], "stream": true}')}, REFUSED),
     CallCase("a model with a line break", {"profile.model": "a\nb"}, MALFORMED),
     # Where to
     CallCase("a path of the engine's own", {"path": "/metrics"}, MALFORMED),
@@ -183,6 +184,7 @@ CALL_CASES = (
     CallCase("a rank", _header("x-data-parallel-rank", "1"), MALFORMED),
     CallCase("a priority", _header("x-vllm-priority", "-9"), MALFORMED),
 )
+# fmt: on
 """Each is made by a peer in eu-west-1 of a gateway in us-east-1."""
 
 
@@ -232,6 +234,7 @@ _JSON = ("content-type", "application/json")
 _BROKE_OFF = b"engine_failed_midstream"
 GOOD_ANSWER = (ACCEPTED, head(), _STREAM, ended())
 
+# fmt: off
 ANSWER_CASES = (
     AnswerCase("nothing wrong", GOOD_ANSWER, 200, False, contains=b"[DONE]"),
     # Its first word
@@ -319,9 +322,19 @@ ANSWER_CASES = (
     AnswerCase("an outcome of a later version midway", (*_BEGUN, ended("vanished")), 200, False, contains=_BROKE_OFF),
     AnswerCase("an outcome that is no word", (*_BEGUN, ended("a b")), 200, True, contains=_BROKE_OFF),
     AnswerCase("2**64 - 1 tokens", (*GOOD_ANSWER[:-1], ended(prompt_tokens=2**64 - 1, output_tokens=2**64 - 1)), 200, False),
-    AnswerCase("an end elsewhere", (*GOOD_ANSWER[:-1], ended(replica_id="r", place=pb.Place(region="ap-east-1", jurisdiction="AP"))), 200, False),
 )
+# fmt: on
 """Each answers a forward of a gateway in us-east-1 that has no engine; the peer is in eu-west-1."""
+_FAR = {"region": "ap-east-1", "jurisdiction": "AP"}
+# fmt: off
+ELSEWHERE_CASES = (
+    AnswerCase("it runs elsewhere", (ACCEPTED, head(ran_at="ap-a;ap-east-1;AP"), _STREAM, ended()), 502, True, lacks=b"Hello"),
+    AnswerCase("it runs under another law", (ACCEPTED, head(ran_at="eu-a;ap-east-1;EU"), _STREAM, ended()), 502, True, lacks=b"Hello"),
+    AnswerCase("it ran elsewhere", (ACCEPTED, head(), data(ROLE, token("x")), ended(replica_id="r", place=pb.Place(**_FAR))), 200, True, contains=_BROKE_OFF),
+    AnswerCase("it failed elsewhere", (ACCEPTED, ended("failed_before_first_byte", replica_id="r", place=pb.Place(**_FAR))), 502, True),
+)
+# fmt: on
+"""Each says that the request ran where its residency rule forbids. Such a peer is sent nothing more."""
 
 
 # As a neighbour
@@ -365,6 +378,7 @@ def _queues(*queues: pb.ModelQueue) -> dict[str, Any]:
     return {"queues": list(queues)}
 
 
+# fmt: off
 BEAT_CASES = (
     BeatCase("nothing wrong", {}, True),
     BeatCase("an empty message", b"", False),
@@ -399,4 +413,5 @@ BEAT_CASES = (
     BeatCase("a queue without a model", _queues(pb.ModelQueue(length=1)), False),
     BeatCase("5,000 queues", _queues(*(pb.ModelQueue(model=f"m-{number}") for number in range(5000))), False),
 )
+# fmt: on
 """Each is told by a peer in eu-west-1 to a gateway in us-east-1 with an engine of its own."""

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from tests.fakes.engine import FakeEngine, metrics_page
-from tests.hostile.engine_answers import ENGINE_CASES, GOOD_STREAM, LATER, EngineCase, End, streamed
+from tests.fakes.engine import GOOD_STREAM, FakeEngine, metrics_page
+from tests.hostile.engine_answers import ENGINE_CASES, LATER, End, EngineCase, streamed
 from tests.support.hostile import ENOUGH_S, Besieged, besieged, sent
 from tests.support.listening import listening
 from tests.support.wire import Wire, posted, wire
@@ -83,7 +83,11 @@ async def test_it_is_held_against_the_engine_alone(at: Besieged, case: EngineCas
     at.engine.case, at.engine.written = case, asyncio.Event()
     at.engine.client_has_something.clear()
     at.told.clear()
-    received = await left_in_silence(at) if case.end is End.HOLD else await sent(at.gateway, posted("connection: close"), on_first=at.engine.client_has_something.set)
+    received = (
+        await left_in_silence(at)
+        if case.end is End.HOLD
+        else await sent(at.gateway, posted("connection: close"), on_first=at.engine.client_has_something.set)
+    )
     await at.engine.written.wait()
     at.engine.case, at.engine.written = GOOD_CASE, asyncio.Event()
     assert int(received[9:12] or 0) == case.status, received[:2000]

@@ -49,7 +49,7 @@ class Besieged:
         return counted(self.gateway, "attempts_total", target=target, result="failed")
 
     async def goes_on(self) -> None:
-        """It is whole, met no exception of its own, holds no request, no byte and no leg, and serves whoever is next."""
+        """It is whole, met no error of its own, holds no request, no byte and no leg, and serves whoever is next."""
         assert not self.gateway.driver.failed.is_set(), self.gateway.driver.crash
         faults = [each for each in self.told if each.get("exc_info")]
         self.told.clear()
@@ -123,9 +123,7 @@ def keeping(told: list[EventDict]) -> FilteringBoundLogger:
 
 
 def with_little_room(config: GatewayConfig) -> GatewayConfig:
-    limits = LimitsConfig(
-        requests_max=16, body_max_bytes=BODY_BYTES_MAX, bodies_held_max_bytes=4 * BODY_BYTES_MAX
-    )
+    limits = LimitsConfig(requests_max=16, body_max_bytes=BODY_BYTES_MAX, bodies_held_max_bytes=4 * BODY_BYTES_MAX)
     return replace(config, limits=limits, probes=ProbeConfig(interval_ns=50 * MS), core=COUNTING_ONLY)
 
 

@@ -286,8 +286,15 @@ async def test_what_is_not_http_or_endless_is_an_error(answer: bytes) -> None:
             await post(connections, origin)
 
 
-async def test_an_answer_packed_against_our_wish_is_an_error() -> None:
-    engine = answering(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    ],
+)
+async def test_an_answer_packed_against_our_wish_is_an_error(answer: bytes) -> None:
+    engine = answering(answer)
     async with engine.served() as origin, pool() as connections:
         with pytest.raises(EngineGone, match="gzip"):
             await post(connections, origin)
