@@ -152,6 +152,9 @@ class Desk:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
         self.metrics.restarted(name)
 
+    def request_failed(self, error: BaseException) -> None:
+        self.log.error("a request met an error of this gateway's own", exc_info=error)
+
     def close(self) -> None:
         self.driver.close()
         if self._journal is not None:

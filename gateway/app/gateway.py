@@ -136,6 +136,7 @@ async def serve_gateway(
             loops.start,
             RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
+            on_fault=desk.request_failed,
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)
         reloader = _reloader(config, desk)

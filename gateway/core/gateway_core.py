@@ -350,6 +350,8 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.CLIENT_ERROR, end.detail)
             case LegResult.CANCELLED:
                 self._end(request, Outcome.ABANDONED, end.detail)
+            case LegResult.INTERNAL:
+                self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
             case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED if request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
             case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED:

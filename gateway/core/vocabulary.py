@@ -162,6 +162,8 @@ class Outcome(Word):
     EXPIRED_RUNNING = "expired_running"
     FAILED_BEFORE_FIRST_BYTE = "failed_before_first_byte"
     FAILED_MIDSTREAM = "failed_midstream"
+    FAILED_INTERNALLY = "failed_internally"
+    """This gateway met an error of its own over it. No target is to blame, and none is tried instead."""
 
 
 class RefusalReason(Word):
@@ -208,6 +210,9 @@ class LegResult(Word):
     """A peer declined, with a RefusalReason."""
     CANCELLED = "cancelled"
     """We stopped it: the client left, the core ordered it, or the process is stopping."""
+    INTERNAL = "internal"
+    """This gateway failed, not the target: an error of ours, or a descriptor that we do not have. It says nothing about
+    the target."""
 
 
 class PlacementReason(Word):

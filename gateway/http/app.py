@@ -5,7 +5,6 @@ It knows no engine and no peer, and places nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,10 +22,11 @@ from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
 from gateway.http.models import model_entry, models_page
 from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request
-from gateway.http.room import Room
+from gateway.http.room import Room, holders_of
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
 from gateway.http.sink import SERVER_NAME, HttpSink, error_response, identity_headers
+from gateway.http.uploads import Uploads, check_announced
 from gateway.records.refusals import OnRefused, Refusal
 from gateway.request.callers import KeyCheck
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
@@ -66,19 +66,22 @@ class Api:
         self._settings = settings
         self._models = models
         self._readiness = readiness
-        self._room = Room(settings.requests_max, settings.bodies_bytes_max)
+        self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
+        self._uploads = Uploads(settings)
         self._description = files("gateway.http").joinpath("openapi.yaml").read_bytes()
 
     def make_app(self) -> web.Application:
         """Run it with `make_runner`: without handler cancellation a client that leaves would go unnoticed."""
-        app = web.Application(middlewares=[self._answer_faults], client_max_size=self._settings.body_bytes_max)
+        app = web.Application(middlewares=[self._answer_faults])
+        app.on_cleanup.append(self._close)
         self._entrance.install(app)
         app[SHORTCUTS] = dict.fromkeys(POSTED_PATHS, self._call_engine_directly)
         for path in POSTED_PATHS:
-            app.router.add_post(path, self._call_engine)
-        app.router.add_get(f"{RESPONSES_PATH}/{{id}}", self._call_engine, allow_head=False)
-        app.router.add_delete(f"{RESPONSES_PATH}/{{id}}", self._call_engine)
-        app.router.add_post(f"{RESPONSES_PATH}/{{id}}/cancel", self._call_engine)
+            app.router.add_post(path, self._call_engine, expect_handler=_say_nothing_yet)
+        response = f"{RESPONSES_PATH}/{{id}}"
+        app.router.add_get(response, self._call_engine, allow_head=False, expect_handler=_say_nothing_yet)
+        app.router.add_delete(response, self._call_engine, expect_handler=_say_nothing_yet)
+        app.router.add_post(f"{response}/cancel", self._call_engine, expect_handler=_say_nothing_yet)
         app.router.add_get("/openapi.yaml", self._show_description)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._show_model)
@@ -104,12 +107,9 @@ class Api:
     async def _answer(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
         if not self._has_audit():
             raise ClientFault(errors.AUDIT_UNAVAILABLE)
-        length = request.content_length if request.body_exists else 0
-        if length is not None and length > self._settings.body_bytes_max:
-            raise ClientFault(errors.BODY_TOO_LARGE)  # waiting for room would not help
-        with self._room.hold(self._settings.body_bytes_max if length is None else length) as held:
-            body = await self._read_body(request)
-            held.resize(len(body))
+        check_announced(request, self._settings.body_bytes_max)  # before there is room: waiting for it would not help
+        with self._room.hold(holders_of(caller, request.remote, self._settings)) as held:
+            body = await self._uploads.read(request, held)
             owner = self._owner_of(request, caller, body, sink)
             with self._entrance.charging(request, owner.profile, owner.summary):
                 end = await owner.run()
@@ -136,20 +136,6 @@ class Api:
         is_stream = request.query.get("stream") == "true"
         profile = control_profile(response_id, caller, self._settings, stream=is_stream)
         return OutboundRequest(profile, path, headers, b"", request.method)
-
-    async def _read_body(self, request: web.Request) -> bytes:
-        length = request.content_length
-        if length is not None and length <= self._settings.body_bytes_max and request.content.is_eof():
-            return request.content.read_nowait()  # it came in with its headers
-        try:
-            async with asyncio.timeout(self._settings.stall_s):
-                return await request.read()
-        except TimeoutError as error:
-            raise ClientFault(errors.BODY_INCOMPLETE) from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise ClientFault(errors.BODY_TOO_LARGE) from error
-        except web.RequestPayloadError as error:
-            raise ClientFault(errors.INVALID_REQUEST) from error
 
     async def _list_models(self, request: web.Request) -> web.Response:
         names = [name for name in self._models() if request[CALLER].may_use(name)]
@@ -202,7 +188,12 @@ class Api:
         request_id = request_id or _request_id_of(request)
         response = error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
         response.headers.update(self._entrance.headers(request))
+        if "expect" in request.headers:
+            response.force_close()  # was the body asked for, is it on its way? What comes next could be either
         return response
+
+    async def _close(self, _: web.Application) -> None:
+        self._uploads.close()
 
     async def _show_description(self, _: web.Request) -> web.Response:
         return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")
@@ -224,6 +215,10 @@ def make_runner(
 async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
     """Interpreter and library versions are nobody's business."""
     response.headers["server"] = SERVER_NAME
+
+
+async def _say_nothing_yet(_: web.Request) -> None:
+    """In place of aiohttp's `100 Continue`, which would come before anybody has looked at who asks for how much."""
 
 
 def _request_id_of(request: web.Request) -> RequestId:

@@ -12,10 +12,17 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.http import HttpVersion10
+from aiohttp.http import HttpVersion10, HttpVersion11
 
 from gateway.http import errors
-from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_size, sent_answer
+from gateway.http.aiohttp_internals import (
+    Connection,
+    Runner,
+    Server,
+    is_about_header_value,
+    is_about_size,
+    sent_answer,
+)
 from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
@@ -31,6 +38,8 @@ SHORTCUTS = web.AppKey("shortcuts", Mapping[str, Handler])
 
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux has it."""
+READ_BYTES = 64 * 1024
+"""Twice this much of a body that nobody takes makes a connection stop reading, after the piece that came last."""
 _GOODBYE_S = 1.0
 """A client that is turned away may take this long to read why."""
 _GOODBYES_MAX = 256
@@ -51,6 +60,8 @@ class GuardedRunner(Runner):
             max_field_size=settings.header_line_bytes_max,
             max_headers=settings.header_count_max,
             keepalive_timeout=settings.idle_connection_s,
+            read_bufsize=READ_BYTES,
+            auto_decompress=False,  # it would not ask whether there is room for what comes out
             access_log=None,
             **options,
         )
@@ -210,21 +221,34 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     """Aiohttp's types know only the requests of bare servers; an app's are its own."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        """Whoever expects to be told to go on (100) is told so by the app. What names no version of HTTP is none of it,
-        and would be answered in kind."""
-        if request.version < HttpVersion10:
-            return _turn_away(request)
-        is_direct = request.method == "POST" and "expect" not in request.headers
-        direct = shortcuts.get(request.path) if is_direct else None
+        """What two readers might frame differently is answered here, before anybody looks at it."""
+        objection = _objection(request)
+        if objection is not None:
+            return _turn_away(request, objection)
+        direct = shortcuts.get(request.path) if request.method == "POST" else None
         answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
         return answer
 
     return handle
 
 
-async def _turn_away(request: web.Request) -> web.StreamResponse:
+def _objection(request: web.Request) -> ErrorKind | None:
+    """Against how it is framed, before anything is made of what it says. What one reader takes for a body and another
+    one for a further request would be a way in. What names no version of HTTP is none of it, and would be answered in
+    kind."""
+    version = request.version
+    if version not in (HttpVersion11, HttpVersion10):
+        return errors.INVALID_REQUEST if version < HttpVersion10 else errors.VERSION_NOT_SUPPORTED
+    encodings = request.headers.getall("transfer-encoding", None)
+    if encodings is None:
+        return None
+    is_plain = version == HttpVersion11 and len(encodings) == 1 and encodings[0].strip().lower() == "chunked"
+    return None if is_plain else errors.INVALID_TRANSFER_ENCODING
+
+
+async def _turn_away(request: web.Request, kind: ErrorKind) -> web.StreamResponse:
     assert isinstance(request.protocol, _Connection), "nobody else makes requests here"
-    request.protocol.turn_away(errors.INVALID_REQUEST)
+    request.protocol.turn_away(kind)
     return sent_answer(keep_alive=False)
 
 
@@ -252,4 +276,6 @@ def raw_answer(kind: ErrorKind) -> bytes:
 def _kind_of(status: int, error: BaseException | None) -> ErrorKind:
     if status >= 500:
         return errors.INTERNAL
+    if is_about_header_value(error):
+        return errors.INVALID_HEADER
     return errors.HEADERS_TOO_LARGE if is_about_size(error) else errors.INVALID_REQUEST

@@ -165,19 +165,25 @@ class EventScanner:
         if self.saw_token and not is_last and name != b"error" and not self._is_marked(payload):
             return
         document = decode(payload)
-        if document is None and name != b"error":
-            if is_last or not self.saw_token:
-                self.fault = Fault("the stream broke off inside an event" if is_last else "an event is not JSON")
+        if name != b"error" and not isinstance(document, dict):
+            self._pass_odd(is_broken=is_last and document is None)
             return
         self.fault = answers.fault_of(document, payload, is_error=name == b"error")
-        if self.fault is None and isinstance(document, dict):
+        if self.fault is None:
             self._note(document)
-        if not self.saw_token and self.fault is None and answers.is_token(document):
-            self._saw_first_token()
+            if not self.saw_token and answers.is_token(document):
+                self._saw_first_token()
 
     def _saw_first_token(self) -> None:
         self.saw_token = True
         self._events_before_token = self.data_events - 1
+
+    def _pass_odd(self, *, is_broken: bool) -> None:
+        """No API has an event like this. What has begun may go on; what begins so is no answer."""
+        if is_broken:
+            self.fault = Fault("the stream broke off inside an event")
+        elif not self.saw_token:
+            self.fault = Fault("an event is not a JSON object")
 
     def _note(self, document: dict[str, Any]) -> None:
         """What this event tells about the stream as a whole."""

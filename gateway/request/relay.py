@@ -23,6 +23,8 @@ from gateway.request.mailbox import LegScope
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
 OPAQUE_BYTES = "application/octet-stream"
+_BODILESS = frozenset({204, 205})
+"""Behind these no client expects a body: what came would be taken for the beginning of another answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,8 @@ class Feed:
 
     async def _run(self, leg: Leg) -> LegEnded:
         head = leg.head
+        if head.status in _BODILESS:
+            raise LegFailure(LegResult.FAILED, f"status {head.status}, which answers nothing")
         if not 200 <= head.status < 300:
             return await self._relay_client_error(head, leg.chunks())
         if self._order.role is LegRole.PREFILL:

@@ -29,6 +29,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaObservation,
     RequestProfile,
+    Standing,
     TargetKind,
 )
 from gateway.engines.client import ClientSettings, EngineClient
@@ -39,6 +40,7 @@ from gateway.http.app import Api, make_runner
 from gateway.http.settings import HttpSettings
 from gateway.http.sink import HttpSink
 from gateway.request.driver import Driver
+from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import RequestSummary
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
@@ -63,6 +65,7 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.core import EU, MODEL, SECOND, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.descriptors import no_descriptor_left
 from tests.support.gateways import until
 from tests.support.listening import serving_http
 
@@ -376,6 +379,43 @@ class TestTryingAgain:
         response, body = await ask(client, edge)
         assert (response.status, body) == (400, explained)
         assert edge.results == [LegResult.CLIENT_ERROR]
+
+    async def test_no_descriptor_for_an_engine_is_an_error_of_ours(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        """Told to a client that has its connection, and to nobody else's cost."""
+        edge.plays(stream(*GOOD_STREAM))
+        async with client.get(f"{edge.url}/v1/models") as response:
+            assert response.status == 200
+        with no_descriptor_left():
+            response, body = await ask(client, edge)
+        assert (response.status, error_code(body)) == (500, "internal_error")
+        assert edge.results == [LegResult.INTERNAL]
+        assert edge.outcomes[-1] is Outcome.FAILED_INTERNALLY
+        assert {state.standing for state in edge.core.replicas} == {Standing.AVAILABLE}
+        assert (await ask(client, edge))[1] == GOOD
+
+    @pytest.mark.parametrize("begun", [False, True])
+    async def test_an_error_of_ours_in_a_leg_is_told_as_such(
+        self, edge: Edge, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, begun: bool
+    ) -> None:
+        original = EventScanner.feed
+
+        def fail(scanner: EventScanner, data: bytes) -> bytes:
+            if scanner.saw_token is begun:
+                raise KeyError("ours")
+            return original(scanner, data)
+
+        monkeypatch.setattr(EventScanner, "feed", fail)
+        gate = asyncio.Event()
+        edge.plays(stream_until(gate, (ROLE, token("x")), GOOD_STREAM[2:]))
+        async with client.post(edge.url + CHAT, data=BODY) as response:
+            gate.set()
+            body = await response.read()
+        assert response.status == (200 if begun else 500)
+        assert b'"code":"internal_error"' in body
+        assert edge.results == [LegResult.INTERNAL]
+        assert {state.standing for state in edge.core.replicas} == {Standing.AVAILABLE}
 
     async def test_a_fault_of_ours_after_the_first_byte_adds_no_second_answer(
         self, edge: Edge, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tests.fakes.engine import (
     STOP,
     FakeEngine,
     answer,
+    event,
     hang,
     stream,
     stream_until,
@@ -36,6 +37,7 @@ from tests.fakes.engine import (
 )
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import CHAT, counted, free_replicas, nightside, region_config, until, write_policy
+from tests.support.wire import wire
 
 PATH = "/v1/chat/completions"
 LONG = [{"role": "user", "content": "w" * 2000}]
@@ -285,6 +287,29 @@ class TestWhatAKeyMayUse:
             assert await house.status(key, max_tokens=1) == (200, "")
             assert await house.status(key, max_tokens=1) == (429, "token_rate_exceeded")
 
+    @pytest.mark.parametrize("count", [10**30, 2**63, -(10**9), 1e300, "many"])
+    async def test_what_an_engine_cannot_have_counted_locks_no_key(
+        self, house: House, engine: FakeEngine, tmp_path: Path, count: object
+    ) -> None:
+        key = house.add("a", tokens_per_minute=20_000)
+        usage = {"prompt_tokens": count, "completion_tokens": count}
+        engine.plays(stream(*GOOD_STREAM[:3], event({"choices": [], "usage": usage}), DONE))
+        async with house.open(engine, tmp_path):
+            for _ in range(3):
+                assert await house.status(key, max_tokens=10) == (200, "")
+
+    async def test_nor_does_what_it_can_have_counted_for_more_than_an_hour(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=10)
+        usage = {"prompt_tokens": 16_000_000, "completion_tokens": 16_000_000}
+        engine.plays(stream(*GOOD_STREAM[:3], event({"choices": [], "usage": usage}), DONE))
+        async with house.open(engine, tmp_path):
+            assert await house.status(key, max_tokens=1) == (200, "")
+            async with house.ask(key, max_tokens=1) as refused:
+                assert refused.status == 429
+                assert 0 < int(refused.headers["retry-after-ms"]) <= 61 * 60_000
+
     async def test_without_a_limit_of_its_own_a_request_sets_the_configured_tokens_aside(
         self, house: House, engine: FakeEngine, tmp_path: Path
     ) -> None:
@@ -375,6 +400,52 @@ class TestOperators:
             for path in ("/health", "/ready"):
                 async with house.session.get(gateway.admin_url + path) as response:
                     assert response.status == 200
+
+
+class TestBodies:
+    async def test_one_key_leaves_room_for_another_and_one_tenant_for_another(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        """Each prompt is held by its request for as long as its answer takes."""
+        gate = asyncio.Event()
+        engine.plays(stream_until(gate, (ROLE, token("x")), (STOP, DONE)))
+        greedy, second, other = house.add("greedy"), house.add("second"), house.add("other", tenant="else")
+        limits = LimitsConfig(body_max_bytes=20_000, bodies_held_max_bytes=100_000)
+        async with house.open(engine, tmp_path, limits=limits), AsyncExitStack() as stack:
+
+            async def hold(key: str) -> int:
+                response = await stack.enter_async_context(house.ask(key, pad="x" * 9_000))
+                return response.status
+
+            assert [await hold(greedy) for _ in range(5)] == 5 * [200]
+            assert await house.status(greedy, pad="x" * 9_000) == (429, "bodies_share_exceeded")
+            assert [await hold(second) for _ in range(2)] == 2 * [200]
+            assert await house.status(second, pad="x" * 9_000) == (429, "bodies_share_exceeded")
+            assert await hold(other) == 200
+            gate.set()
+
+    @pytest.mark.parametrize(
+        ("framing", "body"),
+        [("content-length: 4", "zzzz"), ("transfer-encoding: chunked", "4\r\nzzzz\r\n0\r\n\r\n")],
+    )
+    async def test_what_a_stranger_s_body_is_not_is_nothing_to_log(
+        self, house: House, engine: FakeEngine, tmp_path: Path, framing: str, body: str
+    ) -> None:
+        key = house.add("a")
+        async with house.open(engine, tmp_path) as gateway:
+            async with wire(gateway) as client:
+                client.send(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-encoding: gzip\r\n{framing}\r\n\r\n")
+                assert await client.refusal() == (401, "invalid_api_key")
+                client.send(body)
+                client.post("content-encoding: gzip", f"authorization: Bearer {key}")
+                assert await client.refusal() == (400, "invalid_encoding")
+        assert "exception" not in house.log.getvalue()
+        assert "error" not in {json.loads(line)["level"] for line in house.log.getvalue().splitlines()}
+
+    async def test_a_stranger_is_not_told_to_go_on(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        async with house.open(engine, tmp_path) as gateway, wire(gateway) as client:
+            client.send(f"POST {PATH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n")
+            assert await client.refusal() == (401, "invalid_api_key")
 
 
 class TestWhatIsCounted:

@@ -209,6 +209,7 @@ class MeshMachine(RuleBasedStateMachine):
                 LegResult.FAILED,
                 LegResult.BUSY,
                 LegResult.CLIENT_ERROR,
+                LegResult.INTERNAL,
             ]
         ),
     )

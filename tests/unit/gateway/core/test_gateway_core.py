@@ -283,6 +283,39 @@ class TestRetries:
         assert one.tell(events.RequestAbandoned(RequestId("q"))) == []
 
 
+class TestErrorsOfOurs:
+    STRICT = CoreConfig(attempt=AttemptConfig(attempts_max=3, breaker_failures_in_row=1))
+
+    @pytest.mark.parametrize("answering", [False, True])
+    def test_one_ends_the_request_and_says_nothing_about_a_replica(self, answering: bool) -> None:
+        one = desk(replicas=1, config=self.STRICT)
+        one.ask("q")
+        if answering:
+            one.first_token("q")
+        assert ended(one.finish("q", LegResult.INTERNAL)) == [("q", "failed_internally")]
+        assert started(one.ask("next")) == ["r0"], "at once, and without another probe"
+
+    def test_nor_about_a_peer(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], config=self.STRICT)
+        one.probe(waiting=1)
+        one.hear("gw-eu", EU, available=2)
+        assert started(one.ask("q")) == ["gw-eu"]
+        assert ended(one.finish("q", LegResult.INTERNAL)) == [("q", "failed_internally")]
+        assert started(one.ask("next")) == ["gw-eu"]
+
+    def test_it_leaves_a_trial_behind_a_breaker_as_it_was(self) -> None:
+        config = CoreConfig(attempt=AttemptConfig(attempts_max=1, breaker_failures_in_row=1, breaker_open_ns=SECOND))
+        one = desk(replicas=1, config=config)
+        one.ask("q")
+        one.finish("q", LegResult.FAILED)
+        one.wait(SECOND)
+        one.probe()
+        assert started(one.ask("trial")) == ["r0"]
+        one.finish("trial", LegResult.INTERNAL)
+        assert started(one.ask("another")) == ["r0"]
+        assert started(one.ask("waits")) == [], "it is on trial still"
+
+
 class TestOverflow:
     def test_a_busy_region_forwards_to_an_idle_peer(self) -> None:
         (leg,) = of_kind(ordered.StartLeg, busy_desk().ask("q"))

@@ -261,6 +261,27 @@ class TestFaults:
         assert scanner.fault is not None
 
 
+class TestOddEvents:
+    @pytest.mark.parametrize(
+        "payload", ["5", '"text"', "[]", "[{}]", "true", "null", "NaN", '{"choices":5}', '{"choices":[1]}', "{"]
+    )
+    def test_a_stream_that_begins_with_what_is_no_event_is_no_answer(self, payload: str) -> None:
+        scanner, released = scan(f"data: {payload}\n\n".encode())
+        assert scanner.fault is not None
+        assert released == b""
+
+    def test_so_is_one_in_another_text_than_utf_8(self) -> None:
+        scanner, _ = scan(b'data: {"choices":[{"delta":{"content":"\xff\xfe"}}]}\n\n')
+        assert scanner.fault is not None
+
+    @pytest.mark.parametrize("payload", [b"5", b'["error"]', b'"error"', b"\xff"])
+    def test_one_that_has_begun_goes_on(self, payload: bytes) -> None:
+        """Whatever it means, the client may know it."""
+        sent = (chat({"content": "x"}), b"data: " + payload + b"\n\n", chat({}, "stop"))
+        scanner, released = scan(*sent)
+        assert (scanner.fault, released) == (None, b"".join(sent))
+
+
 class TestEnd:
     @pytest.mark.parametrize("stream", [ROLE + HELLO + STOP, ROLE + HELLO + STOP + USAGE, ROLE + HELLO + DONE])
     def test_a_finish_reason_or_done_is_an_end(self, stream: bytes) -> None:

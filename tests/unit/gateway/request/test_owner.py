@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 
+import grpc.aio
 import pytest
 
 from gateway.core import events
+from gateway.core.attempts import BreakerState
 from gateway.core.config import AttemptConfig
 from gateway.core.description import gauges_of
 from gateway.core.effects import EndRequest, RefuseForward
@@ -15,8 +18,10 @@ from gateway.core.vocabulary import (
     Outcome,
     RefusalReason,
     RequestId,
+    Standing,
+    TargetKind,
 )
-from gateway.request.legs import LegFailure
+from gateway.request.legs import LegFailure, SinkGone
 from gateway.request.owner import RequestOwner
 from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
@@ -468,12 +473,109 @@ class TestLeaving:
 
     async def test_a_sink_that_breaks_is_a_client_that_left(self) -> None:
         scene = Scene()
-        scene.sink.failure = ConnectionResetError("gone")
+        scene.sink.failure = SinkGone("gone")
         with pytest.raises(ConnectionResetError):
             await scene.owner(Reply()).run()
         scene.check()
         assert scene.results == [LegResult.CANCELLED]
         assert scene.finished[0][1].outcome is Outcome.ABANDONED
+
+
+OURS = [
+    UnicodeEncodeError("latin-1", "secret \u20ac", 7, 8, "ordinal not in range"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    ValueError("a header would break out of its line"),
+    KeyError("choices"),
+    TypeError("unhashable type: 'list'"),
+    IndexError("out of range"),
+    AttributeError("no such thing"),
+    AssertionError("an answer is unread"),
+    RecursionError("too deep"),
+    MemoryError(),
+    RuntimeError("the transport is closed"),
+    NotImplementedError(),
+    EOFError(),
+    OverflowError("too large"),
+    ZeroDivisionError(),
+    TimeoutError("nobody asked for this one"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    ConnectionResetError("which nobody called a failure of the target's"),
+    asyncio.CancelledError("a future was cancelled, and not this task"),
+    asyncio.InvalidStateError(),
+    grpc.aio.UsageError("the call is over"),
+]
+"""Whatever may come out of an opener, a leg or a sink that is no LegFailure of the target's."""
+
+
+@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("error", OURS, ids=lambda error: type(error).__name__)
+class TestErrorsOfOurs:
+    """They end the request with an error of ours, once, and are held against nobody."""
+
+    @staticmethod
+    def scene(kind: TargetKind) -> Scene:
+        scene = Scene(attempts=AttemptConfig(attempts_max=3, breaker_failures_in_row=1))
+        if kind is TargetKind.PEER:
+            scene.probe(waiting=1)
+            scene.hear()
+        return scene
+
+    @staticmethod
+    def assert_ours(scene: Scene, kind: TargetKind, error: BaseException) -> None:
+        assert scene.results == [LegResult.INTERNAL]
+        assert [end.outcome for end in scene.sink.ends] == [Outcome.FAILED_INTERNALLY]
+        assert scene.faults == [error]
+        assert "secret" not in scene.sink.ends[0].detail
+        targets = scene.core.replicas if kind is TargetKind.REPLICA else scene.core.peers
+        for state in targets:
+            assert state.standing is Standing.AVAILABLE
+            assert state.breaker.state is BreakerState.CLOSED
+            assert state.distrusted_since_ns is None
+
+    async def test_while_it_connects(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(error) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+        assert scene.sink.head is None
+
+    async def test_before_the_first_token(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(Reply((ROLE, error))) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+        assert scene.sink.head is None
+
+    async def test_in_an_answer_in_one_piece(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(Reply((b"{", error), headers=JSON)) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+
+    async def test_in_the_middle_of_a_stream(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(Reply((ROLE + token("x"), error))) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+        assert scene.sink.body == ROLE + token("x")
+
+    async def test_on_its_way_to_the_client(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        scene.sink.failure = error
+        assert await scene.play(Reply()) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+
+
+@pytest.mark.parametrize("kind", TargetKind)
+async def test_an_opener_may_know_that_it_is_this_gateway_that_lacks_something(kind: TargetKind) -> None:
+    scene = TestErrorsOfOurs.scene(kind)
+    assert await scene.play(LegFailure(LegResult.INTERNAL, "no descriptor left")) is Outcome.FAILED_INTERNALLY
+    assert scene.sink.ends[0].detail == "no descriptor left"
+    assert scene.faults == []
+
+
+async def test_our_error_once_the_client_has_it_all_changes_nothing() -> None:
+    scene = Scene()
+    error = KeyError("late")
+    assert await scene.play(Reply((*GOOD_STREAM, error))) is Outcome.COMPLETED
+    assert scene.faults == [error]
 
 
 class TestOrders:
