@@ -134,6 +134,15 @@ class ReloadConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadinessConfig:
+    """What `/ready` says."""
+
+    unserved_max_ns: int | None = None
+    """Not ready once neither an engine here nor an allowed peer could have served anybody for this long, while another
+    gateway has room. None: engines change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeeringConfig:
     """How gateways talk to each other, and what each peer may cost us."""
 
@@ -227,6 +236,7 @@ class Sections:
     probes: ProbeConfig = field(default_factory=ProbeConfig)
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
     reload: ReloadConfig = field(default_factory=ReloadConfig)
+    readiness: ReadinessConfig = field(default_factory=ReadinessConfig)
     peering: PeeringConfig = field(default_factory=PeeringConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)

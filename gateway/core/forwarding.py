@@ -20,6 +20,7 @@ _MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
     Outcome.ABANDONED: (LegResult.FAILED, None),
     Outcome.REJECTED_UNKNOWN_MODEL: (LegResult.REFUSED, RefusalReason.UNKNOWN_MODEL),
     Outcome.REJECTED_RESIDENCY_INGRESS: (LegResult.REFUSED, RefusalReason.RESIDENCY_NOT_ACCEPTED),
+    Outcome.REJECTED_RESIDENCY_PROCESSING: (LegResult.REFUSED, RefusalReason.RESIDENCY_STAMP),
     Outcome.REJECTED_QUEUE_FULL: (LegResult.REFUSED, RefusalReason.QUEUE_FULL),
     Outcome.REJECTED_DRAINING: (LegResult.REFUSED, RefusalReason.DRAINING),
     Outcome.REJECTED_TENANT_LIMIT: (LegResult.REFUSED, RefusalReason.BUSY),

@@ -152,6 +152,8 @@ class Outcome(Word):
     """The client, or the gateway that forwarded it, went away first."""
     REJECTED_UNKNOWN_MODEL = "rejected_unknown_model"
     REJECTED_RESIDENCY_INGRESS = "rejected_residency_ingress"
+    REJECTED_RESIDENCY_PROCESSING = "rejected_residency_processing"
+    """It may come in, but not be processed anywhere that the model is served."""
     REJECTED_QUEUE_FULL = "rejected_queue_full"
     REJECTED_DRAINING = "rejected_draining"
     REJECTED_TENANT_LIMIT = "rejected_tenant_limit"

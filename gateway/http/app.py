@@ -14,7 +14,7 @@ from aiohttp import web
 
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
-from gateway.core.vocabulary import ModelName, Outcome, RequestId
+from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.entrance import CALLER, Entrance
@@ -33,8 +33,9 @@ from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_resp
 from gateway.request.legs import Headers, OutboundRequest
 from gateway.request.owner import OwnerContext, RequestOwner
 
-Models = Callable[[], Sequence[ModelName]]
-"""The names that a client may put into `model`, over everything this gateway can reach."""
+Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
+"""The names that a client of a tenant may put into `model`, over everything that may serve it, also under what its key
+adds."""
 
 _KINDS_BY_STATUS: dict[int, ErrorKind] = {
     404: errors.NOT_FOUND,
@@ -138,14 +139,18 @@ class Api:
         return OutboundRequest(profile, path, headers, b"", request.method)
 
     async def _list_models(self, request: web.Request) -> web.Response:
-        names = [name for name in self._models() if request[CALLER].may_use(name)]
+        names = self._models_of(request[CALLER])
         return web.json_response(models_page(names, shape_of(request.path, request.headers)))
 
     async def _show_model(self, request: web.Request) -> web.Response:
         name = ModelName(request.match_info["model"])
-        if name not in self._models() or not request[CALLER].may_use(name):
+        if name not in self._models_of(request[CALLER]):
             raise ClientFault(errors.MODEL_NOT_FOUND)
         return web.json_response(model_entry(name, shape_of(request.path, request.headers)))
+
+    def _models_of(self, caller: Caller) -> list[ModelName]:
+        process = None if caller.key is None else caller.key.process
+        return [name for name in self._models(caller.tenant, process) if caller.may_use(name)]
 
     @web.middleware
     async def _answer_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:

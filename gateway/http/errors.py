@@ -102,6 +102,13 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_RESIDENCY_INGRESS: ErrorKind(
         421, "residency_error", "residency_ingress", "This region may not process the request.", shows_detail=True
     ),
+    Outcome.REJECTED_RESIDENCY_PROCESSING: ErrorKind(
+        403,
+        "residency_error",
+        "residency_processing",
+        "No place where the model is served may process the request.",
+        may_retry=False,
+    ),
     Outcome.REJECTED_QUEUE_FULL: ErrorKind(503, _OURS, "queue_full", "All engines are busy.", 2.0, shows_detail=True),
     Outcome.REJECTED_DRAINING: ErrorKind(
         503, _OURS, "draining", "This gateway is going out of service; another one answers.", 1.0

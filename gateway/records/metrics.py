@@ -18,13 +18,14 @@ from prometheus_client.registry import Collector
 
 from gateway.core import effects as ordered
 from gateway.core import events
-from gateway.core.description import CoreGauges
+from gateway.core.description import CoreGauges, ReplicaCondition
 from gateway.core.effects import Effect
 from gateway.core.events import Event
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
     ModelName,
+    ReplicaId,
     TargetKind,
     TenantName,
 )
@@ -298,7 +299,13 @@ class _Levels(Collector):
         yield _level("replicas_available", "Replicas that would take a request now.", gauges.replicas_available)
         yield _level("peers", "Peers known to this gateway.", gauges.peers)
         yield _level("peers_usable", "Peers that are fresh, accepting and trusted.", gauges.peers_usable)
-        yield _ages("probe_age_seconds", "Since the last probe of a replica.", "replica", gauges.probe_age_ns.items())
+        yield _states("replica_state", "1 for the state that each replica is in.", gauges.replica_conditions)
+        yield _ages(
+            "probe_age_seconds",
+            "Since the last probe that found a replica well; of one never found so, since it is ours.",
+            "replica",
+            gauges.probe_age_ns.items(),
+        )
         yield _ages("heartbeat_age_seconds", "Since a peer measured its load.", "peer", gauges.heartbeat_age_ns.items())
         yield _ages("peer_rtt_seconds", "Median round trip to a peer.", "peer", self._rtt_ns.items())
         yield _counts("replica_in_flight", "Legs of this gateway at a replica.", "replica", gauges.in_flight.items())
@@ -330,6 +337,15 @@ def _counts(name: str, words: str, label: str, counts: Iterable[tuple[str, int]]
     family = GaugeMetricFamily(f"nightside_{name}", words, labels=[label])
     for key, count in counts:
         family.add_metric([key], count)
+    return family
+
+
+def _states(name: str, words: str, states: Mapping[ReplicaId, ReplicaCondition]) -> Metric:
+    """Every state of every replica, so that a change is never a series that ends."""
+    family = GaugeMetricFamily(f"nightside_{name}", words, labels=["replica", "state"])
+    for replica_id, now in states.items():
+        for state in ReplicaCondition:
+            family.add_metric([replica_id, state], now is state)
     return family
 
 

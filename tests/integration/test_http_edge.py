@@ -64,7 +64,7 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import EU, MODEL, SECOND, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.core import EU, SECOND, US, no_leg_beside, policy, replica_spec, rule
 from tests.support.descriptors import no_descriptor_left
 from tests.support.gateways import until
 from tests.support.listening import serving_http
@@ -182,7 +182,7 @@ async def serving(
         )
         edge.configure()
         stack.callback(edge.driver.close)
-        api = Api(context, settings, lambda: [MODEL], lambda: "draining" if edge.core.draining else "")
+        api = Api(context, settings, edge.core.models_for, lambda: "draining" if edge.core.draining else "")
         edge.url = await listen(stack, api.make_app(), settings)
         yield edge
         edge.check()

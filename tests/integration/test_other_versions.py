@@ -170,6 +170,20 @@ async def test_a_no_in_words_that_we_do_not_know_is_nobodys_failure(mesh: Mesh, 
         assert_nothing_is_held_against_it(us)
 
 
+async def test_a_request_that_no_place_there_may_process_comes_home_and_is_not_asked_of_it_again(
+    mesh: Mesh, stranger: Stranger
+) -> None:
+    """A word of ours that the version before did not say: it reads it as any other that it does not know."""
+    stranger.answers = [stranger.says("accepted"), stranger.ended("rejected_residency_processing")]
+    async with stranger.beside_busy_us(mesh) as us, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(good_answer(mesh, us))
+        await until(lambda: counted(us.gateway, "forwards_refused_total", peer="eu-1", reason="residency_stamp") > 0)
+        await us.become_free()
+        await asking
+        assert_nothing_is_held_against_it(us)
+    assert len(stranger.forwards) == 1
+
+
 async def test_an_end_in_words_that_we_do_not_know_breaks_off_an_answer_that_has_begun(
     mesh: Mesh, stranger: Stranger
 ) -> None:

@@ -12,11 +12,11 @@ from gateway.http.errors import ClientFault
 
 TEXT = b'{"model": "llama", "messages": "' + b"x" * 5000 + b'"}'
 RAW_DEFLATE = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-ENCODED = {
-    "gzip": [("gzip", gzip.compress(TEXT))],
-    "deflate": [("deflate", zlib.compress(TEXT)), ("deflate", RAW_DEFLATE.compress(TEXT) + RAW_DEFLATE.flush())],
-}
-EACH = [each for name in TAKEN for each in ENCODED[name]]
+EACH = [
+    pytest.param("gzip", gzip.compress(TEXT), id="gzip"),
+    pytest.param("deflate", zlib.compress(TEXT), id="deflate-with-its-head"),
+    pytest.param("deflate", RAW_DEFLATE.compress(TEXT) + RAW_DEFLATE.flush(), id="deflate-alone"),
+]
 
 
 def inflated(encoding: str, pieces: list[bytes], step_bytes: int = 64) -> bytes:
@@ -69,7 +69,15 @@ def test_nothing_may_follow_its_end(encoding: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("encoding", TAKEN)
-@pytest.mark.parametrize("data", [TEXT, b"\x1f\x8b\x08" + b"\xff" * 20, b"\x78\x9c" + b"\xff" * 20, b"\x00" * 20])
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(TEXT, id="text"),
+        pytest.param(b"\x1f\x8b\x08" + b"\xff" * 20, id="a-head-of-gzip"),
+        pytest.param(b"\x78\x9c" + b"\xff" * 20, id="a-head-of-zlib"),
+        pytest.param(b"\x00" * 20, id="zeros"),
+    ],
+)
 def test_what_is_something_else_is_told_so(encoding: str, data: bytes) -> None:
     assert f"could not be read as {encoding}" in fault_of(encoding, [data]).detail
 

@@ -162,6 +162,7 @@ async def test_a_refusal_is_typed_and_nothing_was_accepted(peer: FakePeer, origi
     [
         (Outcome.REJECTED_UNKNOWN_MODEL, RefusalReason.UNKNOWN_MODEL),
         (Outcome.REJECTED_RESIDENCY_INGRESS, RefusalReason.RESIDENCY_NOT_ACCEPTED),
+        (Outcome.REJECTED_RESIDENCY_PROCESSING, RefusalReason.RESIDENCY_STAMP),
         (Outcome.REJECTED_QUEUE_FULL, RefusalReason.QUEUE_FULL),
         (Outcome.REJECTED_DRAINING, RefusalReason.DRAINING),
         (Outcome.REJECTED_UNKNOWN_RESPONSE, RefusalReason.UNKNOWN_RESPONSE),

@@ -202,6 +202,18 @@ def test_a_tenant_that_logs_may_not_name_is_named_nowhere() -> None:
     assert b"acme" not in watched.metrics.render()
 
 
+def test_a_dead_replica_is_told_from_a_busy_one() -> None:
+    watched = Watched()
+    watched.tell(events.ReplicasObserved((ReplicaObservation(ReplicaId("r0"), watched.desk.now_ns, True, waiting=3),)))
+    watched.tell(events.ReplicasObserved((ReplicaObservation(ReplicaId("r1"), watched.desk.now_ns, False),)))
+    for replica, now in (("r0", "full"), ("r1", "down")):
+        states = ("available", "full", "recovering", "down")
+        found = {state: watched.value("replica_state", replica=replica, state=state) for state in states}
+        assert found == {state: float(state == now) for state in states}
+    watched.tell(events.AssignmentApplied(2, (replica_spec("r1"),), ()))
+    assert b'replica="r0"' not in watched.metrics.render(), "as many as are assigned"
+
+
 def test_a_region_that_runs_closed_shows() -> None:
     watched = Watched()
     watched.tell(events.PolicyApplied(closed_policy(US, "unreadable")))
