@@ -26,8 +26,8 @@ demo: setup ## Run three regions on this machine and show what forwarding gains.
 test: setup ## Run every test on emulated engines. ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -n 2 --session-timeout=3000 $(ARGS)
 
-fuzz: setup ## Give each reader of strangers' bytes 50,000 mutations of its seeds rather than 150. EXAMPLES=… is another number, ARGS=-k… one reader.
-	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --fuzz-examples=$(or $(EXAMPLES),50000) $(ARGS)
+fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seeds rather than 150. EXAMPLES=… is another number, ARGS=-k… one reader.
+	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --fuzz-examples=$(or $(EXAMPLES),20000) $(ARGS)
 
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
 	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
