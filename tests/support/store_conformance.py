@@ -1,4 +1,4 @@
-"""What every store of a controller has to do. A kind of store is tested by a class that inherits this, and opens one."""
+"""What every store of a controller has to do. A kind of store is tested by a class that inherits this and opens one."""
 
 from __future__ import annotations
 
