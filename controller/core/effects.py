@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from controller.core.vocabulary import Condition, RecordTree
+from controller.core.vocabulary import Condition
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.ground.naming.tree import RecordTree
 
 
 @value

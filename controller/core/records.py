@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
-from controller.core.vocabulary import Area, GatewayEntry
+from controller.core.vocabulary import GatewayEntry
+from gateway.ground.naming.tree import Area
 
 
 def areas_of(

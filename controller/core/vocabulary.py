@@ -1,4 +1,4 @@
-"""The controller's own words, beside those of the mesh: what is registered, how somebody fares, what is published.
+"""The controller's own words, beside those of the mesh: what is registered, and how somebody fares.
 
 Nothing here decides anything.
 """
@@ -6,7 +6,7 @@ Nothing here decides anything.
 from __future__ import annotations
 
 from gateway.core.value import value
-from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId, Word
+from gateway.core.vocabulary import GatewayId, Place, ReplicaId, Word
 
 
 @value
@@ -62,27 +62,3 @@ class HeardPeer:
     is_broken: bool
     """Its connection there broke, or cannot be made: silence at once, whatever was heard before."""
     rtt_ns: int | None = None
-
-
-@value
-class Area:
-    """What clients of one region are told. Areas differ in where a client is, never in who it is."""
-
-    region: RegionName
-    jurisdiction: Jurisdiction
-    gateways: tuple[GatewayId, ...]
-    addresses: tuple[str, ...]
-    why: str = ""
-    """Why there is nobody, where there is nobody."""
-
-
-@value
-class RecordTree:
-    """Everything the one name says, to whomever asks from wherever."""
-
-    version: int
-    ttl_s: int
-    areas: tuple[Area, ...]
-    """By region, in the order of their names."""
-    anywhere: tuple[str, ...]
-    """For clients of whom nobody can say where they are."""
