@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-LARGE_BYTES = 4 << 20
+LARGE_BYTES = 1 << 20
 """Smaller ones are decoded in a few milliseconds whatever is in them."""
 FIELDS_MAX = 10_000
 _PIECE_BYTES = 64 * 1024

@@ -6,6 +6,7 @@ No body's size depends on what a client says of it, and nothing of it is ever lo
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,6 +27,8 @@ PROMPT_BYTES_MAX = 4 * 1024
 """Up to this much is inflated at once, without waking a thread,"""
 PROMPT_STEP_BYTES_MAX = 32 * 1024
 """as far as this."""
+TURN_BYTES = 64 * 1024
+"""A body larger than this takes longer to understand than all else that is done about a request."""
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _Take = Callable[[bytes], Awaitable[None]]
@@ -45,17 +48,20 @@ def announced_bytes(request: web.Request) -> int | None:
 
 
 class Uploads:
-    """Reads bodies. Whatever about them takes long is done in one thread, one after another and in small steps."""
+    """Reads bodies. Whatever about them takes long is done in one thread, one after another and in small steps; and
+    however many are whole at once, the event loop goes round between any two."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="uploads")
+        self._turns = _Turns()
 
     def close(self) -> None:
         self._aside.shutdown(wait=False, cancel_futures=True)
 
     async def read(self, request: web.Request, held: Held) -> bytes:
-        """Raises ClientFault, and ConnectionResetError where the client has gone."""
+        """Raises ClientFault, and ConnectionResetError where the client has gone. Whoever gets a large body has the
+        event loop's turn, until the next time that it waits."""
         length = announced_bytes(request)
         encoding = None if length == 0 else encoding_of(request.headers)
         if encoding is None and length is not None and request.content.is_eof():
@@ -66,6 +72,8 @@ class Uploads:
             body = await self._read_slowly(request, held, encoding)
         if len(body) > LARGE_BYTES:
             await self._check_fields(body)
+        if len(body) > TURN_BYTES:
+            await self._turns.take()
         held.settle()
         return body
 
@@ -85,7 +93,10 @@ class Uploads:
             inflater = Inflater(encoding)
             await self._receive(request, partial(self._inflate, inflater, body))
             inflater.close()
-        return body.whole()
+        pieces = body.pieces()
+        if body.size <= TURN_BYTES:
+            return b"".join(pieces)
+        return await asyncio.get_running_loop().run_in_executor(self._aside, _joined, pieces)
 
     async def _receive(self, request: web.Request, take: _Take) -> None:
         """Hand on what comes, as long as it comes fast enough."""
@@ -121,19 +132,56 @@ class _Body:
     """What there is of a body. Each byte is counted before it is kept."""
 
     def __init__(self, held: Held, bytes_max: int) -> None:
+        self.size = 0
         self._held = held
         self._bytes_max = bytes_max
-        self._pieces = bytearray()
-        """Not a list: a client that sends two bytes at a time would have an object for each."""
+        self._pieces: list[bytearray] = []
+        """Small ones are put together: a client that sends two bytes at a time would have an object for each. Large
+        ones are not: an array of megabytes is copied whenever it has to grow."""
 
     async def add(self, piece: bytes) -> None:
-        if len(self._pieces) + len(piece) > self._bytes_max:
+        if self.size + len(piece) > self._bytes_max:
             raise ClientFault(errors.BODY_TOO_LARGE)
         self._held.grow(len(piece))
-        self._pieces += piece
+        self.size += len(piece)
+        if self._pieces and len(self._pieces[-1]) + len(piece) <= STEP_BYTES_MAX:
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
 
-    def whole(self) -> bytes:
-        return bytes(self._pieces)
+    def pieces(self) -> list[bytearray]:
+        """Once only: whoever takes them lets go of them."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+class _Turns:
+    """Lets one of those who wait go on in each turn of the event loop, in the order in which they came. Between two of
+    them everybody else is looked at."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._next, loop)
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        turn = self._waiting.popleft()
+        if not turn.done():  # whoever waited for it may have left
+            turn.set_result(None)
+        if self._waiting:
+            loop.call_soon(self._next, loop)
+
+
+def _joined(pieces: list[bytearray]) -> bytes:
+    body = b"".join(pieces)
+    pieces.clear()  # here, in the thread: it takes as long as joining them
+    return body
 
 
 def _expects_to_go_on(request: web.Request) -> bool:

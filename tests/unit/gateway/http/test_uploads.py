@@ -8,7 +8,7 @@ import random
 import threading
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -47,6 +47,8 @@ class Read:
     body: bytes | None = None
     fault: ErrorKind | None = None
     steps: list[int] = field(default_factory=list)
+    turn: int = 0
+    """Of the event loop."""
 
 
 class Desk:
@@ -58,20 +60,31 @@ class Desk:
         self.uploads = Uploads(settings)
         self.reads: asyncio.Queue[Read] = asyncio.Queue()
         self.port = 0
+        self.turn = 0
+        self.begun: list[web.Request] = []
+        self.may_read = asyncio.Event()
+        self.may_read.set()
 
     async def take(self, request: web.Request) -> web.Response:
         held, read = WatchedHeld(self.room), Read()
+        self.begun.append(request)
+        await self.may_read.wait()
         try:
             check_announced(request, self.settings.body_bytes_max)
             with held:
                 read.body = await self.uploads.read(request, held)
         except ClientFault as fault:
             read.fault = fault.kind
-        read.steps = held.steps
+        read.steps, read.turn = held.steps, self.turn
         self.reads.put_nowait(read)
         response = web.Response()
         response.force_close()
         return response
+
+    async def count_turns(self) -> None:
+        while True:
+            self.turn += 1
+            await asyncio.sleep(0)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -259,3 +272,29 @@ async def test_a_large_one_of_nothing_but_fields_is_refused_before_it_is_decoded
         assert (await desk.reads_one(b'{%b"model":"m"}' % (b'"":1,' * MIB))).fault is errors.INVALID_FIELD
         plain = b'{"model":"m","messages":[%b1]}' % (b'{"role":"user"},' * (MIB // 2))
         assert (await desk.reads_one(plain)).body == plain
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+async def test_of_large_ones_that_are_whole_at_once_one_is_handed_on_per_turn_of_the_loop(*, is_packed: bool) -> None:
+    body = bytes(uploads.TURN_BYTES + 1)
+    packed = gzip.compress(body)
+    sent = (
+        posted("content-encoding: gzip", length=len(packed)) + packed if is_packed else posted(length=len(body)) + body
+    )
+    async with serving() as desk, AsyncExitStack() as clients, asyncio.TaskGroup() as tasks:
+        desk.may_read.clear()
+        for _ in range(8):
+            _, writer = await clients.enter_async_context(desk.client())
+            writer.write(sent)
+        await until_come(desk, 8)
+        counting = tasks.create_task(desk.count_turns())
+        desk.may_read.set()
+        reads = [await desk.reads.get() for _ in range(8)]
+        counting.cancel()
+    assert [read.body for read in reads] == [body] * 8
+    assert len({read.turn for read in reads}) == 8
+
+
+async def until_come(desk: Desk, count: int) -> None:
+    while sum(request.content.is_eof() for request in desk.begun) < count:  # noqa: ASYNC110 - aiohttp tells nobody
+        await asyncio.sleep(0.001)
