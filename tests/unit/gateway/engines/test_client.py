@@ -94,6 +94,14 @@ class TestAnswers:
         await bench.read(attempt=2)
         assert bench.engine.received[0].headers["x-request-id"] == "r1-2"
 
+    @pytest.mark.parametrize("quoted", [600 << 10, 2 << 20])
+    async def test_an_error_that_quotes_a_long_request_is_about_the_request(self, bench: Bench, quoted: int) -> None:
+        bench.engine.plays(fakes.answer(400, b'{"error":{"message":"no: %b"}}' % (b"x" * quoted)))
+        async with bench.open() as leg:
+            assert leg.head.status == 400
+            told = b"".join([data async for data in leg.chunks()])
+        assert b"The engine answered with status 400." in told
+
     async def test_an_error_is_an_answer_but_not_an_acceptance(self, bench: Bench) -> None:
         bench.engine.plays(fakes.answer(503, b"full", **{"retry-after": "3"}))
         async with bench.open() as leg:
@@ -192,9 +200,9 @@ class TestFailures:
         bench.endpoints.replace([replace(bench.endpoint, ranks=2, rank=1)])
         assert (await self.failure(bench)).detail == "status 400"
 
-    async def test_an_error_without_end(self, bench: Bench) -> None:
-        bench.engine.plays(fakes.answer(404, b"x" * (2 << 20)))
-        assert "endless" in (await self.failure(bench)).detail
+    async def test_an_error_without_end_is_what_its_status_says(self, bench: Bench) -> None:
+        bench.engine.plays(fakes.answer(500, b"x" * (2 << 20)))
+        assert (await self.failure(bench)).detail == "status 500"
 
     async def test_nobody_listens(self, bench: Bench) -> None:
         bench.endpoints.replace([ReplicaEndpoint(ReplicaId("a"), US, "http://127.0.0.1:1", Dialect.VLLM)])
