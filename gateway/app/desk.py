@@ -15,7 +15,8 @@ from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile
+from gateway.core.residency import may_enter
+from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
@@ -97,6 +98,10 @@ class Desk:
     def has_audit(self) -> bool:
         return not self.why_closed()
 
+    def may_enter(self, tenant: TenantName, rule: PlaceRule | None) -> bool:
+        """By the policy that the core would ask now."""
+        return may_enter(self.core.policy, tenant, rule).allowed
+
     def notes(self) -> dict[str, str]:
         """What an operator should know of a gateway that is ready all the same."""
         return {"lockdown": self.lockdown.state.reason or "no reason given"} if self.core.locked_down else {}
@@ -167,7 +172,7 @@ class Desk:
         """A disk that cannot take it must not keep the process from ending in order."""
         path = journal.folder / f"{journal.header.story}.crash"
         try:
-            write_tail(path, journal.header, crash.tail)
+            write_tail(path, journal.header, map(journal.told, crash.tail))
         except OSError as error:
             self.log.critical("the steps before the failure are lost", path=str(path), reason=str(error))
         else:

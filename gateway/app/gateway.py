@@ -166,6 +166,7 @@ async def serve_gateway(
             desk.readiness,
             check_key=keyring.check if keyring else None,
             has_audit=desk.has_audit,
+            may_enter=desk.may_enter,
         ).make_app()
         handle.http_address = await listen(
             stack,

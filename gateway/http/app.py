@@ -12,17 +12,18 @@ from functools import partial
 from importlib.resources import files
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
-from gateway.core.vocabulary import ModelName, Outcome, RequestId
+from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.entrance import CALLER, Entrance
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
 from gateway.http.models import model_entry, models_page
-from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request
+from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request, unread_profile
 from gateway.http.room import Room
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
@@ -34,7 +35,10 @@ from gateway.request.owner import OwnerContext, RequestOwner
 
 Models = Callable[[], Sequence[ModelName]]
 """The names that a client may put into `model`, over everything this gateway can reach."""
+MayEnter = Callable[[TenantName, PlaceRule | None], bool]
+"""May this region see plaintext of that tenant, also under the rule of its key?"""
 
+_CONTINUE = "100-continue"
 _KINDS_BY_STATUS: dict[int, ErrorKind] = {
     404: errors.NOT_FOUND,
     405: errors.METHOD_NOT_ALLOWED,
@@ -54,9 +58,12 @@ class Api:
         *,
         check_key: KeyCheck | None = None,
         has_audit: Callable[[], bool] = lambda: True,
+        may_enter: MayEnter = lambda _tenant, _rule: True,
     ) -> None:
-        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken."""
+        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken. Of a request that
+        may not enter, no body is read; the core decides the same, so `may_enter` only says how early."""
         self._has_audit = has_audit
+        self._may_enter = may_enter
         self._context = context
         self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
         self._settings = settings
@@ -71,10 +78,10 @@ class Api:
         self._entrance.install(app)
         app[SHORTCUTS] = dict.fromkeys(POSTED_PATHS, self._call_engine_directly)
         for path in POSTED_PATHS:
-            app.router.add_post(path, self._call_engine)
+            app.router.add_post(path, self._call_engine, expect_handler=_check_expectation)
         app.router.add_get(f"{RESPONSES_PATH}/{{id}}", self._call_engine, allow_head=False)
         app.router.add_delete(f"{RESPONSES_PATH}/{{id}}", self._call_engine)
-        app.router.add_post(f"{RESPONSES_PATH}/{{id}}/cancel", self._call_engine)
+        app.router.add_post(f"{RESPONSES_PATH}/{{id}}/cancel", self._call_engine, expect_handler=_check_expectation)
         app.router.add_get("/openapi.yaml", self._show_description)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._show_model)
@@ -100,6 +107,10 @@ class Api:
     async def _answer(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
         if not self._has_audit():
             raise ClientFault(errors.AUDIT_UNAVAILABLE)
+        if not self._may_enter(caller.tenant, caller.process):
+            await self._turn_away(request, caller, sink)
+            return
+        await _ask_for_body(request)
         length = request.content_length if request.body_exists else 0
         if length is not None and length > self._settings.body_bytes_max:
             raise ClientFault(errors.BODY_TOO_LARGE)  # waiting for room would not help
@@ -111,6 +122,11 @@ class Api:
                 end = await owner.run()
             assert isinstance(end, EndRequest), "only forwards are refused"
 
+    async def _turn_away(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
+        """The core refuses it, and every record tells of it, though nobody has read more than its headers."""
+        outbound = OutboundRequest(unread_profile(caller, self._settings), request.path, (), b"", request.method)
+        await self._own(outbound, sink).run()
+
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink) -> RequestOwner:
         headers = engine_headers(request.headers, caller.request_id)
         if request.path in POSTED_PATHS:
@@ -120,6 +136,9 @@ class Api:
             )
         else:
             outbound = self._control_request(request, caller, headers)
+        return self._own(outbound, sink)
+
+    def _own(self, outbound: OutboundRequest, sink: HttpSink) -> RequestOwner:
         deadline_ns = self._context.clock.now_ns() + self._settings.request_deadline_ns
         return RequestOwner(self._context, RequestArrived(outbound.profile, deadline_ns), outbound, sink)
 
@@ -187,6 +206,19 @@ class Api:
 
     async def _show_description(self, _: web.Request) -> web.Response:
         return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")
+
+
+async def _check_expectation(request: web.Request) -> None:
+    """In place of aiohttp's own, which asks for the body before anybody has looked at who sends it."""
+    if request.headers.get("expect", "").lower() != _CONTINUE:
+        raise web.HTTPExpectationFailed
+
+
+async def _ask_for_body(request: web.Request) -> None:
+    """Tell a client that waits for it that its body is wanted."""
+    if request.headers.get("expect", "").lower() == _CONTINUE and request.version >= HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer itself has not begun
 
 
 def make_runner(app: web.Application, settings: HttpSettings, on_fault: OnFault = tell_loop) -> web.AppRunner:

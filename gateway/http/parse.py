@@ -6,6 +6,7 @@ The body itself is never changed, and what is taken from it is never text: hashe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import urandom
 
 from xxhash import xxh3_64_hexdigest
@@ -57,6 +58,11 @@ class Caller:
     key: ClientKey | None = None
     """None where the gateway asks for none."""
 
+    @property
+    def process(self) -> PlaceRule | None:
+        """What the key adds to the policy's rule."""
+        return None if self.key is None else self.key.process
+
     def may_use(self, model: ModelName) -> bool:
         return self.key is None or self.key.may_use(model)
 
@@ -107,7 +113,7 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
         stream=body.streams,
         output_tokens_max=_plausible(body.output_tokens_max()),
         follows="" if followed is None else stored_response_key(caller.tenant, followed),
-        process=_process_rule_of(caller),
+        process=caller.process,
     )
     return ParsedRequest(profile, body.stores_response)
 
@@ -115,6 +121,11 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
     """For a call about a stored response: no model, no prompt, and one place where it can go."""
     key = stored_response_key(caller.tenant, response_id)
+    return replace(unread_profile(caller, settings), session_key=key, stream=stream, follows=key, is_control=True)
+
+
+def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
+    """All there is to know of a request before its body is."""
     return RequestProfile(
         request_id=caller.request_id,
         model=ModelName(""),
@@ -122,21 +133,15 @@ def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *,
         prompt_bytes=0,
         prefix=b"",
         prefix_block_bytes=settings.prefix_block_bytes,
-        session_key=key,
-        stream=stream,
-        follows=key,
-        is_control=True,
-        process=_process_rule_of(caller),
+        session_key=caller.request_id,
+        stream=False,
+        process=caller.process,
     )
 
 
 def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
     kept = tuple((name, headers[name]) for name in _ENGINE_HEADERS if name in headers)
     return (*kept, (REQUEST_ID_HEADER, request_id))
-
-
-def _process_rule_of(caller: Caller) -> PlaceRule | None:
-    return None if caller.key is None else caller.key.process
 
 
 def _plausible(tokens: int | None) -> int | None:

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import msgspec
 
 from gateway.core.vocabulary import GatewayId, Place
+from gateway.ground.private_files import make_private_folder, private_opener
 
 FORMAT = 1
 SUFFIX = ".audit"
@@ -27,7 +28,6 @@ _TAIL_BYTES = 2 * LINE_BYTES_MAX
 _BLOCK_BYTES = 256 * 1024
 _CHAIN_BYTES = 75
 """What a line grows by when it is chained and ended."""
-_FILE_MODE = 0o640
 
 
 class FileHeader(msgspec.Struct, frozen=True, tag="file", tag_field="kind"):
@@ -74,7 +74,7 @@ class ChainedFiles:
         self._on_deleted = on_deleted
         self._one_writer = threading.Lock()
         self._unwritten: list[bytes] = []
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(settings.folder)
         self._number, self._head = self._last()
         self._fd = -1
         self._size = 0
@@ -141,7 +141,7 @@ class ChainedFiles:
         if self._fd >= 0:
             os.fsync(self._fd)
         path = self._settings.folder / f"{self._gateway_id}-{number:08}{SUFFIX}"
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+        fd = private_opener(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
         line = msgspec.json.encode(self._header(number))
         try:
             os.write(fd, line + b"\n")
