@@ -204,7 +204,8 @@ class Sections:
 
     listen: ListenConfig = field(default_factory=ListenConfig)
     trust_tenant_header: bool = False
-    """Take the tenant from a header that something in front of us sets. Off: it is the key's, or the default one."""
+    """Take the tenant from a header that something in front of us sets; where there are keys, from those that
+    `may_name_tenant`. Off: it is the key's, or the default one."""
     pass_priority: bool = False
     prefix_block_bytes: int = 256
     seed: int | None = None

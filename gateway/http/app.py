@@ -78,10 +78,10 @@ class Api:
         self._entrance.install(app)
         app[SHORTCUTS] = dict.fromkeys(POSTED_PATHS, self._call_engine_directly)
         for path in POSTED_PATHS:
-            app.router.add_post(path, self._call_engine, expect_handler=_check_expectation)
+            app.router.add_post(path, self._call_engine, expect_handler=_leave_expectation)
         app.router.add_get(f"{RESPONSES_PATH}/{{id}}", self._call_engine, allow_head=False)
         app.router.add_delete(f"{RESPONSES_PATH}/{{id}}", self._call_engine)
-        app.router.add_post(f"{RESPONSES_PATH}/{{id}}/cancel", self._call_engine, expect_handler=_check_expectation)
+        app.router.add_post(f"{RESPONSES_PATH}/{{id}}/cancel", self._call_engine, expect_handler=_leave_expectation)
         app.router.add_get("/openapi.yaml", self._show_description)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._show_model)
@@ -208,15 +208,18 @@ class Api:
         return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")
 
 
-async def _check_expectation(request: web.Request) -> None:
+async def _leave_expectation(_: web.Request) -> None:
     """In place of aiohttp's own, which asks for the body before anybody has looked at who sends it."""
-    if request.headers.get("expect", "").lower() != _CONTINUE:
-        raise web.HTTPExpectationFailed
 
 
 async def _ask_for_body(request: web.Request) -> None:
     """Tell a client that waits for it that its body is wanted."""
-    if request.headers.get("expect", "").lower() == _CONTINUE and request.version >= HttpVersion11:
+    expected = request.headers.get("expect")
+    if expected is None:
+        return
+    if expected.lower() != _CONTINUE:
+        raise ClientFault(errors.EXPECTATION_FAILED)
+    if request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer itself has not begun
 

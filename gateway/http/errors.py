@@ -50,6 +50,12 @@ UNSUPPORTED_FIELD = ErrorKind(
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
+TENANT_NOT_ALLOWED = ErrorKind(
+    403, _BAD_REQUEST, "tenant_not_allowed", "This key may not name a tenant other than its own."
+)
+EXPECTATION_FAILED = ErrorKind(
+    417, _BAD_REQUEST, "expectation_failed", "The only expectation that is met here is 100-continue."
+)
 CONCURRENCY_EXCEEDED = ErrorKind(
     429, _RATE, "concurrency_exceeded", "This key has as many requests running as it may.", 1.0
 )

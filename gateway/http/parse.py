@@ -25,7 +25,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.values import ID_PATTERN
 from gateway.http.bodies import read_body
-from gateway.http.errors import INVALID_FIELD, INVALID_TENANT, MODEL_NOT_FOUND, ClientFault
+from gateway.http.errors import INVALID_FIELD, INVALID_TENANT, MODEL_NOT_FOUND, TENANT_NOT_ALLOWED, ClientFault
 from gateway.http.settings import HttpSettings
 from gateway.request.callers import ClientKey
 from gateway.request.legs import Headers
@@ -70,13 +70,21 @@ class Caller:
 def read_caller(
     headers: Mapping[str, str], request_id: RequestId, settings: HttpSettings, key: ClientKey | None = None
 ) -> Caller:
-    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count."""
-    tenant = headers.get(TENANT_HEADER, "") if settings.trust_tenant_header else ""
-    if tenant and ID_PATTERN.fullmatch(tenant) is None:
-        raise ClientFault(INVALID_TENANT)
+    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count, and
+    where there are keys, only with one that says so: others would otherwise choose the rules they are held to."""
     hints = (headers.get("x-session-id", ""), headers.get("x-user-id", ""))
     own = DEFAULT_TENANT if key is None else key.tenant
-    return Caller(request_id, TenantName(tenant) if tenant else own, hints, key)
+    named = _tenant_named_in(headers) if settings.trust_tenant_header else None
+    if named is not None and named != own and key is not None and not key.may_name_tenant:
+        raise ClientFault(TENANT_NOT_ALLOWED)
+    return Caller(request_id, named or own, hints, key)
+
+
+def _tenant_named_in(headers: Mapping[str, str]) -> TenantName | None:
+    tenant = headers.get(TENANT_HEADER, "")
+    if tenant and ID_PATTERN.fullmatch(tenant) is None:
+        raise ClientFault(INVALID_TENANT)
+    return TenantName(tenant) if tenant else None
 
 
 def choose_request_id(headers: Mapping[str, str]) -> RequestId:
