@@ -21,6 +21,7 @@ import yaml
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.lockdown_cli import lockdown
+from gateway.app.open_files import open_records, open_secrets
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -83,6 +84,8 @@ def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
             raise CertificateFault("\n".join(faults))
     with _complaints(f"{file.name}: "):
         check_engine_certificates(config)
+    for path, mode in (*open_secrets(config), *open_records(config)):
+        click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
 
 
 def _read(file: Path) -> RegionFile:

@@ -18,12 +18,13 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.ground.clock import Clock
+from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.journal import Header, Journal, new_header, write_tail
-from gateway.records.ledger import Ledger
+from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
@@ -50,9 +51,10 @@ class Desk:
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
-        self.audit = _audit(config, clock, log, self.ledger)
+        self.audit = _audit(config, clock, log, self.ledger, self._serves)
+        self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
         self._idle = asyncio.Event()
-        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self._serves).on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
         observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
         if self.audit is not None:
@@ -82,6 +84,9 @@ class Desk:
 
     def models(self) -> Sequence[ModelName]:
         return list(dict.fromkeys([*self.core.replicas.models(), *self.core.peers.models()]))
+
+    def _serves(self, model: ModelName) -> bool:
+        return self.core.replicas.serves(model) or self.core.peers.serves(model)
 
     def readiness(self) -> str:
         """Neither engines nor peers are needed to be ready: requests wait, or leave, or are told why not."""
@@ -142,11 +147,12 @@ class Desk:
             newest = await self.board.newer_than(newest, wait_max_s=LAST_BYTES_S)
 
     async def watch_loop(self) -> None:
-        """Measures how late the event loop is, which every request feels."""
+        """Measures how late the event loop is, which every request feels, and sees whether it can still open anything."""
         while True:
             asked_ns = self.clock.now_ns() + _LOOP_CHECK_NS
             await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
+            self._descriptors.look()
 
     def loop_failed(self, name: str, error: Exception) -> None:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
@@ -198,7 +204,9 @@ def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], 
     return Journal(settings, header, on_stopped=on_stopped)
 
 
-def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, ledger: Ledger) -> Audit | None:
+def _audit(
+    config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, ledger: Ledger, serves: ServesModel
+) -> Audit | None:
     if config.audit.folder is None:
         return None
-    return Audit(config.audit, config.gateway_id, config.place, ledger, clock=clock, log=log)
+    return Audit(config.audit, config.gateway_id, config.place, ledger, serves=serves, clock=clock, log=log)

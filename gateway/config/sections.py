@@ -14,7 +14,7 @@ from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.config import ListenTlsConfig, LoggingConfig, MeshTlsConfig
-from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address
+from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address, HostName
 
 _CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
 
@@ -38,6 +38,8 @@ class ListenConfig:
     """gRPC, for other gateways."""
     admin: Address = _OPERATORS
     """Health, metrics and state, for operators."""
+    admin_hosts: tuple[HostName, ...] = ()
+    """Names under which the admin address may be asked for on this machine, besides its own: those of a proxy."""
     tls: ListenTlsConfig | None = None
     """For clients, and for operators beyond this machine."""
     reuse_port: bool = False
@@ -237,3 +239,5 @@ class GatewayConfig(Sections):
     """Who may call, and what for. None: everybody who can reach us."""
     admin_token: str | None = field(default=None, repr=False)
     """What operators have to show, health apart. None: nothing."""
+    secret_files: tuple[Path, ...] = ()
+    """All files that hold keys or tokens, whoever reads them."""

@@ -18,18 +18,17 @@ from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event, ForwardArrived
 from gateway.core.residency import may_accept, may_enter, may_process
-from gateway.core.vocabulary import GatewayId, Outcome, Place, RefusalReason, RequestProfile
+from gateway.core.vocabulary import GatewayId, Place, RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
-from gateway.records.ledger import Ledger, LegRecord, RequestRecord, refusal_in
+from gateway.records.ledger import Ledger, LegRecord, RequestRecord, ServesModel, names_served_model, refusal_in
 from gateway.request.legs import RanAt, RequestSummary
 
 UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"
 """Begins the outcome of a forward that was turned away: its reason follows."""
 
-_UNKNOWN_MODEL = frozenset({Outcome.REJECTED_UNKNOWN_MODEL, f"{REFUSED_PREFIX}{RefusalReason.UNKNOWN_MODEL}"})
 _SECOND_NS = 1_000_000_000
 
 
@@ -83,7 +82,7 @@ class AuditLine(msgspec.Struct, frozen=True, tag="request", tag_field="kind", om
     tenant: str | None = None
     """Only if the policy lets logs name it."""
     model: str = ""
-    """Empty where nobody knows such a model: then it is only what a client wrote."""
+    """Empty where nobody serves such a model: then it is only what a client wrote."""
     attempts: tuple[AuditAttempt, ...] = ()
     processed: AuditProcessed | None = None
 
@@ -110,6 +109,7 @@ class Audit:
         place: Place,
         ledger: Ledger,
         *,
+        serves: ServesModel,
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
@@ -121,6 +121,7 @@ class Audit:
         self._config = config
         self._gateway_id = gateway_id
         self._place = place
+        self._serves = serves
         self._clock = clock
         self._log = log
         self._ledger = ledger
@@ -182,7 +183,7 @@ class Audit:
             hops_in_region=0 if origin is None else origin.hops.in_region,
             hops_cross_region=0 if origin is None else origin.hops.cross_region,
             tenant=profile.tenant if policy.logging.tenant else None,
-            model="" if outcome in _UNKNOWN_MODEL else profile.model,
+            model=profile.model if names_served_model(profile, record, self._serves) else "",
             attempts=tuple([_attempt(profile, record, leg, leg.place) for leg in record.legs if leg.place is not None]),
             processed=None if ran_at is None else _processed(ran_at),
         )

@@ -53,7 +53,8 @@ class Office(Followed):
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
         config = replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
-        self.audit = Audit(config, GATEWAY, US, self.ledger, clock=Still(), log=log)
+        serves = self.desk.core.replicas.serves
+        self.audit = Audit(config, GATEWAY, US, self.ledger, serves=serves, clock=Still(), log=log)
         self.ledger.hand_to(self.audit.on_finished)
         self.watch([self.audit])
 
