@@ -147,7 +147,7 @@ class Desk:
             newest = await self.board.newer_than(newest, wait_max_s=LAST_BYTES_S)
 
     async def watch_loop(self) -> None:
-        """Measures how late the event loop is, which every request feels, and sees whether it can still open anything."""
+        """Measures how late the event loop is, which every request feels, and whether anything can still be opened."""
         while True:
             asked_ns = self.clock.now_ns() + _LOOP_CHECK_NS
             await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)

@@ -1,5 +1,5 @@
-"""Notices that a process has no file descriptor left. Whoever accepts connections then drops them unheard, and the event
-loop in use says nothing of it.
+"""Notices that a process has no file descriptor left. Whoever accepts connections then drops them unheard, and the
+event loop in use says nothing of it.
 
 It only looks; it closes nothing and turns nobody away.
 """

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def told() -> Told:
 
 
 @pytest.fixture
-def exhausted(told: Told) -> Iterator[None]:  # noqa: ARG001 - what it opens is opened before
+def exhausted(told: Told) -> Iterator[None]:
     """No descriptor is left for as long as the test runs."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open(os.devnull, os.O_RDONLY)
@@ -52,12 +53,16 @@ def exhausted(told: Told) -> Iterator[None]:  # noqa: ARG001 - what it opens is 
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def open_now() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def test_while_there_are_some_nothing_is_said_and_none_is_kept(told: Told) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_now()
     for _ in range(3):
         told.watch.look()
     assert (told.lines(), told.counted) == ([], 0)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_now() == before
 
 
 @pytest.mark.usefixtures("exhausted")
