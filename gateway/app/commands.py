@@ -29,6 +29,7 @@ from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.policy.file import load_policy_or_closed
+from gateway.records.audit import head_signer
 from gateway.security.keys import read_keys_file
 from gateway.security.tls import Certificates
 
@@ -80,6 +81,7 @@ def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
     with _complaints():
         if config.keys_file is not None:
             read_keys_file(config.keys_file)
+        head_signer(config.audit)
         if faults := Certificates(config, Clock()).date_faults():
             raise CertificateFault("\n".join(faults))
     with _complaints(f"{file.name}: "):

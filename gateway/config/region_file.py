@@ -264,7 +264,10 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     def _secret_files(self) -> Iterator[Path]:
         listen, peering = self.sections.listen.tls, self.sections.peering.tls
         engines = (*self.replicas, *self.dns_replicas)
-        yield from filter(None, (self.keys, self.admin_token_file, *(each.api_key_file for each in engines)))
+        signing_key = self.sections.audit.signing_key
+        yield from filter(
+            None, (self.keys, self.admin_token_file, signing_key, *(each.api_key_file for each in engines))
+        )
         yield from (each.key for each in (listen, peering) if each is not None)
         yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)
 

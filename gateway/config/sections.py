@@ -189,6 +189,11 @@ class AuditConfig:
     file_max_bytes: int = 64 * MEBIBYTE
     files_max: int | None = None
     """Over it, this gateway's oldest file is deleted. None: nothing is ever deleted."""
+    signing_key: Path | None = None
+    """An Ed25519 key in PEM. With it the chain's heads are signed, so that nobody without it can write the record
+    anew."""
+    head_interval_ns: int = 60 * SECOND_NS
+    """How soon a new head of the chain is signed and logged."""
     unwritten_max_bytes: int = 16 * MEBIBYTE
     """Held in memory while the disk cannot be written; what comes after that is lost, and counted."""
 

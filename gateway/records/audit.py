@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,6 +23,7 @@ from gateway.core.vocabulary import GatewayId, Place, RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
+from gateway.records.audit_heads import Head, HeadSigner
 from gateway.records.ledger import Ledger, LegRecord, RequestRecord, ServesModel, names_served_model, refusal_in
 from gateway.request.legs import RanAt, RequestSummary
 
@@ -113,7 +115,8 @@ class Audit:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Raises OSError when the folder cannot be written: that is better known at the start."""
+        """Raises OSError when the folder cannot be written, and ConfigError when the key cannot be used: that is better
+        known at the start."""
         assert config.folder is not None, "the audit is off without a folder"
         self.is_failing = False
         self.lines_lost = 0
@@ -129,11 +132,17 @@ class Audit:
         self._fresh_bytes = 0
         self._lost_untold = 0
         self._is_over = asyncio.Event()
+        self._head_due_ns = 0
         settings = ChainSettings(
             config.folder, config.file_max_bytes, config.files_max, syncs=config.sync is not AuditSync.NONE
         )
         self._files = ChainedFiles(
-            settings, gateway_id, place, wall_time=clock.wall_time, on_deleted=self._say_what_was_deleted
+            settings,
+            gateway_id,
+            place,
+            wall_time=clock.wall_time,
+            on_deleted=self._say_what_was_deleted,
+            signer=head_signer(config),
         )
 
     @property
@@ -194,7 +203,9 @@ class Audit:
         """Write what has gathered, again and again, until cancelled; call `close` afterwards."""
         while True:
             if self._config.sync is AuditSync.LINE and not self.is_failing:
-                await self._is_over.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.head_interval_ns / _SECOND_NS):
+                        await self._is_over.wait()
             else:
                 await asyncio.sleep(self._config.flush_interval_ns / _SECOND_NS)
             await self.flush()
@@ -202,7 +213,7 @@ class Audit:
     async def flush(self) -> None:
         lines = self._take()
         try:
-            await finish_in_thread(self._files.write, lines)
+            self._say_where_it_stands(await finish_in_thread(self._write, lines))
         except OSError as error:
             self._failed(str(error))
         except asyncio.CancelledError as cancelled:
@@ -211,6 +222,21 @@ class Audit:
             raise
         else:
             self._succeeded()
+
+    def _write(self, lines: list[bytes]) -> Head | None:
+        self._files.write(lines)
+        now_ns = self._clock.now_ns()
+        if now_ns < self._head_due_ns:
+            return None
+        head = self._files.seal()
+        if head is not None:
+            self._head_due_ns = now_ns + self._config.head_interval_ns
+        return head
+
+    def _say_where_it_stands(self, head: Head | None) -> None:
+        """Into the log, which is kept elsewhere: held against it, files show later whether their end was cut off."""
+        if head is not None:
+            self._log.info("audit head", file=head.file, line=head.line, head=head.head)
 
     def close(self) -> None:
         """Write what is left, and how much was lost until now. What cannot be written any more is lost as well."""
@@ -222,7 +248,7 @@ class Audit:
             self._failed(str(error))
         if self._files.unwritten_bytes:
             self._log.critical("audit lines were lost at the end", bytes=self._files.unwritten_bytes)
-        self._files.close()
+        self._say_where_it_stands(self._files.close())
 
     def _keep(self, record: AuditRecord) -> None:
         line = msgspec.json.encode(record)
@@ -260,6 +286,13 @@ class Audit:
 
     def _say_what_was_deleted(self, path: object) -> None:
         self._log.warning("the oldest audit file was deleted, as audit.files_max says", path=str(path))
+
+
+def head_signer(config: AuditConfig) -> HeadSigner | None:
+    """Raises ConfigError."""
+    if config.signing_key is None:
+        return None
+    return HeadSigner.read(config.signing_key, config.head_interval_ns / _SECOND_NS)
 
 
 class AuditLevels(Collector):

@@ -29,7 +29,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
-from gateway.records.audit_files import gaps_between, verify_file
+from gateway.records.audit_verify import gaps_between, verify_file
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import AP, EU, MS, SECOND, US, Desk, desk, peer_spec, policy, profile, rule
 from tests.support.followed import FAILS, Followed
