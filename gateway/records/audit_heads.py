@@ -74,7 +74,7 @@ class HeadSigner:
 
     def __init__(self, key: Ed25519PrivateKey, within_s: float) -> None:
         self._key = key
-        self._within_s = within_s
+        self._within_s = float(within_s)  # it is signed as it is read back
         self._fingerprint = fingerprint_of(key.public_key())
 
     @classmethod
