@@ -1,4 +1,4 @@
-"""`nightside gateway`: serves a region, checks its file, stops its forwarding.
+"""`nightside gateway`: serves a region, checks its file, says how it is, stops its forwarding.
 
 It adds signals and the limits of a process to a gateway, and wires nothing itself.
 """
@@ -21,7 +21,10 @@ import yaml
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.lockdown_cli import lockdown
+from gateway.app.memory import describe_memory
+from gateway.app.metrics_cli import metrics
 from gateway.app.open_files import open_records, open_secrets
+from gateway.app.status_cli import status
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -40,10 +43,12 @@ _OPEN_FILES = 2**20
 
 @click.group()
 def cli() -> None:
-    """Serve one region, check its region file, or stop all its forwarding."""
+    """Serve one region, check its region file, say how it is, or stop all its forwarding."""
 
 
 cli.add_command(lockdown)
+cli.add_command(metrics)
+cli.add_command(status)
 
 
 @cli.command()
@@ -64,7 +69,10 @@ def run(file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
 def check(file: Path, as_json: bool) -> None:
-    """Check FILE and its residency policy, and print the region file with every default filled in."""
+    """Check FILE and its residency policy, and print the region file with every default filled in.
+
+    What the gateway takes of memory at most is told beside it, on standard error.
+    """
     region = _read(file)
     if region.policy is None:
         click.echo(f"{file.name}: policy: none is named, so nothing leaves the region or is taken in", err=True)
@@ -74,6 +82,7 @@ def check(file: Path, as_json: bool) -> None:
             raise click.ClickException(f"{file.name}: policy: {problem}")
     _check_what_it_names(file, region.as_config())
     document = region.as_document()
+    click.echo(f"{file.name}: {describe_memory(region.as_config())}", err=True)
     click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
 
 

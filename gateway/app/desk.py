@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.readiness import Readiness, engines_note
 from gateway.app.reload import PolicyPart
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
@@ -27,6 +28,8 @@ from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
+from gateway.records.refusals import Refusals
+from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.state.lockdown import Lockdown
@@ -50,17 +53,26 @@ class Desk:
         self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
-        self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
+        self.decisions = DecisionLog(
+            config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
+        )
+        self.refusals = Refusals(
+            config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
+        )
         self.audit = _audit(config, clock, log, self.ledger, self._serves)
         self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
+        self._journal_fault = ""
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self._serves).on_finished)
+        self.ledger.hand_to(self.metrics.usage.on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
-        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
+        self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
+        replica_log = ReplicaLog(self.core.replicas, log)
+        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions, replica_log]
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-            self.metrics.registry.register(AuditLevels(self.audit))
+        self.metrics.registry.register(AuditLevels(self.audit))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -71,6 +83,7 @@ class Desk:
         self.lockdown = Lockdown(
             config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
         )
+        self.metrics.follow_readiness(lambda: not self.readiness())
 
     @property
     def journal(self) -> Journal | None:
@@ -82,19 +95,20 @@ class Desk:
         self.policy.start()
         self.lockdown.restore()
 
-    def models(self) -> Sequence[ModelName]:
-        return list(dict.fromkeys([*self.core.replicas.models(), *self.core.peers.models()]))
+    def models(self, tenant: TenantName, process: PlaceRule | None) -> Sequence[ModelName]:
+        return self.core.models_for(tenant, process)
 
     def _serves(self, model: ModelName) -> bool:
         return self.core.replicas.serves(model) or self.core.peers.serves(model)
 
     def readiness(self) -> str:
-        """Neither engines nor peers are needed to be ready: requests wait, or leave, or are told why not."""
+        """Why no traffic is wanted; empty when it is. Engines have a say in it only where the region file gives them
+        one."""
         if self.driver.crash is not None:
             return "this gateway met an error of its own and restarts"
         if self.core.draining:
             return "draining"
-        return self.why_closed()
+        return self.why_closed() or self._readiness.why_not(self.clock.now_ns())
 
     def why_closed(self) -> str:
         """Why nothing new is taken that the core would take; empty when it is asked."""
@@ -109,7 +123,10 @@ class Desk:
 
     def notes(self) -> dict[str, str]:
         """What an operator should know of a gateway that is ready all the same."""
-        return {"lockdown": self.lockdown.state.reason or "no reason given"} if self.core.locked_down else {}
+        notes = {"engines": engines_note(self.core)}
+        if self.core.locked_down:
+            notes["lockdown"] = self.lockdown.state.reason or "no reason given"
+        return {name: note for name, note in notes.items() if note}
 
     def metrics_page(self) -> bytes:
         self.driver.tell_observers()
@@ -118,7 +135,13 @@ class Desk:
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
         state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
-        return {**state, "lockdown_order": self.lockdown.describe()}
+        return {
+            **state,
+            "not_ready_reason": self.readiness(),
+            "lockdown_order": self.lockdown.describe(),
+            "journal_fault": self._journal_fault,
+            "audit_fault": "" if self.audit is None else self.audit.fault,
+        }
 
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
         self.driver.tell_observers()
@@ -147,16 +170,21 @@ class Desk:
             newest = await self.board.newer_than(newest, wait_max_s=LAST_BYTES_S)
 
     async def watch_loop(self) -> None:
-        """Measures how late the event loop is, which every request feels, and whether anything can still be opened."""
+        """Measures how late the event loop is, which every request feels; whether anybody could be served, and whether
+        anything can still be opened."""
         while True:
             asked_ns = self.clock.now_ns() + _LOOP_CHECK_NS
             await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
+            self._readiness.look(self.clock.now_ns())
             self._descriptors.look()
 
     def loop_failed(self, name: str, error: Exception) -> None:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
         self.metrics.restarted(name)
+
+    def request_failed(self, error: BaseException) -> None:
+        self.log.error("a request met an error of this gateway's own", exc_info=error)
 
     def close(self) -> None:
         self.driver.close()
@@ -186,6 +214,7 @@ class Desk:
 
     def _journal_stopped(self, reason: str) -> None:
         self.log.error("the journal stopped", reason=reason)
+        self._journal_fault = reason
         self.metrics.journal_stopped()
 
 

@@ -82,9 +82,21 @@ class GatewayHandle:
 
     async def drain(self, wait_max_s: float) -> bool:
         """Take nothing new and let what runs or waits finish. False when time ran out first."""
+        log, began_ns = self._desk.log, self._desk.clock.now_ns()
+        log.info("draining: nothing new is taken", requests=self.driver.open_requests, wait_max_s=wait_max_s)
         self.driver.submit(DrainRequested())
-        await self._peer_server.drain()
-        return await self._within(wait_max_s, self._desk.until_peers_are_told, self._desk.until_idle)
+        is_empty = False
+        try:
+            await self._peer_server.drain()
+            is_empty = await self._within(wait_max_s, self._desk.until_peers_are_told, self._desk.until_idle)
+        finally:
+            took_s = round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
+            left = self.driver.open_requests
+            if is_empty:
+                log.info("drained: nothing is left", took_s=took_s)
+            else:
+                log.warning("drain ended early: what still runs is cut off", requests=left, took_s=took_s)
+        return is_empty
 
     async def settle(self, wait_max_s: float) -> bool:
         """Wait until no request is left. False when time ran out first."""
@@ -137,6 +149,7 @@ async def serve_gateway(
             loops.start,
             RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
+            on_fault=desk.request_failed,
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)
         reloader = _reloader(config, desk)
@@ -158,7 +171,7 @@ async def serve_gateway(
         settings = HttpSettings.from_config(config)
         tls = certificates.http.context if certificates.http else None
         admin_tls = tls if config.listen.admin_tls else None
-        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id))
+        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates)
         handle.admin_address = await listen(stack, desk, admin, settings, config.listen.admin, tls=admin_tls)
         api = Api(
             owners,
@@ -168,6 +181,7 @@ async def serve_gateway(
             check_key=keyring.check if keyring else None,
             has_audit=desk.has_audit,
             may_enter=desk.may_enter,
+            on_refused=desk.refusals.take,
         ).make_app()
         handle.http_address = await listen(
             stack,
@@ -308,17 +322,22 @@ async def _stop_peer_server(server: PeerServer, driver: Driver) -> None:
     await server.stop(0.0 if driver.open_requests else LAST_BYTES_S)
 
 
-def _admin_app(config: GatewayConfig, desk: Desk, explainer: PeerExplainer) -> web.Application:
+def _admin_app(
+    config: GatewayConfig, desk: Desk, explainer: PeerExplainer, certificates: Certificates
+) -> web.Application:
+    def state() -> dict[str, object]:
+        return {**desk.state(), "certificates": certificates.describe()}
+
     async def explain(wanted: str) -> Explanation | None:
         desk.driver.tell_observers()
-        return await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
+        explained = await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
+        refused = desk.refusals.explain(wanted) if explained is None else None
+        return explained if refused is None else Explanation(refused)
 
     async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
         return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason)
 
-    sources = AdminSources(
-        desk.metrics_page, CONTENT_TYPE, desk.state, desk.readiness, explain, order_lockdown, desk.notes
-    )
+    sources = AdminSources(desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes)
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
     return make_admin_app(sources, config.admin_token, hosts)

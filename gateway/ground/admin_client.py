@@ -90,7 +90,7 @@ def _token_in(file: Path | None) -> str | None:
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise AdminFault(f"{file}: cannot be read") from error
+        raise click.BadParameter(f"{file} cannot be read", param_hint="--token-file") from error
     for path, mode in open_to_others([file]):
         click.echo(f"warning: {path} has mode {mode}, and should have 0640 or less", err=True)
     return token

@@ -216,7 +216,7 @@ class ExpiryWatch:
         for holder in self._holders:
             left_ns = holder.pair.ends_ns - self._clock.wall_ns()
             word = (holder.pair.leaf.serial_number, left_ns // _DAY_NS)
-            if left_ns < _warn_before_ns(holder.pair) and self._said.get(holder.role) != word:
+            if expires_soon(holder.pair, left_ns) and self._said.get(holder.role) != word:
                 self._said[holder.role] = word
                 self._say(holder, left_ns)
 
@@ -228,8 +228,9 @@ class ExpiryWatch:
             self._log.error("A CERTIFICATE IN USE HAS EXPIRED: nobody believes it", **line)
 
 
-def _warn_before_ns(pair: KeyPair) -> int:
-    return min(_WARN_BEFORE_NS, (pair.ends_ns - pair.begins_ns) // 3)
+def expires_soon(pair: KeyPair, left_ns: int) -> bool:
+    """It is in its last week; a short-lived one in its last third."""
+    return left_ns < min(_WARN_BEFORE_NS, (pair.ends_ns - pair.begins_ns) // 3)
 
 
 def _server_context(config: ListenTlsConfig) -> ssl.SSLContext:

@@ -25,9 +25,17 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.values import ID_PATTERN
 from gateway.http.bodies import read_body
-from gateway.http.errors import INVALID_FIELD, INVALID_TENANT, MODEL_NOT_FOUND, TENANT_NOT_ALLOWED, ClientFault
+from gateway.http.errors import (
+    INVALID_FIELD,
+    INVALID_HEADER,
+    INVALID_TENANT,
+    MODEL_NOT_FOUND,
+    TENANT_NOT_ALLOWED,
+    ClientFault,
+)
 from gateway.http.settings import HttpSettings
 from gateway.request.callers import ClientKey
+from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import Headers
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -148,7 +156,11 @@ def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
 
 
 def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
-    kept = tuple((name, headers[name]) for name in _ENGINE_HEADERS if name in headers)
+    """Byte for byte as the client sent them. Raises ClientFault."""
+    kept = tuple((name, from_text(headers[name])) for name in _ENGINE_HEADERS if name in headers)
+    for name, text in kept:
+        if has_control_character(text):
+            raise ClientFault(INVALID_HEADER, name, name)
     return (*kept, (REQUEST_ID_HEADER, request_id))
 
 

@@ -119,6 +119,8 @@ class Audit:
         known at the start."""
         assert config.folder is not None, "the audit is off without a folder"
         self.is_failing = False
+        self.fault = ""
+        """Why it cannot be written, while it cannot."""
         self.lines_lost = 0
         self.lines = 0
         self._config = config
@@ -272,13 +274,13 @@ class Audit:
 
     def _failed(self, reason: str) -> None:
         if not self.is_failing:
-            self.is_failing = True
+            self.is_failing, self.fault = True, reason
             doing = "no new request is taken" if self._config.required else "requests are served without it"
             self._log.critical("the audit record cannot be written", reason=reason, doing=doing)
 
     def _succeeded(self) -> None:
         if self.is_failing:
-            self.is_failing = False
+            self.is_failing, self.fault = False, ""
             self._log.warning("the audit record is written again", lines_lost=self._lost_untold)
         if self._lost_untold:
             lost, self._lost_untold = self._lost_untold, 0
@@ -296,9 +298,9 @@ def head_signer(config: AuditConfig) -> HeadSigner | None:
 
 
 class AuditLevels(Collector):
-    """The audit's own metrics, asked for at each scrape."""
+    """The audit's own metrics, asked for at each scrape. Without an audit they are named, and have no value."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: Audit | None) -> None:
         self._audit = audit
 
     def describe(self) -> Iterable[Metric]:
@@ -306,16 +308,18 @@ class AuditLevels(Collector):
 
     def collect(self) -> Iterator[Metric]:
         audit = self._audit
-        yield GaugeMetricFamily(
-            "nightside_audit_failing", "1 while the audit record cannot be written.", value=audit.is_failing
+        failing = GaugeMetricFamily("nightside_audit_failing", "1 while the audit record cannot be written.", labels=())
+        unwritten = GaugeMetricFamily("nightside_audit_unwritten_bytes", "Audit lines not yet in a file.", labels=())
+        lines = CounterMetricFamily("nightside_audit_lines", "Audit lines taken on.", labels=())
+        lost = CounterMetricFamily(
+            "nightside_audit_lines_lost", "Audit lines that could be neither written nor held.", labels=()
         )
-        yield GaugeMetricFamily(
-            "nightside_audit_unwritten_bytes", "Audit lines not yet in a file.", value=audit.unwritten_bytes
-        )
-        yield CounterMetricFamily("nightside_audit_lines", "Audit lines taken on.", value=audit.lines)
-        yield CounterMetricFamily(
-            "nightside_audit_lines_lost", "Audit lines that could be neither written nor held.", value=audit.lines_lost
-        )
+        if audit is not None:
+            failing.add_metric((), audit.is_failing)
+            unwritten.add_metric((), audit.unwritten_bytes)
+            lines.add_metric((), audit.lines)
+            lost.add_metric((), audit.lines_lost)
+        yield from (failing, unwritten, lines, lost)
 
 
 def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place) -> AuditAttempt:

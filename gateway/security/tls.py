@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.config.sections import GatewayConfig
 from gateway.ground.certificates import date_fault
 from gateway.ground.clock import Clock
-from gateway.ground.tls import Holder, HttpTls, MeshTls
+from gateway.ground.tls import Holder, HttpTls, MeshTls, expires_soon
 
 _SECOND_NS = 1_000_000_000
 
@@ -28,4 +28,17 @@ class Certificates:
 
     def left_s(self, holder: Holder) -> float:
         """Until its certificate expires; below 0 it has."""
-        return (holder.pair.ends_ns - self._clock.wall_ns()) / _SECOND_NS
+        return self._left_ns(holder) / _SECOND_NS
+
+    def describe(self) -> dict[str, object]:
+        """By role, for operators."""
+        return {
+            holder.role: {
+                "expires_in_s": round(self.left_s(holder)),
+                "expires_soon": expires_soon(holder.pair, self._left_ns(holder)),
+            }
+            for holder in self.holders
+        }
+
+    def _left_ns(self, holder: Holder) -> int:
+        return holder.pair.ends_ns - self._clock.wall_ns()

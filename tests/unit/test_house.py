@@ -76,6 +76,27 @@ def test_files_that_are_named_are_there() -> None:
     assert [(path, name) for path, name, is_there in named if not is_there] == []
 
 
+ANCHORED = re.compile(r"\]\(([^)#\s:]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", flags=re.MULTILINE)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
+
+
+def test_sections_that_are_linked_to_are_there() -> None:
+    pages = [path for path in telling_files() if path.suffix == ".md"]
+    links = [(page, *link) for page in pages for link in ANCHORED.findall(page.read_text())]
+    assert len(links) > 10, "nothing is looked at"
+    missing = [
+        (page.name, f"{file}#{anchor}")
+        for page, file, anchor in links
+        if anchor not in anchors_of(page.parent / file if file else page)
+    ]
+    assert missing == []
+
+
 def test_unit_tests_mirror_the_tree() -> None:
     unit = ROOT / "tests/unit"
     of_the_house = {unit / "test_house.py"}

@@ -228,4 +228,4 @@ class TestKeyFiles:
     def test_the_one_of_openssl_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "key"
         path.write_bytes(OURS.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        assert HeadSigner.read(path, 1)
+        assert isinstance(HeadSigner.read(path, 1), HeadSigner)

@@ -1,0 +1,271 @@
+"""`nightside gateway status`: what a running gateway says of itself, and what of that somebody should see to.
+
+It shows and judges what `/admin/state` holds, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from enum import IntEnum
+
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.core.vocabulary import Standing
+from gateway.ground.admin_client import Admin, AdminFault, admin_options
+from gateway.ground.clock import Clock
+
+PLAIN_WIDTH = 120
+"""Columns when the output is no terminal."""
+_DAY_S = 86_400
+_SECOND_NS = 1_000_000_000
+_PAUSE_S = 0.5
+_SICK = frozenset({Standing.UNHEALTHY, Standing.LOST, Standing.STALE, Standing.DISTRUSTED, Standing.BREAKER})
+"""What does not pass with the next request that ends."""
+
+
+class ExitCode(IntEnum):
+    """2 is a command used wrongly, as everywhere."""
+
+    WELL = 0
+    SOMETHING_WRONG = 1
+    NOT_READY = 3
+    NOT_ASKED = 4
+
+
+class NotAsked(AdminFault):
+    """No answer, or none that we can read."""
+
+    exit_code = ExitCode.NOT_ASKED
+
+
+class PolicyState(msgspec.Struct, frozen=True):
+    digest: str
+    closed_reason: str
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    length: int
+    by_model: dict[str, int]
+
+
+class ReplicaView(msgspec.Struct, frozen=True):
+    id: str
+    region: str
+    models: list[str]
+    standing: str
+    detail: str
+    running: int
+    pending: int
+    in_flight: int
+    probe_age_ms: float | None
+
+
+class PeerView(msgspec.Struct, frozen=True):
+    id: str
+    region: str
+    usable: bool
+    standing: str
+    detail: str
+    accepting: bool
+    in_flight: int
+    rtt_ms: float | None
+    heartbeat_age_ms: float | None
+
+
+class LockdownView(msgspec.Struct, frozen=True):
+    active: bool
+    reason: str
+    since: str
+
+
+class CertificateView(msgspec.Struct, frozen=True):
+    expires_in_s: int
+    expires_soon: bool
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The part of `/admin/state` that is shown."""
+
+    gateway: str
+    region: str
+    jurisdiction: str
+    not_ready_reason: str
+    draining: bool
+    policy: PolicyState
+    placement_policy: str
+    overflow: str
+    requests: int
+    queue: QueueState
+    replicas: list[ReplicaView]
+    peers: list[PeerView]
+    lockdown_order: LockdownView
+    certificates: dict[str, CertificateView]
+    journal_fault: str
+    audit_fault: str
+
+
+@click.command()
+@admin_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: all that the gateway says, and what is wrong.")
+@click.option("--wait", "wait_max_s", default=0.0, metavar="SECONDS", help="Ask again, for so long, until all is well.")
+def status(admin: Admin, *, as_json: bool, wait_max_s: float) -> None:
+    """Show how a running gateway is: ready or not, its replicas, peers, queue, policy and certificates.
+
+    Exit codes: 0 ready, and nothing is wrong; 1 ready, and something is wrong, which is named; 3 not ready;
+    4 it cannot be asked.
+    """
+    state, seen = _until_well(admin, wait_max_s)
+    wrong = list(complaints(seen))
+    if as_json:
+        click.echo(msgspec.json.encode({**msgspec.json.decode(state), "wrong": wrong}))
+    else:
+        console = Console(highlight=False)
+        print_status(seen, wrong, console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH))
+    raise SystemExit(exit_code(seen, wrong))
+
+
+def _until_well(admin: Admin, wait_max_s: float) -> tuple[bytes, Status]:
+    """The first state with nothing wrong, or the last before time ran out. Raises NotAsked where there is none then."""
+    clock = Clock()
+    give_up_ns = clock.now_ns() + round(wait_max_s * _SECOND_NS)
+    while True:
+        is_last = clock.now_ns() >= give_up_ns
+        try:
+            state = _ask(admin)
+            seen = _read(admin, state)
+        except NotAsked:
+            if is_last:
+                raise
+        else:
+            if is_last or not any(complaints(seen)):
+                return state, seen
+        asyncio.run(asyncio.sleep(_PAUSE_S))
+
+
+def _read(admin: Admin, state: bytes) -> Status:
+    try:
+        return msgspec.json.decode(state, type=Status)
+    except msgspec.DecodeError as error:
+        raise NotAsked(f"{admin.url} does not answer as a gateway of this version does: {error}") from error
+
+
+def exit_code(seen: Status, wrong: list[str]) -> ExitCode:
+    if seen.not_ready_reason:
+        return ExitCode.NOT_READY
+    return ExitCode.SOMETHING_WRONG if wrong else ExitCode.WELL
+
+
+def complaints(seen: Status) -> Iterator[str]:
+    """What somebody should see to, worst first."""
+    if seen.not_ready_reason:
+        yield f"not ready: {seen.not_ready_reason}"
+    if seen.replicas and all(replica.standing in _SICK for replica in seen.replicas):
+        yield "no replica can be used"
+    for replica in seen.replicas:
+        if replica.standing in _SICK:
+            yield f"replica {replica.id} is {replica.standing}{_because(replica.detail)}"
+    if seen.lockdown_order.active:
+        yield f"lockdown since {seen.lockdown_order.since}{_because(seen.lockdown_order.reason or 'no reason given')}"
+    if seen.policy.closed_reason and seen.peers:
+        yield f"nothing is forwarded: {seen.policy.closed_reason}"
+    for peer in seen.peers:
+        if peer.standing in _SICK:
+            yield f"peer {peer.id} is {peer.standing}{_because(peer.detail)}"
+    for role, certificate in seen.certificates.items():
+        if certificate.expires_soon:
+            yield f"the certificate for {role} {_expiry(certificate.expires_in_s)}"
+    if seen.journal_fault:
+        yield f"the journal has stopped: {seen.journal_fault}"
+    if seen.audit_fault:
+        yield f"the audit record cannot be written: {seen.audit_fault}"
+
+
+def print_status(seen: Status, wrong: list[str], console: Console) -> None:
+    for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
+        console.print(Text(line), soft_wrap=True)
+    if seen.replicas:
+        console.print(_replicas(seen.replicas))
+    if seen.peers:
+        console.print(_peers(seen.peers))
+
+
+def _headlines(seen: Status) -> Iterator[str]:
+    ready = f"not ready, {seen.not_ready_reason}" if seen.not_ready_reason else "ready"
+    yield f"gateway {seen.gateway} in {seen.region} ({seen.jurisdiction}): {ready}"
+    yield f"policy {_policy(seen)}; placement {seen.placement_policy}, overflow {seen.overflow}"
+    queues = ", ".join(f"{length} for {model}" for model, length in seen.queue.by_model.items() if length)
+    yield f"requests: {seen.requests} held, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
+    for role, certificate in seen.certificates.items():
+        yield f"certificate for {role}: {_expiry(certificate.expires_in_s)}"
+
+
+def _policy(seen: Status) -> str:
+    """Without one a region keeps to itself, which is news only to a gateway that has peers."""
+    if not seen.policy.closed_reason:
+        return seen.policy.digest
+    return (
+        f"closed, {seen.policy.closed_reason}"
+        if seen.peers
+        else f"not needed without peers, {seen.policy.closed_reason}"
+    )
+
+
+def _replicas(replicas: list[ReplicaView]) -> Table:
+    table = _table(("Replica", "Region", "Models", "State"), ("Running", "Pending", "In flight", "Probed"))
+    for each in replicas:
+        figures = (each.running, each.pending, each.in_flight, _ago(each.probe_age_ms))
+        table.add_row(*map(_plain, (each.id, each.region, ", ".join(each.models), each.standing, *figures)))
+    return table
+
+
+def _peers(peers: list[PeerView]) -> Table:
+    table = _table(("Peer", "Region", "State"), ("In flight", "Round trip", "Heard"))
+    for each in peers:
+        rtt = "" if each.rtt_ms is None else f"{each.rtt_ms:.0f} ms"
+        cells = (each.id, each.region, each.standing, each.in_flight, rtt, _ago(each.heartbeat_age_ms))
+        table.add_row(*map(_plain, cells))
+    return table
+
+
+def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for header in words:
+        table.add_column(header, overflow="fold")
+    for header in figures:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _plain(cell: object) -> Text:
+    """As it is: an id may look like markup."""
+    return Text(str(cell))
+
+
+def _because(detail: str) -> str:
+    return f": {detail}" if detail else ""
+
+
+def _ago(age_ms: float | None) -> str:
+    return "never" if age_ms is None else f"{age_ms / 1000:.1f} s ago"
+
+
+def _expiry(left_s: int) -> str:
+    if left_s <= 0:
+        return "has expired"
+    return f"expires in {left_s // _DAY_S} days" if left_s >= 2 * _DAY_S else f"expires in {left_s // 3600} hours"
+
+
+def _ask(admin: Admin) -> bytes:
+    try:
+        answer = admin.ask("GET", "/admin/state")
+    except AdminFault as fault:
+        raise NotAsked(fault.message) from fault
+    if answer.status != 200:
+        raise NotAsked(f"{admin.url}: {answer.fault}")
+    return answer.body

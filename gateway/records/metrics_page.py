@@ -1,0 +1,180 @@
+"""Describes every series of the metrics page for `docs/metrics.md`: name, type, labels, meaning, and the alerts on it.
+
+What it says comes from the collectors themselves and from the file of rules. It must never count anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gateway.core.description import ReplicaCondition
+from gateway.core.vocabulary import LegResult, Outcome, PlacementReason, RefusalReason, TargetKind
+from gateway.ground.series import Described
+from gateway.records.model_labels import MODELS_MAX, OTHER
+from gateway.records.tenant_labels import OTHER as OTHER_TENANT
+from gateway.records.tenant_labels import TENANTS_MAX
+from gateway.request.usage import Counted
+
+_NAME = re.compile(r"\b(?:nightside|process)[a-z0-9_:]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What the values of a label are; `values` where they are a closed set of words."""
+
+    meaning: str
+    values: tuple[str, ...] = ()
+
+
+_MODEL = f"Model or adapter that the request named; `{OTHER}` if nobody serves it, and beyond {MODELS_MAX} names."
+_PEER = f"A gateway that the region file names; `{OTHER}` for any other."
+
+LABELS: dict[str, Label] = {
+    "model": Label(_MODEL),
+    "source": Label("Who asked: a client, or a peer that forwarded.", ("client", "peer")),
+    "outcome": Label("How the request ended.", tuple(Outcome)),
+    "target": Label("Whether it was sent to an engine here or to another gateway.", tuple(TargetKind)),
+    "result": Label("How the leg ended.", tuple(LegResult)),
+    "reason": Label("The rule that picked the target.", tuple(PlacementReason)),
+    "after": Label("How the leg before ended.", tuple(LegResult)),
+    "ran": Label("Where it ran: in this region, or forwarded.", ("local", "forward")),
+    "peer": Label(_PEER),
+    "replica": Label("The replica's `id`, with its rank where it has several."),
+    "task": Label("The background loop."),
+    "seen_by": Label("Whether we were the caller or the called.", ("caller", "called")),
+    "part": Label("What was read: `region`, `policy`, `keys`, a certificate, …"),
+    "role": Label("Whom the certificate is shown to.", ("clients", "peers")),
+    "tenant": Label(f"Whose request; `{OTHER_TENANT}` where logs may not name it, and beyond {TENANTS_MAX} of them."),
+    "kind": Label("Which tokens.", ("prompt", "output")),
+    "counted": Label(
+        "Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)
+    ),
+    "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
+    "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
+}
+"""What labels mean, unless a series has its own words for one."""
+
+LABELS_OF: dict[tuple[str, str], Label] = {
+    ("nightside_forwards_refused_total", "reason"): Label("Why the peer did not take it.", tuple(RefusalReason)),
+    ("nightside_refusals_total", "reason"): Label("The code told to the client."),
+    ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One recording or alerting rule of a file of Prometheus rules."""
+
+    name: str
+    expression: str
+    is_alert: bool
+    meaning: str
+
+
+def sample_names(series: Described) -> tuple[str, ...]:
+    """Under which its numbers stand on the page."""
+    if series.kind != "histogram":
+        return (series.name,)
+    return tuple(f"{series.name}{suffix}" for suffix in ("_bucket", "_sum", "_count"))
+
+
+def label_of(series: str, label: str) -> Label:
+    """Raises KeyError where nobody has said what it means."""
+    return LABELS_OF.get((series, label)) or LABELS[label]
+
+
+def rules_in(document: Mapping[str, Iterable[Mapping[str, object]]]) -> list[Rule]:
+    """All rules of a file of Prometheus rules, read as YAML."""
+    return [_rule(rule) for group in document["groups"] for rule in _listed(group["rules"])]
+
+
+def markdown(all_series: Iterable[Described], rules: Iterable[Rule]) -> str:
+    """The page."""
+    series, rules = list(all_series), list(rules)
+    return "\n".join(_page(series, rules)) + "\n"
+
+
+def names_in(expression: str) -> set[str]:
+    """Series and recordings that an expression names, without the suffixes of histograms."""
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in _NAME.findall(expression)}
+
+
+def _rule(rule: Mapping[str, object]) -> Rule:
+    is_alert = "alert" in rule
+    annotations = rule.get("annotations")
+    meaning = str(annotations["summary"]) if isinstance(annotations, Mapping) else ""
+    return Rule(str(rule["alert" if is_alert else "record"]), str(rule["expr"]), is_alert, meaning)
+
+
+def _listed(rules: object) -> list[Mapping[str, object]]:
+    assert isinstance(rules, list), "a group of rules holds a list"
+    return rules
+
+
+def _page(series: list[Described], rules: list[Rule]) -> Iterator[str]:
+    yield from _INTRODUCTION
+    yield from _table(("series", "type", "labels", "meaning", "alerts"), (_row(each, rules) for each in series))
+    yield from ("", "## Labels", "")
+    yield "Every label is bounded: by the region file, a closed set of words, or a limit beyond which all is `other`."
+    yield ""
+    yield from _table(("label", "meaning", "values"), _label_rows(series))
+    if rules:
+        yield from ("", "## Recorded", "")
+        yield "Worked out by the recording rules, for dashboards and alerts."
+        yield ""
+        recorded = ((f"`{rule.name}`", f"`{_on_a_line(rule.expression)}`") for rule in rules if not rule.is_alert)
+        yield from _table(("series", "expression"), recorded)
+
+
+_INTRODUCTION = (
+    "# Metrics",
+    "",
+    "Every series at `/metrics` of a gateway's admin address, as `nightside gateway metrics` lists them: this page is",
+    "made by `make metrics-page`. A histogram has a `_bucket`, a `_sum` and a `_count`. What to scrape, and what to do",
+    "about each alert, is on [alerts.md](alerts.md); who counts what, so that sums come out right, on",
+    "[counting.md](counting.md).",
+    "",
+)
+
+
+def _row(series: Described, rules: list[Rule]) -> tuple[str, ...]:
+    labels = ", ".join(f"`{label}`" for label in series.labels)
+    alerts = ", ".join(f"[{name}](alerts.md#{name.lower()})" for name in alerts_on(series.name, rules))
+    return f"`{series.name}`", series.kind, labels, series.words, alerts
+
+
+def alerts_on(series: str, rules: Iterable[Rule]) -> list[str]:
+    """Alerts that look at a series, directly or through what is recorded of it."""
+    rules = list(rules)
+    recordings = {rule.name: rule.expression for rule in rules if not rule.is_alert}
+    return [rule.name for rule in rules if rule.is_alert and series in _looked_at(rule.expression, recordings)]
+
+
+def _looked_at(expression: str, recordings: Mapping[str, str]) -> set[str]:
+    found = names_in(expression)
+    return found.union(*(_looked_at(recordings[name], recordings) for name in found & recordings.keys()))
+
+
+def _label_rows(series: list[Described]) -> Iterator[tuple[str, ...]]:
+    for label in dict.fromkeys(label for each in series for label in each.labels):
+        users = [each.name for each in series if label in each.labels]
+        own = [name for name in users if (name, label) in LABELS_OF]
+        if own != users:
+            yield _label_row(f"`{label}`", LABELS[label])
+        for name in own:
+            yield _label_row(f"`{label}` of `{name}`", LABELS_OF[name, label])
+
+
+def _label_row(name: str, label: Label) -> tuple[str, ...]:
+    return name, label.meaning, ", ".join(f"`{value}`" for value in label.values)
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for row in (header, ("---",) * len(header), *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def _on_a_line(expression: str) -> str:
+    return " ".join(expression.split())

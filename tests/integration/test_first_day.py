@@ -1,0 +1,53 @@
+"""The commands of docs/first_day.md, run against real processes; and what would be noticed if the page were wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.walk import Block, blocks_of, is_as_shown, on_free_ports, run
+
+PAGE = (Path(__file__).parents[2] / "docs/first_day.md").read_text()
+
+
+@pytest.mark.slow
+async def test_the_walk_goes_as_the_page_says(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
+    blocks = blocks_of(on_free_ports(PAGE, unused_tcp_port_factory))
+    assert len(blocks) > 10
+    for block, printed in zip(blocks, await run(blocks, tmp_path), strict=True):
+        if block.shown is None:
+            assert printed.strip() == "", block.commands
+        else:
+            assert is_as_shown(printed, block.shown), f"{block.commands}\nprinted:\n{printed}\nshown:\n{block.shown}"
+
+
+def test_each_address_of_the_page_becomes_a_free_one() -> None:
+    ports = iter(range(20_001, 30_000))
+    assert on_free_ports("http://127.0.0.1:9090 --port 9001 https://localhost:8080 9090", lambda: next(ports)) == (
+        "http://127.0.0.1:20003 --port 20002 https://localhost:20001 9090"
+    )
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown", "is_it"),
+    [
+        ("ready\n", "ready\n", True),
+        ("ready in 3 s\n", "ready in … s\n", True),
+        ("a\nb\nready\n", "…\nready\n", True),
+        ("ready\nb\n", "ready\n", False),
+        ("not ready\n", "ready\n", False),
+        ("", "ready\n", False),
+    ],
+)
+def test_what_is_printed_is_held_to_what_is_shown(printed: str, shown: str, is_it: bool) -> None:
+    assert is_as_shown(printed, shown) is is_it
+
+
+async def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
+    page = "```sh\necho one\n```\n\n```text\none\n```\n\n```console\nexit 3\n```\n\n```sh\nfalse\n```\n"
+    one, two = blocks_of(page)
+    assert (one, two) == (Block("echo one\n", "one\n"), Block("false\n", None))
+    with pytest.raises(AssertionError, match="one"):
+        await run([one, two], tmp_path)
