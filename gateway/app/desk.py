@@ -19,6 +19,7 @@ from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProf
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
+from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.journal import Header, Journal, new_header, write_tail
@@ -68,6 +69,8 @@ class Desk:
         self.lockdown = Lockdown(
             config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
         )
+        alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
+        self.trust = Trust(self.driver.submit, log, *alarms)
 
     @property
     def journal(self) -> Journal | None:
@@ -99,7 +102,8 @@ class Desk:
 
     def notes(self) -> dict[str, str]:
         """What an operator should know of a gateway that is ready all the same."""
-        return {"lockdown": self.lockdown.state.reason or "no reason given"} if self.core.locked_down else {}
+        lockdown = {"lockdown": self.lockdown.state.reason or "no reason given"} if self.core.locked_down else {}
+        return {**lockdown, **self.trust.notes()}
 
     def metrics_page(self) -> bytes:
         self.driver.tell_observers()

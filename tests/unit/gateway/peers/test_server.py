@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.config.sections import PeeringConfig
+from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.effects import StartLeg
@@ -39,6 +39,7 @@ from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
 from gateway.records.decisions import ExplainedRequest
+from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from gateway.request.owner import OwnerContext
@@ -50,7 +51,7 @@ from tests.support.orders import forward_order
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-BODY = b'{"model": "llama", "prompt": "hello"}'
+BODY = b'{"model": "llama", "prompt": "hello", "stream": true}'
 CALLER = GatewayId("us-1")
 SIBLING = GatewayId("us-2")
 
@@ -150,6 +151,7 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
         keep_alive_ns=SECOND,
         transport=Plaintext(),
         explain=explain,
+        cache_salts=CacheSalts(EngineCacheConfig()),
         why_closed=lambda: "".join(closed_because),
         on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("eu-1")),
