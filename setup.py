@@ -34,6 +34,7 @@ COMPILED = (
     "gateway/core/placement/round_robin.py",
     "gateway/core/prefix_chain.py",
     "gateway/core/prefix_index.py",
+    "gateway/core/prospects.py",
     "gateway/core/publishing.py",
     "gateway/core/replicas.py",
     "gateway/core/requests.py",

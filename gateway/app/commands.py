@@ -21,6 +21,7 @@ import yaml
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.lockdown_cli import lockdown
+from gateway.app.memory import describe_memory
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -63,7 +64,10 @@ def run(file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
 def check(file: Path, as_json: bool) -> None:
-    """Check FILE and its residency policy, and print the region file with every default filled in."""
+    """Check FILE and its residency policy, and print the region file with every default filled in.
+
+    What the gateway takes of memory at most is told beside it, on standard error.
+    """
     region = _read(file)
     if region.policy is None:
         click.echo(f"{file.name}: policy: none is named, so nothing leaves the region or is taken in", err=True)
@@ -75,6 +79,7 @@ def check(file: Path, as_json: bool) -> None:
     for note in shared_cache_notes(region.as_config()):
         click.echo(f"{file.name}: {note}", err=True)
     document = region.as_document()
+    click.echo(f"{file.name}: {describe_memory(region.as_config())}", err=True)
     click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
 
 

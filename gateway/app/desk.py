@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.readiness import Readiness, engines_note
 from gateway.app.reload import PolicyPart
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
@@ -15,7 +16,7 @@ from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile
+from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
@@ -26,6 +27,8 @@ from gateway.records.journal import Header, Journal, new_header, write_tail
 from gateway.records.ledger import Ledger
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
+from gateway.records.refusals import Refusals
+from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.state.lockdown import Lockdown
@@ -49,16 +52,24 @@ class Desk:
         self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
-        self.decisions = DecisionLog(config.gateway_id, config.place, config.decisions, self.ledger, log)
+        self.decisions = DecisionLog(
+            config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
+        )
+        self.refusals = Refusals(
+            config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
+        )
         self.audit = _audit(config, clock, log, self.ledger)
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(self.metrics.usage.on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
-        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions]
+        self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
+        replica_log = ReplicaLog(self.core.replicas, log)
+        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions, replica_log]
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-            self.metrics.registry.register(AuditLevels(self.audit))
+        self.metrics.registry.register(AuditLevels(self.audit))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -82,16 +93,17 @@ class Desk:
         self.policy.start()
         self.lockdown.restore()
 
-    def models(self) -> Sequence[ModelName]:
-        return list(dict.fromkeys([*self.core.replicas.models(), *self.core.peers.models()]))
+    def models(self, tenant: TenantName, process: PlaceRule | None) -> Sequence[ModelName]:
+        return self.core.models_for(tenant, process)
 
     def readiness(self) -> str:
-        """Neither engines nor peers are needed to be ready: requests wait, or leave, or are told why not."""
+        """Why no traffic is wanted; empty when it is. Engines have a say in it only where the region file gives them
+        one."""
         if self.driver.crash is not None:
             return "this gateway met an error of its own and restarts"
         if self.core.draining:
             return "draining"
-        return self.why_closed()
+        return self.why_closed() or self._readiness.why_not(self.clock.now_ns())
 
     def why_closed(self) -> str:
         """Why nothing new is taken that the core would take; empty when it is asked."""
@@ -102,8 +114,10 @@ class Desk:
 
     def notes(self) -> dict[str, str]:
         """What an operator should know of a gateway that is ready all the same."""
-        lockdown = {"lockdown": self.lockdown.state.reason or "no reason given"} if self.core.locked_down else {}
-        return {**lockdown, **self.trust.notes()}
+        notes = {"engines": engines_note(self.core)}
+        if self.core.locked_down:
+            notes["lockdown"] = self.lockdown.state.reason or "no reason given"
+        return {name: note for name, note in (notes | self.trust.notes()).items() if note}
 
     def metrics_page(self) -> bytes:
         self.driver.tell_observers()
@@ -141,15 +155,19 @@ class Desk:
             newest = await self.board.newer_than(newest, wait_max_s=LAST_BYTES_S)
 
     async def watch_loop(self) -> None:
-        """Measures how late the event loop is, which every request feels."""
+        """Measures how late the event loop is, which every request feels; and whether anybody could be served."""
         while True:
             asked_ns = self.clock.now_ns() + _LOOP_CHECK_NS
             await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
+            self._readiness.look(self.clock.now_ns())
 
     def loop_failed(self, name: str, error: Exception) -> None:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
         self.metrics.restarted(name)
+
+    def request_failed(self, error: BaseException) -> None:
+        self.log.error("a request met an error of this gateway's own", exc_info=error)
 
     def close(self) -> None:
         self.driver.close()

@@ -137,6 +137,7 @@ async def serve_gateway(
             loops.start,
             RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
+            on_fault=desk.request_failed,
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)
         reloader = _reloader(config, desk)
@@ -167,6 +168,7 @@ async def serve_gateway(
             desk.readiness,
             check_key=keyring.check if keyring else None,
             has_audit=desk.has_audit,
+            on_refused=desk.refusals.take,
         ).make_app()
         handle.http_address = await listen(
             stack,
@@ -309,7 +311,9 @@ async def _stop_peer_server(server: PeerServer, driver: Driver) -> None:
 def _admin_app(config: GatewayConfig, desk: Desk, explainer: PeerExplainer) -> web.Application:
     async def explain(wanted: str) -> Explanation | None:
         desk.driver.tell_observers()
-        return await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
+        explained = await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
+        refused = desk.refusals.explain(wanted) if explained is None else None
+        return explained if refused is None else Explanation(refused)
 
     async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
         if not order.active:

@@ -28,7 +28,12 @@ async def listen(
     reuse_port: bool = False,
 ) -> Address:
     """Listen until the stack is left. Returns the real address, also where the system chose the port."""
-    runner = make_runner(app, settings, lambda error: desk.log.error("answering a client failed", exc_info=error))
+    runner = make_runner(
+        app,
+        settings,
+        lambda error: desk.log.error("answering a client failed", exc_info=error),
+        desk.refusals.take,
+    )
     await runner.setup()
     stack.push_async_callback(_stop_listening, runner, desk.driver)
     handshake_s = settings.headers_s

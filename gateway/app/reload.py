@@ -98,6 +98,13 @@ def _leaves(value: Any, path: str = "") -> dict[str, Any]:
     }
 
 
+_NO_FILE = "no policy file is configured"
+_NO_FILE_MEANS = (
+    "this region keeps to itself: its own engines serve its requests, nothing is forwarded to other gateways or taken "
+    "from them, and logs name no tenant"
+)
+
+
 class PolicyPart:
     """The residency policy. One that cannot be read closes the region: nothing leaves it and nothing is taken in."""
 
@@ -127,14 +134,17 @@ class PolicyPart:
 
     def _read(self) -> ResidencyPolicy:
         if self._path is None:
-            return closed_policy(self._place, "no policy file is configured")
+            return closed_policy(self._place, _NO_FILE)
         return load_policy_or_closed(self._path, self._place)[0]
 
     def _put(self, policy: ResidencyPolicy) -> None:
-        if policy.closed_reason:
-            self._log.error("CLOSED: nothing leaves this region and nothing is taken in", reason=policy.closed_reason)
-        else:
+        is_news = policy != self._in_force
+        if not policy.closed_reason:
             self._log.info("residency policy in force", digest=policy.digest)
-        if policy != self._in_force:
+        elif self._path is not None:
+            self._log.error("CLOSED: nothing leaves this region and nothing is taken in", reason=policy.closed_reason)
+        elif is_news:
+            self._log.info(_NO_FILE, meaning=_NO_FILE_MEANS)
+        if is_news:
             self._in_force = policy
             self._apply(policy)

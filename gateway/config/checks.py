@@ -117,6 +117,12 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
             "should exceed limits.body_max, or large requests could never be forwarded",
             beside="limits.body_max",
         )
+    if peering.forwards_held_peer_max_bytes < peering.message_max_bytes:
+        yield Fault(
+            "peering.forwards_held_peer_max",
+            "is below peering.message_max, so that no forward could come in",
+            beside="peering.message_max",
+        )
     if peering.connection_grace_ns < max(limits.request_deadline_ns, peering.connection_age_ns):
         running = "is below limits.request_deadline or peering.connection_age, so running calls would be cut"
         yield Fault("peering.connection_grace", running, beside="limits.request_deadline")
@@ -127,6 +133,13 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
     for key, value_ns, least, least_ns in (
         ("peering.reconnect_max", peering.reconnect_max_ns, "peering.reconnect_min", peering.reconnect_min_ns),
         ("attempt.breaker_open_max", attempt.breaker_open_max_ns, "attempt.breaker_open", attempt.breaker_open_ns),
+        (
+            "peering.forwards_held_max",
+            peering.forwards_held_max_bytes,
+            "peering.forwards_held_peer_max",
+            peering.forwards_held_peer_max_bytes,
+        ),
+        ("limits.bodies_held_max", limits.bodies_held_max_bytes, "limits.body_max", limits.body_max_bytes),
         ("probes.slow_max", sections.probes.slow_max_ns, "probes.timeout", sections.probes.timeout_ns),
         (
             "discovery.interval_max",

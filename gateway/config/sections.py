@@ -56,7 +56,16 @@ class LimitsConfig:
     """Requests held at once, waiting or running."""
     body_max_bytes: int = 16 * MEBIBYTE
     bodies_held_max_bytes: int = 512 * MEBIBYTE
-    """All request bodies in memory together."""
+    """All request bodies in memory together, as much of them as has come."""
+    bodies_held_key_share: float = 0.5
+    """Of that, less what others hold: what the bodies of one key may take. Where clients need no key it is one address,
+    unless that is this machine's own."""
+    bodies_held_tenant_share: float = 0.75
+    """The same for all keys of a tenant."""
+    body_rate_min_bytes: int = 16 * 2**10
+    """Per second: a client that sends its body slower than this on average is given up,"""
+    body_grace_ns: int = 10 * SECOND_NS
+    """but not before this is over."""
     request_deadline_ns: int = 600 * SECOND_NS
     """From arrival to the last byte."""
     prompt_blocks_max: int = 4096
@@ -125,6 +134,15 @@ class ReloadConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadinessConfig:
+    """What `/ready` says."""
+
+    unserved_max_ns: int | None = None
+    """Not ready once neither an engine here nor an allowed peer could have served anybody for this long, while another
+    gateway has room. None: engines change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeeringConfig:
     """How gateways talk to each other, and what each peer may cost us."""
 
@@ -148,6 +166,11 @@ class PeeringConfig:
     subscribers_max: int = 256
     forwards_max: int = 4096
     """Forwards running or waiting here at once, from all peers."""
+    forwards_held_max_bytes: int = 512 * MEBIBYTE
+    """All their requests in memory together. One that is still to come counts as large as a message may be, since
+    nothing but that bounds it."""
+    forwards_held_peer_max_bytes: int = 256 * MEBIBYTE
+    """Of these, what one peer may have."""
     message_max_bytes: int = 32 * MEBIBYTE
     connection_age_ns: int = 300 * SECOND_NS
     """Connections this old take no new calls, so that old certificates pass away."""
@@ -223,6 +246,7 @@ class Sections:
     probes: ProbeConfig = field(default_factory=ProbeConfig)
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
     reload: ReloadConfig = field(default_factory=ReloadConfig)
+    readiness: ReadinessConfig = field(default_factory=ReadinessConfig)
     peering: PeeringConfig = field(default_factory=PeeringConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)

@@ -25,7 +25,8 @@ class Breaker:
 
     It opens after failures in a row, or when a full window holds too large a share of them, so that a target which
     fails fast never looks idle. Once its time is over it lets a single trial through; each failed trial doubles the
-    next wait. Busy, refused and cancelled legs say nothing about health and are not counted.
+    next wait. Busy, refused and cancelled legs say nothing about health and are not counted, nor is what failed on our
+    side.
     """
 
     __slots__ = ("_config", "_failures_in_row", "_open_for_ns", "_window", "open_until_ns", "state")

@@ -9,7 +9,29 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId, Standing, Word
+
+
+class ReplicaCondition(Word):
+    """A replica's standing, as far as an operator has to tell them apart at night."""
+
+    AVAILABLE = "available"
+    FULL = "full"
+    """It works, and has all that it may be given."""
+    RECOVERING = "recovering"
+    """It answers probes, but requests failed there: it rests, is cut off, or gets few for now."""
+    DOWN = "down"
+    """It does not answer probes, or says that it is unwell."""
+
+
+_CONDITIONS = {
+    Standing.AVAILABLE: ReplicaCondition.AVAILABLE,
+    Standing.PENDING: ReplicaCondition.FULL,
+    Standing.CREDIT: ReplicaCondition.FULL,
+    Standing.OUTSTANDING: ReplicaCondition.FULL,
+    Standing.UNHEALTHY: ReplicaCondition.DOWN,
+    Standing.STALE: ReplicaCondition.DOWN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +47,15 @@ class CoreGauges:
     replicas_available: int
     peers: int
     peers_usable: int
+    replica_conditions: dict[ReplicaId, ReplicaCondition]
     probe_age_ns: dict[ReplicaId, int]
+    """Since each was last found well, or else since it is ours."""
     heartbeat_age_ns: dict[GatewayId, int]
+    queue_lengths: dict[ModelName, int]
+    in_flight: dict[ReplicaId, int]
+    """Legs of ours at each replica."""
+    pending: dict[ReplicaId, int]
+    """Requests that each replica's engine has accepted and not begun, whoever sent them."""
 
 
 def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
@@ -40,14 +69,22 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
         replicas_available=core.replicas.available.bit_count(),
         peers=len(core.peers),
         peers_usable=core.peers.usable.bit_count(),
+        replica_conditions={
+            state.spec.replica_id: _CONDITIONS.get(state.standing, ReplicaCondition.RECOVERING)
+            for state in core.replicas
+        },
         probe_age_ns={
-            state.spec.replica_id: now_ns - state.sampled_ns for state in core.replicas if state.sampled_ns is not None
+            state.spec.replica_id: now_ns - (state.assigned_ns if state.answered_ns is None else state.answered_ns)
+            for state in core.replicas
         },
         heartbeat_age_ns={
             state.spec.gateway_id: now_ns - state.observation.generated_ns
             for state in core.peers
             if state.observation is not None
         },
+        queue_lengths=core.waiting.lengths(),
+        in_flight={state.spec.replica_id: state.in_flight for state in core.replicas},
+        pending={state.spec.replica_id: state.waiting for state in core.replicas},
     )
 
 
@@ -94,7 +131,7 @@ def _describe_replica(state: ReplicaState, replicas: Replicas, now_ns: int) -> d
         "unreflected": len(state.unreflected),
         "breaker": state.breaker.state,
         "ramp_limit": state.ramp.limit,
-        "probe_age_ms": None if state.sampled_ns is None else (now_ns - state.sampled_ns) / 1e6,
+        "probe_age_ms": None if state.answered_ns is None else (now_ns - state.answered_ns) / 1e6,
     }
 
 

@@ -1,8 +1,9 @@
 """What a peer's last word about a forward means for the leg that forwarded it. The only place that says so.
 
 A change of mind is a refusal: the request goes back to its old place, and nobody has failed. So is a word that a newer
-peer says and we do not know. Once something of the answer has gone out, the core makes of each a stream that broke off,
-and holds only a failure against the peer.
+peer says and we do not know, and an error of the peer's own making: one request that every gateway stumbles over must
+not close the way to all of them for others. Once something of the answer has gone out, the core makes of each a stream
+that broke off, and holds only a failure against the peer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
     Outcome.ABANDONED: (LegResult.FAILED, None),
     Outcome.REJECTED_UNKNOWN_MODEL: (LegResult.REFUSED, RefusalReason.UNKNOWN_MODEL),
     Outcome.REJECTED_RESIDENCY_INGRESS: (LegResult.REFUSED, RefusalReason.RESIDENCY_NOT_ACCEPTED),
+    Outcome.REJECTED_RESIDENCY_PROCESSING: (LegResult.REFUSED, RefusalReason.RESIDENCY_STAMP),
     Outcome.REJECTED_QUEUE_FULL: (LegResult.REFUSED, RefusalReason.QUEUE_FULL),
     Outcome.REJECTED_DRAINING: (LegResult.REFUSED, RefusalReason.DRAINING),
     Outcome.REJECTED_TENANT_LIMIT: (LegResult.REFUSED, RefusalReason.BUSY),
@@ -27,6 +29,7 @@ _MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
     Outcome.EXPIRED_RUNNING: (LegResult.FAILED, None),
     Outcome.FAILED_BEFORE_FIRST_BYTE: (LegResult.FAILED, None),
     Outcome.FAILED_MIDSTREAM: (LegResult.FAILED, None),
+    Outcome.FAILED_INTERNALLY: (LegResult.REFUSED, RefusalReason.BUSY),
 }
 
 

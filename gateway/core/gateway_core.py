@@ -42,6 +42,7 @@ from gateway.core.events import (
 from gateway.core.intake import Intake
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
+from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
 from gateway.core.requests import AttemptState, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
@@ -54,12 +55,15 @@ from gateway.core.vocabulary import (
     Hops,
     LegResult,
     LegRole,
+    ModelName,
     Outcome,
     Place,
+    PlaceRule,
     RefusalReason,
     RequestId,
     ResidencyStamp,
     TargetKind,
+    TenantName,
 )
 
 _NO_HOPS = Hops()
@@ -98,6 +102,19 @@ class GatewayCore(GatewayState):
         """When TimePassed is wanted next, if nothing else happens first."""
         return self.timers.next_ns()
 
+    # What is asked of it
+
+    def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
+        """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
+        return self._intake.models_for(tenant, process)
+
+    def why_it_waits(self, request_id: RequestId) -> str:
+        """Whom it waits for, and what stands against each of them; empty unless it waits."""
+        request = self.requests.get(request_id)
+        return waits_for(self, request) if request is not None and request.phase is Phase.WAITING else ""
+
+    # What happens
+
     def _take_in(self, event: Event, now_ns: int) -> None:
         match event:
             case RequestArrived():
@@ -118,8 +135,7 @@ class GatewayCore(GatewayState):
                 for observation in event.observations:
                     self.replicas.observe(observation, now_ns)
             case PeersObserved():
-                for heartbeat in event.observations:
-                    self.peers.observe(heartbeat, now_ns)
+                self._peers_observed(event, now_ns)
             case TargetLost():
                 self._target_lost(event, now_ns)
             case ConfigApplied():
@@ -201,9 +217,14 @@ class GatewayCore(GatewayState):
     def _wait_again(self, request: RequestState, now_ns: int) -> None:
         """Back to the old place in the queue, under the policy of this moment rather than that of its last attempt."""
         self._judge_again(request)
-        if request.phase is not Phase.ENDED:
-            request.move_to(Phase.WAITING)
-            self._wait(request, now_ns)
+        if request.phase is Phase.ENDED:
+            return
+        never = why_never_again(self, request)
+        if never is not None:
+            self._end(request, *never)
+            return
+        request.move_to(Phase.WAITING)
+        self._wait(request, now_ns)
 
     def _place_waiting(self, now_ns: int) -> None:
         """Place whoever can be placed, earliest arrival first. Placing only uses capacity up, so a class that is
@@ -350,6 +371,8 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.CLIENT_ERROR, end.detail)
             case LegResult.CANCELLED:
                 self._end(request, Outcome.ABANDONED, end.detail)
+            case LegResult.INTERNAL:
+                self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
             case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED if request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
             case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED:
@@ -379,6 +402,8 @@ class GatewayCore(GatewayState):
         """It stays away from what failed it; the snapshot forgets what it learnt from a forward that was refused."""
         if end.result is LegResult.REFUSED and end.refusal is not RefusalReason.UNKNOWN_RESPONSE:
             self.placer.retract(request, end.leg.state, end.leg.kept_blocks)
+        if end.refusal in _RESIDENCY_REFUSALS and end.leg.target not in request.barred_at:
+            request.barred_at += (end.leg.target,)
         if end.result is LegResult.FAILED or end.refusal in _RESIDENCY_REFUSALS:
             self._avoid(request, end.leg)
 
@@ -445,7 +470,8 @@ class GatewayCore(GatewayState):
         if attempt is None:
             waited_ms = (now_ns - request.arrived_ns) // 1_000_000
             because = f"; before that, {request.last_failure}" if request.last_failure else ""
-            self._end(request, Outcome.EXPIRED_IN_QUEUE, f"no replica was free for {waited_ms} ms{because}")
+            told = f"no replica was free for {waited_ms} ms: it waited for {waits_for(self, request)}{because}"
+            self._end(request, Outcome.EXPIRED_IN_QUEUE, told)
         elif now_ns >= request.deadline_ns:
             self._stop_legs(request, attempt, "deadline")
             where = ", ".join(str(leg.target) for leg in attempt.legs.values())
@@ -463,6 +489,13 @@ class GatewayCore(GatewayState):
 
     # The fleet changes
 
+    def _peers_observed(self, event: PeersObserved, now_ns: int) -> None:
+        served_version = self.peers.served_version
+        for heartbeat in event.observations:
+            self.peers.observe(heartbeat, now_ns)
+        if self.peers.served_version != served_version:
+            self._refuse_hopeless()
+
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
         targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
         targets.lose(event.target.id, event.detail, now_ns)
@@ -475,6 +508,7 @@ class GatewayCore(GatewayState):
         self.peers.configure(event.config, now_ns)
         self.placer.configure(event.config.placement)
         self.stored_responses.configure(event.config.placement.stored_responses_max)
+        self._refuse_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
         """What waits is judged again under the new policy; what runs finishes under its stamp."""
@@ -488,6 +522,16 @@ class GatewayCore(GatewayState):
             self._judge_again(request)
             if request.phase is not Phase.ENDED:
                 self.waiting.join(request)
+        self._refuse_hopeless()
+
+    def _refuse_hopeless(self) -> None:
+        """Whom nobody that is known could ever serve any more waits no longer. All of a class are alike in this, so
+        that it costs O(classes) where nobody is refused."""
+        for _, request in self.waiting.heads():
+            hopeless: RequestState | None = request
+            while hopeless is not None and (never := why_never_again(self, hopeless)) is not None:
+                self._end(hopeless, *never)
+                hopeless = self.waiting.head_of(request.request_class)
 
     def _judge_again(self, request: RequestState) -> None:
         """Hold a request that is not in the queue against the policy of this moment; it may end here."""
@@ -564,6 +608,7 @@ class GatewayCore(GatewayState):
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
         self._find_failures_again()
+        self._refuse_hopeless()
 
     def _find_failures_again(self) -> None:
         """Slots have changed hands: what failed a request may be elsewhere now, or gone."""

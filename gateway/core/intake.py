@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from gateway.core.events import ForwardArrived
+from gateway.core.prospects import why_no_newcomer
 from gateway.core.requests import RequestClass
 from gateway.core.residency import both, may_enter, processing_rule, refusal_of
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import Hops, ModelName, Outcome, PlaceRule, RefusalReason, RequestProfile
+from gateway.core.vocabulary import (
+    Hops,
+    ModelName,
+    Outcome,
+    PlaceRule,
+    RefusalReason,
+    RequestProfile,
+    Target,
+    TenantName,
+)
 
+_NO_HOPS = Hops()
 _CLASSES_MAX = 1024
 
 
@@ -25,9 +36,11 @@ class Intake:
             return Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why
         if self._core.draining:
             return Outcome.REJECTED_DRAINING, "this gateway is going out of service"
-        if not self._knows_model(profile.model) and not profile.follows:
-            return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{profile.model}` does not exist"
-        if profile.follows and not self._can_follow(request_class):
+        if not profile.follows:
+            never = why_no_newcomer(self._core, profile, request_class)
+            if never is not None:
+                return never
+        elif not self._can_follow(request_class):
             return Outcome.REJECTED_UNKNOWN_RESPONSE, "no such response is known here"
         return self._fullness_for(profile, request_class)
 
@@ -94,27 +107,42 @@ class Intake:
         return None
 
     def class_of(self, profile: RequestProfile, rule: PlaceRule, hops: Hops) -> RequestClass:
-        """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
-        is_open = not self._core.policy.closed_reason and not self._core.locked_down
-        fresh = RequestClass(
-            profile.model,
-            rule,
-            may_stay_in_region=is_open and hops.may_stay_in_region,
-            may_cross_regions=is_open and hops.may_cross_regions,
-            pinned=self._core.stored_responses.get(profile.follows) if profile.follows else None,
-            is_control=profile.is_control,
-        )
+        """With whom it shares a queue: those who may go to exactly the same targets."""
+        pinned = self._core.stored_responses.get(profile.follows) if profile.follows else None
+        fresh = self._class_for(profile.model, rule, hops, pinned, is_control=profile.is_control)
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
         return self._classes.setdefault(fresh, fresh)
 
     def rule_of(self, profile: RequestProfile) -> PlaceRule:
         """Where a client's own request may be processed: the policy's rule, narrowed by the key's if it has one."""
-        rule = processing_rule(self._core.policy, profile.tenant)
-        if profile.process is None:
+        return self._rule_for(profile.tenant, profile.process)
+
+    def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
+        """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
+        if not may_enter(self._core.policy, tenant, process).allowed:
+            return []
+        rule = self._rule_for(tenant, process)
+        names = dict.fromkeys([*self._core.replicas.models(), *self._core.peers.models()])
+        return [name for name in names if self._core.placer.may_ever_serve(self._class_for(name, rule, _NO_HOPS, None))]
+
+    def _class_for(
+        self, model: ModelName, rule: PlaceRule, hops: Hops, pinned: Target | None, *, is_control: bool = False
+    ) -> RequestClass:
+        """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
+        is_open = not self._core.policy.closed_reason and not self._core.locked_down
+        return RequestClass(
+            model,
+            rule,
+            may_stay_in_region=is_open and hops.may_stay_in_region,
+            may_cross_regions=is_open and hops.may_cross_regions,
+            pinned=pinned,
+            is_control=is_control,
+        )
+
+    def _rule_for(self, tenant: TenantName, process: PlaceRule | None) -> PlaceRule:
+        rule = processing_rule(self._core.policy, tenant)
+        if process is None:
             return rule
         places = (self._core.place, *(state.spec.place for state in (*self._core.replicas, *self._core.peers)))
-        return both(rule, profile.process, {place.region: place.jurisdiction for place in places})
-
-    def _knows_model(self, model: ModelName) -> bool:
-        return self._core.replicas.serves(model) or self._core.peers.serves(model)
+        return both(rule, process, {place.region: place.jurisdiction for place in places})

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.core.config import OverflowMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
 from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import LegState, Phase, RequestState
-from gateway.core.vocabulary import LegResult, PlaceRule, RefusalReason, RequestId, Target, TargetKind
+from gateway.core.vocabulary import (
+    LegResult,
+    Outcome,
+    Place,
+    PlaceRule,
+    RefusalReason,
+    RequestId,
+    RequestProfile,
+    Target,
+    TargetKind,
+)
 
 _MAY_BE_FAILURES = frozenset({LegResult.FAILED, LegResult.CANCELLED})
 """A leg that we stopped for what it did not do is cancelled, and has failed."""
@@ -61,6 +73,7 @@ class Checker:
         self._check_requests(now_ns)
         self._check_counts()
         self._check_somebody_is_served()
+        self._check_somebody_may_come()
         self._check_bounds()
         self._forget_finished()
         return self._violations
@@ -69,6 +82,7 @@ class Checker:
 
     def _follow_event(self, event: Event, effects: list[Effect]) -> None:
         if isinstance(event, RequestArrived):
+            self._check_refused_for_places(event.profile, effects)
             self._open(event.profile.request_id, _Story(self._rule_of(event)))
         elif isinstance(event, ForwardArrived) and any(isinstance(effect, AcceptForward) for effect in effects):
             self._open(event.profile.request_id, _Story(event.stamp.rule))
@@ -204,6 +218,60 @@ class Checker:
             and wanted.rule.allows(state.spec.place)
             and state.target not in self._stories[request.request_id].failed_at
         )
+
+    def _check_somebody_may_come(self) -> None:
+        for _, head in self._core.waiting.heads():
+            self._expect(
+                "whoever waits waits for somebody who may come",
+                self._core.locked_down or self._may_be_served(head),
+                f"{head.request_id} waits for nobody",
+            )
+
+    def _may_be_served(self, request: RequestState) -> bool:
+        """By anybody at all who is known, in whatever state."""
+        wanted = request.request_class
+        if wanted.pinned is not None:
+            known = {state.target: state.spec.place for state in (*self._core.replicas, *self._core.peers)}
+            place = known.get(wanted.pinned)
+            return place is not None and wanted.rule.allows(place)
+        own = (state.spec for state in self._core.replicas if wanted.model in state.spec.models)
+        if any(wanted.rule.allows(spec.place) for spec in own):
+            return True
+        return any(self._may_come_from(peer, request) for peer in self._core.peers)
+
+    def _may_come_from(self, peer: PeerState, request: RequestState) -> bool:
+        wanted = request.request_class
+        place = peer.spec.place
+        is_sibling = place.region == self._core.place.region
+        overflows = self._core.config.placement.overflow_of(wanted.model) is OverflowMode.ON
+        within_reach = wanted.may_stay_in_region if is_sibling else wanted.may_cross_regions and overflows
+        if peer.target in request.barred_at or not within_reach or not wanted.rule.allows(place):
+            return False
+        capacities = None if peer.report is None else peer.report.capacities
+        return capacities is None or any(
+            each.model == wanted.model and wanted.rule.allows(each.place) for each in capacities
+        )
+
+    def _check_refused_for_places(self, profile: RequestProfile, effects: list[Effect]) -> None:
+        """Who is told that no place would do was not to be served by a replica of ours."""
+        told = (effect for effect in effects if isinstance(effect, EndRequest))
+        if not any(
+            (each.request_id, each.outcome) == (profile.request_id, Outcome.REJECTED_RESIDENCY_PROCESSING)
+            for each in told
+        ):
+            return
+        fit = [
+            str(state.target)
+            for state in self._core.replicas
+            if profile.model in state.spec.models and self._allows(profile, state.spec.place)
+        ]
+        self._expect("nobody is refused whom a replica here may serve", not fit, f"{profile.request_id} beside {fit}")
+
+    def _allows(self, profile: RequestProfile, place: Place) -> bool:
+        policy = self._core.policy
+        own = None if policy.closed_reason else policy.tenants.get(profile.tenant)
+        rule = policy.process if own is None else own.process
+        return rule.allows(place) and (profile.process is None or profile.process.allows(place))
 
     def _check_bounds(self) -> None:
         core = self._core

@@ -68,6 +68,8 @@ class Peers(Targets[PeerState, PeerSpec]):
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self._answers: dict[tuple[ModelName, PlaceRule], _Answer] = {}
+        self.served_version = 0
+        """Changes with what anybody among them serves, and where, as far as is known; never with how busy they are."""
 
     # What changes them
 
@@ -80,6 +82,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         both."""
         changed = self._own({spec.gateway_id: spec for spec in specs})
         self._forget_answers()
+        self.served_version += 1
         return changed
 
     def observe(self, observation: PeerObservation, now_ns: int) -> None:
@@ -94,6 +97,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         if not state.healthy and state.observation is not None:
             state.ramp.start(now_ns)
         if not _says_the_same(observation.report, state.report):
+            if not _serves_the_same(observation.report, state.report):
+                self.served_version += 1
             state.queue_lengths = {queue.model: queue.length for queue in observation.report.queues}
             self._note_change(state)
         state.observation = observation
@@ -128,6 +133,14 @@ class Peers(Targets[PeerState, PeerSpec]):
         mask = 0
         for state in self:
             if rule.allows(state.spec.place) and _advertises(state, model, rule):
+                mask |= 1 << state.slot
+        return mask
+
+    def unheard(self, rule: PlaceRule) -> int:
+        """Mask of the peers where the rule allows that have not said yet what they serve."""
+        mask = 0
+        for state in self:
+            if state.report is None and rule.allows(state.spec.place):
                 mask |= 1 << state.slot
         return mask
 
@@ -196,6 +209,16 @@ def _advertises(state: PeerState, model: ModelName, rule: PlaceRule) -> bool:
 def _says_the_same(report: LoadReport, last: LoadReport | None) -> bool:
     """But for its number and what no placement rests on."""
     return last is not None and report.capacities == last.capacities and report.queues == last.queues
+
+
+def _serves_the_same(report: LoadReport, last: LoadReport | None) -> bool:
+    """Where which models are, whatever is free of them."""
+    if last is None or len(report.capacities) != len(last.capacities):
+        return False
+    return all(
+        now.model == before.model and now.place == before.place
+        for now, before in zip(report.capacities, last.capacities, strict=True)
+    )
 
 
 def _is_overtaken(observation: PeerObservation, last: PeerObservation | None) -> bool:

@@ -69,7 +69,7 @@ class LoadLevels:
 class ReplicaState(TargetState[ReplicaSpec]):
     """One replica: its last probe, and our legs there."""
 
-    __slots__ = ("kv_usage", "running", "sampled_ns", "waiting")
+    __slots__ = ("answered_ns", "assigned_ns", "kv_usage", "running", "sampled_ns", "waiting")
 
     def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: CoreConfig) -> None:
         super().__init__(
@@ -83,6 +83,10 @@ class ReplicaState(TargetState[ReplicaSpec]):
         )
         self.detail = "not probed yet"
         self.sampled_ns: int | None = None
+        self.answered_ns: int | None = None
+        """When the last probe was sent that found it well."""
+        self.assigned_ns = 0
+        """Since when it is ours."""
         self.running = 0
         self.waiting = 0
         self.kv_usage = 0.0
@@ -124,6 +128,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         joined, left = self._own(wanted)
         for state in joined:
             self._levels.put(state.slot, 0)
+            state.assigned_ns = now_ns
             if not is_first_assignment:
                 state.ramp.start(now_ns)
         self._rebuild_groups()
@@ -138,6 +143,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             state.ramp.start(now_ns)
         state.sampled_ns = observation.sampled_ns
         state.healthy = observation.healthy
+        if observation.healthy:
+            state.answered_ns = observation.sampled_ns
         state.detail = observation.detail
         state.running, state.waiting = observation.running, observation.waiting
         state.kv_usage = observation.kv_usage

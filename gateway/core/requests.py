@@ -146,6 +146,7 @@ class RequestState:
         "arrived_ns",
         "attempt",
         "attempts",
+        "barred_at",
         "busy_answers",
         "deadline_ns",
         "failed_at",
@@ -192,6 +193,8 @@ class RequestState:
         self.attempts = 0
         self.failed_at: tuple[Target, ...] = ()
         """Targets that failed it, also those that are no longer or not again ours."""
+        self.barred_at: tuple[Target, ...] = ()
+        """Those among them whose own policy, or its stamp, kept it out: they are not waited for."""
         self.failures = 0
         self.refusals = 0
         self.busy_answers = 0

@@ -104,19 +104,26 @@ def _may_allow(rule: PlaceRule, region: RegionName, jurisdictions: Mapping[Regio
 
 def may_enter(policy: ResidencyPolicy, tenant: TenantName, narrower: PlaceRule | None = None) -> Verdict:
     """May the ingress region itself see this tenant's plaintext, also under what the client's key adds?"""
-    verdict = may_process(policy, tenant, policy.place)
-    if verdict.allowed and narrower is not None and not narrower.allows(policy.place):
-        return Verdict(False, f"the key's own rule: {_explain(narrower, policy.place, 'process')}")
-    return verdict
+    return may_process(policy, tenant, policy.place, narrower)
 
 
-def may_process(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> Verdict:
-    """May this tenant's requests, arriving in the policy's region, be processed at `place`?"""
+def may_process(
+    policy: ResidencyPolicy, tenant: TenantName, place: Place, narrower: PlaceRule | None = None
+) -> Verdict:
+    """May this tenant's requests, arriving in the policy's region, be processed at `place`, also under what the
+    client's key adds?"""
     rule = processing_rule(policy, tenant)
     allowed = rule.allows(place)
     if policy.closed_reason and not allowed:
         return Verdict(False, _CLOSED)
+    if allowed and narrower is not None and not narrower.allows(place):
+        return Verdict(False, f"the key's own rule: {_explain(narrower, place, 'process')}")
     return Verdict(allowed, _explain(rule, place, "process"))
+
+
+def may_process_under(stamp: ResidencyStamp, place: Place) -> Verdict:
+    """May what came with this stamp be processed at `place`?"""
+    return Verdict(stamp.rule.allows(place), f"its stamp: {_explain(stamp.rule, place, 'process')}")
 
 
 def may_accept(policy: ResidencyPolicy, origin: Place) -> Verdict:

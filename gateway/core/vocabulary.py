@@ -152,6 +152,8 @@ class Outcome(Word):
     """The client, or the gateway that forwarded it, went away first."""
     REJECTED_UNKNOWN_MODEL = "rejected_unknown_model"
     REJECTED_RESIDENCY_INGRESS = "rejected_residency_ingress"
+    REJECTED_RESIDENCY_PROCESSING = "rejected_residency_processing"
+    """It may come in, but not be processed anywhere that the model is served."""
     REJECTED_QUEUE_FULL = "rejected_queue_full"
     REJECTED_DRAINING = "rejected_draining"
     REJECTED_TENANT_LIMIT = "rejected_tenant_limit"
@@ -162,6 +164,8 @@ class Outcome(Word):
     EXPIRED_RUNNING = "expired_running"
     FAILED_BEFORE_FIRST_BYTE = "failed_before_first_byte"
     FAILED_MIDSTREAM = "failed_midstream"
+    FAILED_INTERNALLY = "failed_internally"
+    """This gateway met an error of its own over it. No target is to blame, and none is tried instead."""
 
 
 class RefusalReason(Word):
@@ -208,6 +212,9 @@ class LegResult(Word):
     """A peer declined, with a RefusalReason."""
     CANCELLED = "cancelled"
     """We stopped it: the client left, the core ordered it, or the process is stopping."""
+    INTERNAL = "internal"
+    """This gateway failed, not the target: an error of ours, or a descriptor that we do not have. It says nothing about
+    the target."""
 
 
 class PlacementReason(Word):

@@ -19,6 +19,7 @@ from gateway.engines.body_edits import CACHE_SALT
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.ground.clock import Clock
+from gateway.ground.shortage import is_our_shortage
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest
 
 _SECOND_NS = 1_000_000_000
@@ -26,10 +27,6 @@ _ERROR_BYTES_MAX = 1 << 20
 _ERROR_WAIT_S = 5.0
 """What an error may take to arrive after its head."""
 _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
-_FAULTS = (OSError, ValueError)
-"""Whatever a connection, or an engine that does not speak HTTP, can do to us. TimeoutError is an OSError."""
-_OUR_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""This machine has no descriptor, memory or port left for a connection, which must not open an engine's breaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +62,15 @@ class EngineClient:
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
             raise LegFailure(LegResult.BUSY, "the replica is no longer assigned to this gateway")
+        origin, prefix = origin_of(endpoint.url, endpoint.tls)
+        headers = _headers(endpoint, order, request)
+        lead, body = _body(endpoint, request)
         try:
-            origin, prefix = origin_of(endpoint.url, endpoint.tls)
-            headers = _headers(endpoint, order, request)
-            lead, body = _body(endpoint, request)
             return endpoint, await self._pool.request(
                 request.method, origin, prefix + request.path, headers, body, lead=lead
             )
-        except _FAULTS as error:
-            is_our_shortage = isinstance(error, OSError) and error.errno in _OUR_SHORTAGES
-            result = LegResult.BUSY if is_our_shortage else LegResult.FAILED
-            raise LegFailure(result, f"no answer: {_in_words(error)}") from error
+        except OSError as error:
+            raise LegFailure(_result_of(error), f"no answer: {_in_words(error)}") from error
 
     async def read_error(self, endpoint: ReplicaEndpoint, response: Response, order: StartLeg) -> ErrorLeg:
         """Raises LegFailure where the error does not mean what its status says."""
@@ -171,7 +166,7 @@ class _Chunks:
     async def __anext__(self) -> bytes:
         try:
             data = await self._read()
-        except _FAULTS as error:
+        except EngineGone as error:
             raise _broke_off(error) from error
         if not data:
             raise StopAsyncIteration
@@ -187,10 +182,18 @@ async def _error_body(response: Response) -> bytes:
                 body.append(data)
                 if sum(map(len, body)) > _ERROR_BYTES_MAX:
                     raise LegFailure(LegResult.FAILED, f"status {response.status} with an endless body")
-    except _FAULTS as error:
+    except (EngineGone, TimeoutError) as error:
         if 400 <= response.status < 500 and response.status != 429:
             raise _broke_off(error) from error
     return b"".join(body)
+
+
+def _result_of(error: OSError) -> LegResult:
+    """What it says about the engine that it could not be asked. Ports run out towards one address at a time: another
+    engine may still be asked."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        return LegResult.BUSY
+    return LegResult.INTERNAL if is_our_shortage(error) else LegResult.FAILED
 
 
 def _broke_off(error: Exception) -> LegFailure:

@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 import httptools
 
 from gateway.engines.tls import EngineTls
+from gateway.request.header_values import from_bytes, to_bytes
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -25,11 +26,12 @@ _BUFFERED_BYTES_MAX = 256 * 1024
 """Above this much unread by us, reading from the engine stops until it is read."""
 _HEAD_BYTES_MAX = 64 * 1024
 _HEADERS_MAX = 256
+_LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _SCHEMES = {"http": 80, "https": 443}
 
 
 class EngineGone(ConnectionError):
-    """The connection was refused, broke off, or what came over it is not HTTP."""
+    """The connection broke off, or what came over it is not HTTP."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +52,8 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.idle_since_s = 0.0
         self._headers: list[tuple[str, str]] = []
+        self._options: list[str] = []
+        """What the current answer's `connection` header names."""
         self._head_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -143,8 +147,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            reason = error.__context__  # our own objection, raised inside a callback
-            self._fail(reason if isinstance(reason, EngineGone) else EngineGone(f"what it sent is not HTTP: {error}"))
+            self._fail(_why_unread(error))
             return
         if self._take is not None:
             self._hand_on(self._take)
@@ -164,7 +167,7 @@ class Connection(asyncio.Protocol):
             if self._has_head and not self._has_length and error is None:
                 self.is_complete = True
             else:
-                self._fail(EngineGone(str(error) if error else "it closed the connection"))
+                self._fail(error or EngineGone("it closed the connection"))
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._wake()
@@ -179,18 +182,27 @@ class Connection(asyncio.Protocol):
 
     # httptools
 
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            raise EngineGone("it answered twice")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > _HEAD_BYTES_MAX or len(self._headers) >= _HEADERS_MAX:
             raise EngineGone("its headers are too large")
-        if name.lower() in {b"content-length", b"transfer-encoding"}:
+        lower = name.lower()
+        if lower in _LENGTH_HEADERS:
             self._has_length = True
-        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
+        elif lower == b"connection":
+            self._options += from_bytes(value).lower().split(",")
+        self._headers.append((from_bytes(name), from_bytes(value)))
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         if self.status >= 200:
             self._check_encoding()
+            if self._options:
+                self._drop_what_connection_names()
             self._has_head = True
 
     def on_body(self, data: bytes) -> None:
@@ -202,7 +214,8 @@ class Connection(asyncio.Protocol):
             self.is_complete = True
             self._keeps_alive = self._parser.should_keep_alive()
         else:
-            self._headers.clear()  # an interim answer (1xx); the real one follows
+            self._headers.clear()
+            self._options.clear()  # an interim answer (1xx); the real one follows
 
     # Inside
 
@@ -211,6 +224,11 @@ class Connection(asyncio.Protocol):
         for name, value in self._headers:
             if name.lower() == "content-encoding" and value.lower() != "identity":
                 raise EngineGone(f"its answer is in {value}, which it was asked not to use")
+
+    def _drop_what_connection_names(self) -> None:
+        """It is for this connection alone (RFC 9110, section 7.6.1)."""
+        named = {"connection", *map(str.strip, self._options)}
+        self._headers = [pair for pair in self._headers if pair[0].lower() not in named]
 
     def _gathered(self) -> bytes:
         data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -237,6 +255,7 @@ class Connection(asyncio.Protocol):
     def _begin_answer(self) -> None:
         self.status = 0
         self._headers = []
+        self._options = []
         self._head_bytes = 0
         self._has_head = self._has_length = self._keeps_alive = self.has_answered = False
         self.is_complete = False
@@ -247,8 +266,11 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _raise_error(self) -> None:
-        if self._error is not None:
+        """EngineGone for what the engine or the network did; an error of ours as it is."""
+        if isinstance(self._error, OSError):
             raise EngineGone(str(self._error)) from self._error
+        if self._error is not None:
+            raise self._error
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -313,8 +335,9 @@ class ConnectionPool:
         *,
         lead: bytes = b"",
     ) -> Response:
-        """Send, with `lead` as what the body begins with, and wait for status and headers. Raises EngineGone, OSError,
-        and TimeoutError while connecting.
+        """Send, with `lead` as what the body begins with, and wait for status and headers. Raises EngineGone, and
+        OSError (TimeoutError is one) while connecting: all that an engine or the network can do. Whatever else it
+        raises is an error of ours.
 
         An idle connection that turns out to be closed costs a second try on a fresh one: nothing of the request was
         answered, so nothing was done.
@@ -410,7 +433,8 @@ def _port_of(parts: SplitResult) -> int:
 
 
 def _request_head(method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], length: int) -> bytes:
-    """Raises ValueError where a name or value would break out of its line."""
+    """Values as `header_values.py` has them, so that they go out as they came. Raises ValueError where a name or value
+    would break out of its line."""
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     lines = [f"{method} {path} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in headers]
@@ -419,4 +443,10 @@ def _request_head(method: str, origin: Origin, path: str, headers: Iterable[tupl
     text = "".join(lines)
     if text.count("\r") != len(lines) + 1 or text.count("\n") != len(lines) + 1:
         raise ValueError("a header would break out of its line")
-    return f"{text}\r\n".encode("latin-1")
+    return to_bytes(f"{text}\r\n")
+
+
+def _why_unread(error: Exception) -> Exception:
+    """What the parser has met: an objection or an error of ours, raised inside a callback, or what is no HTTP."""
+    reason = error.__context__
+    return reason if isinstance(reason, Exception) else EngineGone(f"what it sent is not HTTP: {error}")

@@ -14,6 +14,7 @@ from gateway.engines.connection import ConnectionPool, Response, origin_of
 from gateway.engines.dialects import DIALECTS, Reading
 from gateway.engines.endpoints import Engine
 from gateway.engines.exposition import BadProbe
+from gateway.ground.shortage import is_our_shortage
 
 _SECOND_NS = 1_000_000_000
 _PAGE_BYTES_MAX = 8 << 20
@@ -51,13 +52,16 @@ class EngineProbe:
         return self.config.interval_ns if self._dialect.tells_load else self.config.life_interval_ns
 
     async def look(self, sent_ns: int) -> list[Reading] | None:
-        """A reading for each rank; None where silence says nothing either way yet."""
+        """A reading for each rank; None where silence says nothing either way yet, or where we had nothing left to ask
+        it with."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 readings = await self._ask(sent_ns)
         except TimeoutError:
             return await self._read_silence(sent_ns)
         except FAULTS as error:
+            if isinstance(error, OSError) and is_our_shortage(error):
+                return None  # it was not asked
             self._question = 0
             readings = self._unfit(f"{type(error).__name__}: {error}"[:_DETAIL_LENGTH_MAX])
         else:

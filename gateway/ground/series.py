@@ -1,4 +1,4 @@
-"""Counters and histograms that cost a dictionary look-up to feed, and are put into Prometheus' shape when it asks.
+"""Counters, levels and histograms that cost a dictionary look-up to feed, and take Prometheus' shape when it asks.
 
 They know nothing of what they count.
 """
@@ -6,13 +6,33 @@ They know nothing of what they count.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One name on the page: what it is, and by what its series differ."""
+
+    name: str
+    """As it is scraped and asked for; of a histogram without `_bucket`, `_sum` and `_count`."""
+    kind: str
+    """`counter`, `gauge` or `histogram`."""
+    labels: Labels
+    words: str
+
+
+def described(family: Metric) -> Described:
+    """Of a family that a collector gives, with or without a series in it yet."""
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    labels: Labels = getattr(family, "_labelnames", ())
+    return Described(name, family.type, labels, family.documentation)
 
 
 class Tally(Collector):
@@ -40,6 +60,34 @@ class Tally(Collector):
         family = CounterMetricFamily(self._name, self._words, labels=self._labels)
         for values, count in self._counts.items():
             family.add_metric(values, count)
+        yield family
+
+
+class Level(Collector):
+    """A gauge: what was set last, or is asked for at each scrape, for each set of label values."""
+
+    __slots__ = ("_labels", "_name", "_values", "_words")
+
+    def __init__(self, name: str, words: str, labels: Labels) -> None:
+        self._name = name
+        self._words = words
+        self._labels = labels
+        self._values: dict[Labels, Callable[[], float]] = {} if labels else {(): float}
+
+    def set(self, value: float, *labels: str) -> None:
+        self.follow(lambda: value, *labels)
+
+    def follow(self, read: Callable[[], float], *labels: str) -> None:
+        assert len(labels) == len(self._labels), f"{self._name}: a value for each label"
+        self._values[labels] = read
+
+    def describe(self) -> Iterable[Metric]:
+        return (GaugeMetricFamily(self._name, self._words, labels=self._labels),)
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(self._name, self._words, labels=self._labels)
+        for labels, read in self._values.items():
+            family.add_metric(labels, read())
         yield family
 
 

@@ -152,6 +152,12 @@ class Site(web.TCPSite):
         )
 
 
+def is_about_header_value(error: BaseException | None) -> bool:
+    """Did the parser find a header's value with a character that has no place in one? It has no exception for that
+    alone, and quotes what it found in the message."""
+    return isinstance(error, HttpProcessingError) and error.message.startswith("Invalid header value char")
+
+
 def is_about_size(error: BaseException | None) -> bool:
     """Did the parser find headers too large or too many? For the second it has no exception of its own."""
     is_too_many = isinstance(error, HttpProcessingError) and error.message.startswith("Too many headers")

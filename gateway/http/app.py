@@ -5,7 +5,6 @@ It knows no engine and no peer, and places nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from aiohttp import web
 
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
-from gateway.core.vocabulary import ModelName, Outcome, RequestId
+from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.entrance import CALLER, Entrance
@@ -23,17 +22,20 @@ from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
 from gateway.http.models import model_entry, models_page
 from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request
-from gateway.http.room import Room
+from gateway.http.room import Room, holders_of
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
-from gateway.http.sink import HttpSink, error_response, identity_headers
+from gateway.http.sink import SERVER_NAME, HttpSink, error_response, identity_headers
+from gateway.http.uploads import Uploads, check_announced
+from gateway.records.refusals import OnRefused, Refusal
 from gateway.request.callers import KeyCheck
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
 from gateway.request.owner import OwnerContext, RequestOwner
 
-Models = Callable[[], Sequence[ModelName]]
-"""The names that a client may put into `model`, over everything this gateway can reach."""
+Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
+"""The names that a client of a tenant may put into `model`, over everything that may serve it, also under what its key
+adds."""
 
 _KINDS_BY_STATUS: dict[int, ErrorKind] = {
     404: errors.NOT_FOUND,
@@ -54,27 +56,33 @@ class Api:
         *,
         check_key: KeyCheck | None = None,
         has_audit: Callable[[], bool] = lambda: True,
+        on_refused: OnRefused = lambda _: None,
     ) -> None:
-        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken."""
+        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken. `on_refused` is told
+        of each request that is turned away here; what the core turns away has a record of its own."""
+        self._on_refused = on_refused
         self._has_audit = has_audit
         self._context = context
         self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
         self._settings = settings
         self._models = models
         self._readiness = readiness
-        self._room = Room(settings.requests_max, settings.bodies_bytes_max)
+        self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
+        self._uploads = Uploads(settings)
         self._description = files("gateway.http").joinpath("openapi.yaml").read_bytes()
 
     def make_app(self) -> web.Application:
         """Run it with `make_runner`: without handler cancellation a client that leaves would go unnoticed."""
-        app = web.Application(middlewares=[self._answer_faults], client_max_size=self._settings.body_bytes_max)
+        app = web.Application(middlewares=[self._answer_faults])
+        app.on_cleanup.append(self._close)
         self._entrance.install(app)
         app[SHORTCUTS] = dict.fromkeys(POSTED_PATHS, self._call_engine_directly)
         for path in POSTED_PATHS:
-            app.router.add_post(path, self._call_engine)
-        app.router.add_get(f"{RESPONSES_PATH}/{{id}}", self._call_engine, allow_head=False)
-        app.router.add_delete(f"{RESPONSES_PATH}/{{id}}", self._call_engine)
-        app.router.add_post(f"{RESPONSES_PATH}/{{id}}/cancel", self._call_engine)
+            app.router.add_post(path, self._call_engine, expect_handler=_say_nothing_yet)
+        response = f"{RESPONSES_PATH}/{{id}}"
+        app.router.add_get(response, self._call_engine, allow_head=False, expect_handler=_say_nothing_yet)
+        app.router.add_delete(response, self._call_engine, expect_handler=_say_nothing_yet)
+        app.router.add_post(f"{response}/cancel", self._call_engine, expect_handler=_say_nothing_yet)
         app.router.add_get("/openapi.yaml", self._show_description)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._show_model)
@@ -100,12 +108,9 @@ class Api:
     async def _answer(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
         if not self._has_audit():
             raise ClientFault(errors.AUDIT_UNAVAILABLE)
-        length = request.content_length if request.body_exists else 0
-        if length is not None and length > self._settings.body_bytes_max:
-            raise ClientFault(errors.BODY_TOO_LARGE)  # waiting for room would not help
-        with self._room.hold(self._settings.body_bytes_max if length is None else length) as held:
-            body = await self._read_body(request)
-            held.resize(len(body))
+        check_announced(request, self._settings.body_bytes_max)  # before there is room: waiting for it would not help
+        with self._room.hold(holders_of(caller, request.remote, self._settings)) as held:
+            body = await self._uploads.read(request, held)
             owner = self._owner_of(request, caller, body, sink)
             with self._entrance.charging(request, owner.profile, owner.summary):
                 end = await owner.run()
@@ -138,29 +143,19 @@ class Api:
         profile = control_profile(response_id, caller, self._settings, stream=is_stream)
         return OutboundRequest(profile, path, headers, b"", request.method)
 
-    async def _read_body(self, request: web.Request) -> bytes:
-        length = request.content_length
-        if length is not None and length <= self._settings.body_bytes_max and request.content.is_eof():
-            return request.content.read_nowait()  # it came in with its headers
-        try:
-            async with asyncio.timeout(self._settings.stall_s):
-                return await request.read()
-        except TimeoutError as error:
-            raise ClientFault(errors.BODY_INCOMPLETE) from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise ClientFault(errors.BODY_TOO_LARGE) from error
-        except web.RequestPayloadError as error:
-            raise ClientFault(errors.INVALID_REQUEST) from error
-
     async def _list_models(self, request: web.Request) -> web.Response:
-        names = [name for name in self._models() if request[CALLER].may_use(name)]
+        names = self._models_of(request[CALLER])
         return web.json_response(models_page(names, shape_of(request.path, request.headers)))
 
     async def _show_model(self, request: web.Request) -> web.Response:
         name = ModelName(request.match_info["model"])
-        if name not in self._models() or not request[CALLER].may_use(name):
+        if name not in self._models_of(request[CALLER]):
             raise ClientFault(errors.MODEL_NOT_FOUND)
         return web.json_response(model_entry(name, shape_of(request.path, request.headers)))
+
+    def _models_of(self, caller: Caller) -> list[ModelName]:
+        process = None if caller.key is None else caller.key.process
+        return [name for name in self._models(caller.tenant, process) if caller.may_use(name)]
 
     @web.middleware
     async def _answer_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -168,9 +163,9 @@ class Api:
         try:
             response = await handler(request)
         except ClientFault as fault:
-            return self._error_response(request, fault.kind, fault.detail, fault.param)
+            return self._refuse(request, fault.kind, fault.detail, fault.param)
         except web.HTTPException as error:
-            response = self._error_response(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST))
+            response = self._refuse(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST))
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["allow"] = error.headers["allow"]
             return response
@@ -181,22 +176,59 @@ class Api:
                 response.headers.setdefault(name, value)
         return response
 
-    def _error_response(
+    def _refuse(
         self, request: web.Request, kind: ErrorKind, detail: str = "", param: str | None = None
     ) -> web.Response:
+        caller, request_id = request.get(CALLER), _request_id_of(request)
+        tenant = None if caller is None else caller.tenant
+        key_id = None if caller is None or caller.key is None else caller.key.key_id
+        self._on_refused(Refusal(kind.code, kind.status, kind.message, request_id, tenant, key_id))
+        return self._error_response(request, kind, detail, param, request_id=request_id)
+
+    def _error_response(
+        self,
+        request: web.Request,
+        kind: ErrorKind,
+        detail: str = "",
+        param: str | None = None,
+        *,
+        request_id: RequestId | None = None,
+    ) -> web.Response:
         shape = shape_of(request.path, request.headers)
-        request_id = _request_id_of(request)
+        request_id = request_id or _request_id_of(request)
         response = error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
         response.headers.update(self._entrance.headers(request))
+        if "expect" in request.headers:
+            response.force_close()  # was the body asked for, is it on its way? What comes next could be either
         return response
+
+    async def _close(self, _: web.Application) -> None:
+        self._uploads.close()
 
     async def _show_description(self, _: web.Request) -> web.Response:
         return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")
 
 
-def make_runner(app: web.Application, settings: HttpSettings, on_fault: OnFault = tell_loop) -> web.AppRunner:
-    """The only right way to run these apps."""
-    return GuardedRunner(app, settings, on_fault, handler_cancellation=True, shutdown_timeout=settings.shutdown_s)
+def make_runner(
+    app: web.Application,
+    settings: HttpSettings,
+    on_fault: OnFault = tell_loop,
+    on_refused: OnRefused = lambda _: None,
+) -> web.AppRunner:
+    """The only right way to run these apps. `on_refused` is told of what is turned away before there is a request."""
+    app.on_response_prepare.append(_name_server)
+    return GuardedRunner(
+        app, settings, on_fault, on_refused, handler_cancellation=True, shutdown_timeout=settings.shutdown_s
+    )
+
+
+async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
+    """Interpreter and library versions are nobody's business."""
+    response.headers["server"] = SERVER_NAME
+
+
+async def _say_nothing_yet(_: web.Request) -> None:
+    """In place of aiohttp's `100 Continue`, which would come before anybody has looked at who asks for how much."""
 
 
 def _request_id_of(request: web.Request) -> RequestId:

@@ -12,15 +12,23 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.http import HttpVersion10
+from aiohttp.http import HttpVersion10, HttpVersion11
 
 from gateway.http import errors
-from gateway.http.aiohttp_internals import Connection, Runner, Server, is_about_size, sent_answer
+from gateway.http.aiohttp_internals import (
+    Connection,
+    Runner,
+    Server,
+    is_about_header_value,
+    is_about_size,
+    sent_answer,
+)
 from gateway.http.errors import ErrorKind, error_headers
 from gateway.http.parse import fresh_request_id
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import error_body, shape_of
 from gateway.http.sink import error_response
+from gateway.records.refusals import OnRefused, Refusal
 
 OnFault = Callable[[BaseException], None]
 """Told of every exception that is nobody's but ours."""
@@ -30,6 +38,8 @@ SHORTCUTS = web.AppKey("shortcuts", Mapping[str, Handler])
 
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux has it."""
+READ_BYTES = 64 * 1024
+"""Twice this much of a body that nobody takes makes a connection stop reading, after the piece that came last."""
 _GOODBYE_S = 1.0
 """A client that is turned away may take this long to read why."""
 _GOODBYES_MAX = 256
@@ -39,41 +49,57 @@ _GOODBYES_MAX = 256
 class GuardedRunner(Runner):
     """Runs an app behind a guarded server."""
 
-    __slots__ = ("_on_fault", "_settings", "_shortcuts")
+    __slots__ = ("_on_fault", "_on_refused", "_settings", "_shortcuts")
 
-    def __init__(self, app: web.Application, settings: HttpSettings, on_fault: OnFault, **options: Any) -> None:
+    def __init__(
+        self, app: web.Application, settings: HttpSettings, on_fault: OnFault, on_refused: OnRefused, **options: Any
+    ) -> None:
         super().__init__(
             app,
             max_line_size=settings.header_line_bytes_max,
             max_field_size=settings.header_line_bytes_max,
             max_headers=settings.header_count_max,
             keepalive_timeout=settings.idle_connection_s,
+            read_bufsize=READ_BYTES,
+            auto_decompress=False,  # it would not ask whether there is room for what comes out
             access_log=None,
             **options,
         )
         self._settings = settings
         self._on_fault = on_fault
+        self._on_refused = on_refused
         self._shortcuts = app.get(SHORTCUTS, {})
 
     def stand_in(self, plain: web.Server) -> web.Server:
-        return _GuardedServer(plain, self._settings, self._on_fault, self._shortcuts)
+        return _GuardedServer(plain, self._settings, self._on_fault, self._on_refused, self._shortcuts)
 
 
 class _GuardedServer(Server):
     """Makes a protocol for each connection that comes in."""
 
     def __init__(
-        self, plain: web.Server, settings: HttpSettings, on_fault: OnFault, shortcuts: Mapping[str, Handler]
+        self,
+        plain: web.Server,
+        settings: HttpSettings,
+        on_fault: OnFault,
+        on_refused: OnRefused,
+        shortcuts: Mapping[str, Handler],
     ) -> None:
         super().__init__(plain, _with_shortcuts(plain.request_handler, shortcuts))
         self.settings = settings
         self.on_fault = on_fault
+        self._on_refused = on_refused
         self._goodbyes: set[_Goodbye] = set()
 
     def __call__(self) -> web.RequestHandler:
         if self.open_connections < self.settings.connections_max:
             return _Connection(self, loop=self.loop, **self.connection_options)
+        self.refused(errors.TOO_MANY_CONNECTIONS)
         return cast(web.RequestHandler, _Goodbye(self._goodbyes, self.loop))
+
+    def refused(self, kind: ErrorKind) -> None:
+        """Before there was a request, so that nobody knows whose it was."""
+        self._on_refused(Refusal(kind.code, kind.status, kind.message))
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own signature
         for goodbye in tuple(self._goodbyes):
@@ -124,8 +150,10 @@ class _Connection(Connection):
             self._on_fault(exc)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; there is no room for another")
-        shape = shape_of(request.path, request.headers)
-        response = error_response(_kind_of(status, exc), fresh_request_id(), self._settings, shape=shape)
+        kind, shape = _kind_of(status, exc), shape_of(request.path, request.headers)
+        if status < 500:
+            self._server.refused(kind)
+        response = error_response(kind, fresh_request_id(), self._settings, shape=shape)
         response.force_close()
         return response
 
@@ -151,6 +179,7 @@ class _Connection(Connection):
     def turn_away(self, kind: ErrorKind) -> None:
         """Say why, and close the connection."""
         self._headers_are_over()
+        self._server.refused(kind)
         if self.transport is not None:
             self.transport.write(raw_answer(kind))
         self.force_close()
@@ -192,21 +221,34 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
     """Aiohttp's types know only the requests of bare servers; an app's are its own."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        """Whoever expects to be told to go on (100) is told so by the app. What names no version of HTTP is none of it,
-        and would be answered in kind."""
-        if request.version < HttpVersion10:
-            return _turn_away(request)
-        is_direct = request.method == "POST" and "expect" not in request.headers
-        direct = shortcuts.get(request.path) if is_direct else None
+        """What two readers might frame differently is answered here, before anybody looks at it."""
+        objection = _objection(request)
+        if objection is not None:
+            return _turn_away(request, objection)
+        direct = shortcuts.get(request.path) if request.method == "POST" else None
         answer: Awaitable[web.StreamResponse] = handler(request) if direct is None else direct(request)
         return answer
 
     return handle
 
 
-async def _turn_away(request: web.Request) -> web.StreamResponse:
+def _objection(request: web.Request) -> ErrorKind | None:
+    """Against how it is framed, before anything is made of what it says. What one reader takes for a body and another
+    one for a further request would be a way in. What names no version of HTTP is none of it, and would be answered in
+    kind."""
+    version = request.version
+    if version not in (HttpVersion11, HttpVersion10):
+        return errors.INVALID_REQUEST if version < HttpVersion10 else errors.VERSION_NOT_SUPPORTED
+    encodings = request.headers.getall("transfer-encoding", None)
+    if encodings is None:
+        return None
+    is_plain = version == HttpVersion11 and len(encodings) == 1 and encodings[0].strip().lower() == "chunked"
+    return None if is_plain else errors.INVALID_TRANSFER_ENCODING
+
+
+async def _turn_away(request: web.Request, kind: ErrorKind) -> web.StreamResponse:
     assert isinstance(request.protocol, _Connection), "nobody else makes requests here"
-    request.protocol.turn_away(errors.INVALID_REQUEST)
+    request.protocol.turn_away(kind)
     return sent_answer(keep_alive=False)
 
 
@@ -234,4 +276,6 @@ def raw_answer(kind: ErrorKind) -> bytes:
 def _kind_of(status: int, error: BaseException | None) -> ErrorKind:
     if status >= 500:
         return errors.INTERNAL
+    if is_about_header_value(error):
+        return errors.INVALID_HEADER
     return errors.HEADERS_TOO_LARGE if is_about_size(error) else errors.INVALID_REQUEST

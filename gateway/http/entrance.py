@@ -30,13 +30,12 @@ from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read
 from gateway.http.settings import HttpSettings
 from gateway.request.callers import KeyCheck
 from gateway.request.legs import RequestSummary
+from gateway.request.usage import prompt_guess, tokens_used
 
 CALLER = web.RequestKey("caller", Caller)
 _METER = web.RequestKey("meter", KeyMeter)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_BYTES_PER_TOKEN = 4
-"""A cautious guess at prompts, until the engine has counted."""
 _MILLISECOND_NS = 1_000_000
 _FREE = nullcontext()
 _KINDS: dict[Limit, ErrorKind] = {
@@ -89,11 +88,10 @@ class Entrance:
         meter = _meter_of(request)
         if meter is None:
             return _FREE
-        prompt = -(-profile.prompt_bytes // _BYTES_PER_TOKEN)
         output = self._settings.output_tokens_reserved
         if profile.output_tokens_max is not None:
             output = max(profile.output_tokens_max, 0)
-        return _Charge(meter, self._clock, summary, prompt, output)
+        return _Charge(meter, self._clock, profile, summary, prompt_guess(profile) + output)
 
     @web.middleware
     async def let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -123,22 +121,23 @@ class _Charge:
     Entering it raises ClientFault when too few are left.
     """
 
-    __slots__ = ("_clock", "_meter", "_output", "_prompt", "_summary", "_taken")
+    __slots__ = ("_clock", "_meter", "_profile", "_summary", "_taken")
 
-    def __init__(self, meter: KeyMeter, clock: Clock, summary: RequestSummary, prompt: int, output: int) -> None:
+    def __init__(
+        self, meter: KeyMeter, clock: Clock, profile: RequestProfile, summary: RequestSummary, tokens: int
+    ) -> None:
         self._meter = meter
         self._clock = clock
+        self._profile = profile
         self._summary = summary
-        self._prompt = prompt
-        self._output = output
-        self._taken = _within(meter, prompt + output)
+        self._taken = _within(meter, tokens) if summary.generates else 0
 
     def __enter__(self) -> None:
         _refuse_if(self._meter.take_tokens(self._taken, self._clock.now_ns()))
 
     def __exit__(self, *_: object) -> None:
-        used = tokens_used(self._summary, self._prompt, self._output)
-        self._meter.settle_tokens(self._taken, used, self._clock.now_ns())
+        used = tokens_used(self._profile, self._summary)
+        self._meter.settle_tokens(self._taken, used.total, self._clock.now_ns())
 
 
 def credential_of(headers: Mapping[str, str]) -> str:
@@ -153,15 +152,6 @@ def _meter_of(request: web.Request) -> KeyMeter | None:
         return request[_METER]
     except KeyError:
         return None
-
-
-def tokens_used(summary: RequestSummary, prompt_guess: int, output_guess: int) -> int:
-    """By the engine's own count where it gave one, else by the stream's events; nothing where no token came back."""
-    if summary.first_token_ns is None:
-        return 0
-    seen = summary.output_events if summary.is_event_stream else output_guess
-    prompt = prompt_guess if summary.prompt_tokens is None else summary.prompt_tokens
-    return prompt + (seen if summary.output_tokens is None else summary.output_tokens)
 
 
 def _within(meter: KeyMeter, tokens: int) -> int:

@@ -1,6 +1,7 @@
 """Every refusal and failure a client can meet: one table from reason to status, code and advice on trying again.
 
-Messages never carry an engine's or a peer's words or address: those are for the log, under the request's id.
+Messages never carry an engine's or a peer's words or address, nor which of the two it was that failed: those are for
+the log and for `nightside explain`, under the request's id.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ UNSUPPORTED_FIELD = ErrorKind(
     400, _BAD_REQUEST, "unsupported_parameter", "A field is not supported.", shows_detail=True
 )
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
+INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
 CONCURRENCY_EXCEEDED = ErrorKind(
@@ -61,8 +63,28 @@ HEADERS_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "headers_timeout", "The reques
 HEADERS_TOO_LARGE = ErrorKind(
     431, _BAD_REQUEST, "headers_too_large", "The request's headers are too large or too many."
 )
+VERSION_NOT_SUPPORTED = ErrorKind(
+    505, _BAD_REQUEST, "http_version_not_supported", "Only HTTP/1.0 and HTTP/1.1 are spoken here."
+)
+INVALID_TRANSFER_ENCODING = ErrorKind(
+    400, _BAD_REQUEST, "invalid_transfer_encoding", "The only transfer-encoding taken is chunked, over HTTP/1.1."
+)
 BODY_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "body_timeout", "The request body did not arrive in time.")
 BODY_TOO_LARGE = ErrorKind(413, _BAD_REQUEST, "body_too_large", "The request body is too large.")
+UNSUPPORTED_ENCODING = ErrorKind(
+    415, _BAD_REQUEST, "unsupported_encoding", "The body's encoding is not supported.", shows_detail=True
+)
+INVALID_ENCODING = ErrorKind(
+    400,
+    _BAD_REQUEST,
+    "invalid_encoding",
+    "The body is not in the encoding that it names.",
+    shows_detail=True,
+)
+EXPECTATION_FAILED = ErrorKind(417, _BAD_REQUEST, "expectation_failed", "Nothing but `100-continue` may be expected.")
+BODIES_SHARE_EXCEEDED = ErrorKind(
+    429, _RATE, "bodies_share_exceeded", "The bodies of your requests take as much memory as one client may have.", 1.0
+)
 NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.")
 METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This method is not allowed here.")
 GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
@@ -80,6 +102,13 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_RESIDENCY_INGRESS: ErrorKind(
         421, "residency_error", "residency_ingress", "This region may not process the request.", shows_detail=True
     ),
+    Outcome.REJECTED_RESIDENCY_PROCESSING: ErrorKind(
+        403,
+        "residency_error",
+        "residency_processing",
+        "No place where the model is served may process the request.",
+        may_retry=False,
+    ),
     Outcome.REJECTED_QUEUE_FULL: ErrorKind(503, _OURS, "queue_full", "All engines are busy.", 2.0, shows_detail=True),
     Outcome.REJECTED_DRAINING: ErrorKind(
         503, _OURS, "draining", "This gateway is going out of service; another one answers.", 1.0
@@ -94,10 +123,13 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.EXPIRED_RUNNING: ErrorKind(
         504, _OURS, "deadline_exceeded", "The answer was not complete before the deadline.", may_retry=False
     ),
-    Outcome.FAILED_BEFORE_FIRST_BYTE: ErrorKind(502, _OURS, "engine_failed", "The engine failed to answer.", 1.0),
-    Outcome.FAILED_MIDSTREAM: ErrorKind(
-        502, _OURS, "engine_failed_midstream", "The engine failed while it was answering.", may_retry=False
+    Outcome.FAILED_BEFORE_FIRST_BYTE: ErrorKind(
+        502, _OURS, "engine_failed", "The request failed where it was sent, before its answer began.", 1.0
     ),
+    Outcome.FAILED_MIDSTREAM: ErrorKind(
+        502, _OURS, "engine_failed_midstream", "The request failed while it was being answered.", may_retry=False
+    ),
+    Outcome.FAILED_INTERNALLY: INTERNAL,
     Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client went away."),
 }
 """All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""
@@ -116,4 +148,6 @@ def error_headers(kind: ErrorKind) -> dict[str, str]:
         headers["x-should-retry"] = "false"
     if kind.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if kind is UNSUPPORTED_ENCODING:
+        headers["accept-encoding"] = "gzip, deflate"  # RFC 9110, 12.5.3
     return headers

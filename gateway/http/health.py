@@ -1,4 +1,4 @@
-"""Tells balancers and operators whether this process lives and wants traffic. Missing engines make it no less ready."""
+"""Tells balancers and operators whether this process lives and wants traffic; what makes it so is asked of others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from aiohttp import web
 HEALTH_PATHS = frozenset({"/health", "/ready"})
 """Open to everybody: balancers have no keys."""
 Readiness = Callable[[], str]
-"""Empty when ready, else why not. It must not depend on engines or the controller: the mesh lives without them."""
+"""Empty when ready, else why not. It must not depend on the controller, nor by itself on engines: the mesh lives
+without them."""
 Notes = Callable[[], Mapping[str, str]]
 """What is worth knowing of a gateway that is ready all the same."""
 

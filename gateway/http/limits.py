@@ -12,6 +12,8 @@ from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 _MILLISECOND_NS = 1_000_000
 _MINUTE_NS = 60_000_000_000
+_DEBT_MAX_NS = 60 * _MINUTE_NS
+"""The longest that a bucket can be in debt. What a request has used is an engine's word, which may be absurd."""
 METERS_MAX = 20_000
 """Twice what a keys file may hold, so that a key which is in use is not forgotten while files change."""
 
@@ -33,7 +35,8 @@ class Bucket:
     """A minute's allowance that refills steadily.
 
     It is kept as the moment when it would be full again (the generic cell rate algorithm, ITU-T I.371), so that
-    nothing has to be refilled. More than it holds may be taken, as a debt that is paid off before anything else.
+    nothing has to be refilled. More than it holds may be taken, as a debt that is paid off before anything else, within
+    an hour at most.
     """
 
     __slots__ = ("_full_at_ns", "per_minute")
@@ -50,7 +53,8 @@ class Bucket:
         return max(0, self.reset_ns(now_ns) + self._refill_ns(min(amount, self.per_minute)) - _MINUTE_NS)
 
     def take(self, amount: int, now_ns: int) -> None:
-        self._full_at_ns = max(self._full_at_ns, now_ns) + self._refill_ns(amount)
+        full_at_ns = max(self._full_at_ns, now_ns) + self._refill_ns(amount)
+        self._full_at_ns = min(full_at_ns, now_ns + _MINUTE_NS + _DEBT_MAX_NS)
 
     def give_back(self, amount: int) -> None:
         self._full_at_ns -= self._refill_ns(amount)

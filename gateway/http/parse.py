@@ -24,6 +24,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.values import ID_PATTERN
 from gateway.http.errors import (
     INVALID_FIELD,
+    INVALID_HEADER,
     INVALID_JSON,
     INVALID_TENANT,
     MODEL_NOT_FOUND,
@@ -35,6 +36,7 @@ from gateway.http.settings import HttpSettings
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
 from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
+from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import CacheSalt, Headers
 
 TENANT_HEADER = "x-nightside-tenant"
@@ -140,7 +142,11 @@ def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *,
 
 
 def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
-    kept = tuple((name, headers[name]) for name in ENGINE_HEADERS if name in headers)
+    """Byte for byte as the client sent them. Raises ClientFault."""
+    kept = tuple((name, from_text(headers[name])) for name in ENGINE_HEADERS if name in headers)
+    for name, text in kept:
+        if has_control_character(text):
+            raise ClientFault(INVALID_HEADER, name, name)
     return (*kept, (REQUEST_ID_HEADER, request_id))
 
 

@@ -1,49 +1,149 @@
-"""Bounds what all clients together hold in memory. It counts; it never waits."""
+"""Bounds what all clients together hold in memory, and each of them. It counts; it never waits."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import NamedTuple, Self
 
-from gateway.http.errors import GATEWAY_FULL, ClientFault
+from gateway.http.errors import BODIES_SHARE_EXCEEDED, GATEWAY_FULL, ClientFault
+from gateway.http.parse import Caller
+from gateway.http.settings import HttpSettings
+
+_NETWORK_LENGTH = len("2001:0db8:0000:0000")
+
+
+class Holder(NamedTuple):
+    """Somebody whose bodies are counted together: a key, a tenant, an address."""
+
+    kind: str
+    name: str
+    share: float
+    """Of the room that others leave."""
+
+
+def holders_of(caller: Caller, address: str | None, settings: HttpSettings) -> tuple[Holder, ...]:
+    """Whose share a request's body is part of.
+
+    Without a key it is its address's, unless something in front of us tells tenants apart. This machine's own address
+    is nobody's: behind it are all clients of a proxy.
+    """
+    if caller.key is not None:
+        return (
+            Holder("key", caller.key.key_id, settings.key_share),
+            Holder("tenant", caller.tenant, settings.tenant_share),
+        )
+    if settings.trust_tenant_header:
+        return (Holder("tenant", caller.tenant, settings.tenant_share),)
+    if address is None or (network := _network_of(address)) is None:
+        return ()
+    return (Holder("address", network, settings.key_share),)
+
+
+def _network_of(address: str) -> str | None:
+    """What one client has to itself: an IPv4 address, or the first half of an IPv6 one."""
+    if address.startswith("127."):
+        return None
+    if ":" not in address:
+        return address
+    try:
+        known = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if known.is_loopback:
+        return None
+    return known.exploded[:_NETWORK_LENGTH]
 
 
 class Room:
-    """How many requests, and how many bytes of their bodies, there is still room for."""
+    """How many requests, and how many bytes of their bodies, there is still room for.
 
-    def __init__(self, requests_max: int, bytes_max: int) -> None:
+    A holder that takes its share of what others leave free leaves some to the next one, however many there are.
+    """
+
+    def __init__(self, requests_max: int, bytes_max: int, body_bytes_max: int) -> None:
+        """No share is smaller than `body_bytes_max`."""
         self.requests = 0
         self.bytes = 0
         self._requests_max = requests_max
         self._bytes_max = bytes_max
+        self._body_bytes_max = body_bytes_max
+        self._held: dict[Holder, int] = {}
 
-    def hold(self, body_bytes: int) -> Held:
-        """A place to take before the body is read. Entering it raises ClientFault when there is no room."""
-        return Held(self, body_bytes)
+    def hold(self, holders: Sequence[Holder] = ()) -> Held:
+        """A request's place, as yet without a body. Entering it raises ClientFault where there is none."""
+        return Held(self, holders)
 
-    def has_place_for(self, body_bytes: int) -> bool:
-        return self.requests < self._requests_max and self.bytes + body_bytes <= self._bytes_max
+    def fault(self, more_bytes: int, holders: Sequence[Holder]) -> ClientFault | None:
+        """Why there is no room for so many bytes more."""
+        if self.bytes + more_bytes > self._bytes_max:
+            return ClientFault(GATEWAY_FULL)
+        for holder in holders:
+            held = self._held.get(holder, 0)
+            share = holder.share * (self._bytes_max - (self.bytes - held))
+            if held + more_bytes > max(share, self._body_bytes_max):
+                return ClientFault(BODIES_SHARE_EXCEEDED)
+        return None
+
+    def take_place(self) -> None:
+        self.check_place()
+        self.requests += 1
+
+    def leave_place(self) -> None:
+        self.requests -= 1
+
+    def check_place(self) -> None:
+        if self.requests >= self._requests_max:
+            raise ClientFault(GATEWAY_FULL)
+
+    def add(self, more_bytes: int, holders: Sequence[Holder]) -> None:
+        self.bytes += more_bytes
+        for holder in holders:
+            held = self._held.get(holder, 0) + more_bytes
+            if held:
+                self._held[holder] = held
+            else:
+                self._held.pop(holder, None)
+
+    @property
+    def holders(self) -> int:
+        return len(self._held)
 
 
 class Held:
-    """One request's share of the room: as much as its body may need, then as much as it does."""
+    """One request's part of the room: as much as has come of its body, and a place once all of it has."""
 
-    __slots__ = ("_bytes", "_room")
+    __slots__ = ("_bytes", "_has_place", "_holders", "_room")
 
-    def __init__(self, room: Room, body_bytes: int) -> None:
+    def __init__(self, room: Room, holders: Sequence[Holder]) -> None:
         self._room = room
-        self._bytes = body_bytes
+        self._holders = holders
+        self._bytes = 0
+        self._has_place = False
 
     def __enter__(self) -> Self:
-        if not self._room.has_place_for(self._bytes):
-            raise ClientFault(GATEWAY_FULL)
-        self._room.requests += 1
-        self._room.bytes += self._bytes
+        self._room.check_place()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._room.requests -= 1
-        self._room.bytes -= self._bytes
+        self._room.add(-self._bytes, self._holders)
+        if self._has_place:
+            self._room.leave_place()
 
-    def resize(self, body_bytes: int) -> None:
-        self._room.bytes += body_bytes - self._bytes
-        self._bytes = body_bytes
+    def check(self, announced_bytes: int) -> None:
+        """Raises ClientFault where there is no room for so much now: why let it be sent?"""
+        fault = self._room.fault(announced_bytes, self._holders)
+        if fault is not None:
+            raise fault
+
+    def grow(self, more_bytes: int) -> None:
+        """Raises ClientFault where there is no room for it."""
+        self.check(more_bytes)
+        self._room.add(more_bytes, self._holders)
+        self._bytes += more_bytes
+
+    def settle(self) -> None:
+        """The body is here, so the request takes its place; one that is still to come keeps nobody out. Raises
+        ClientFault where there is none."""
+        self._room.take_place()
+        self._has_place = True

@@ -20,6 +20,13 @@ class HttpSettings:
     body_bytes_max: int = 16 << 20
     bodies_bytes_max: int = 512 << 20
     """All request bodies in memory together."""
+    key_share: float = 0.5
+    """Of that, less what others hold: what one key may hold, or one address where clients need no key."""
+    tenant_share: float = 0.75
+    """The same for all keys of a tenant."""
+    body_rate_min: float = 16 << 10
+    """Bytes per second that a client has to send of its body, once the grace is over."""
+    body_grace_s: float = 10.0
     request_deadline_ns: int = 600 * _SECOND_NS
     stall_s: float = 60.0
     """How long a client may take to send its body, or to read what is ready for it."""
@@ -52,6 +59,10 @@ class HttpSettings:
             requests_max=limits.requests_max,
             body_bytes_max=limits.body_max_bytes,
             bodies_bytes_max=limits.bodies_held_max_bytes,
+            key_share=limits.bodies_held_key_share,
+            tenant_share=limits.bodies_held_tenant_share,
+            body_rate_min=limits.body_rate_min_bytes,
+            body_grace_s=limits.body_grace_ns / _SECOND_NS,
             request_deadline_ns=limits.request_deadline_ns,
             stall_s=limits.client_stall_ns / _SECOND_NS,
             trust_tenant_header=config.trust_tenant_header,

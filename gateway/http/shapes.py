@@ -82,8 +82,10 @@ def refusal_in_shape(body: bytes, status: int, shape: Shape, request_id: Request
         return in_openai_shape(body, status)
     if _is_messages_error(_decode(body)):
         return body
-    error = _decode(in_openai_shape(body, status))["error"]
-    return msgspec.json.encode(_messages_error(status, error["message"], error["code"], request_id))
+    error = _decode(in_openai_shape(body, status)).get("error")
+    told = error if isinstance(error, dict) else {}
+    message = told.get("message") or f"The engine answered with status {status}."
+    return msgspec.json.encode(_messages_error(status, message, told.get("code", status), request_id))
 
 
 def _message_of(kind: ErrorKind, detail: str) -> str:

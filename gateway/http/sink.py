@@ -19,12 +19,13 @@ from gateway.http.settings import HttpSettings
 from gateway.http.shapes import Shape, error_body, error_event, refusal_in_shape
 from gateway.records.decisions import decision_id
 from gateway.request.engine_api import REQUEST_ID_HEADER
-from gateway.request.legs import LegHead, RanAt, RequestSummary
+from gateway.request.legs import LegHead, RanAt, RequestSummary, SinkGone
 
 MESSAGES_REQUEST_ID_HEADER = "request-id"
 REGION_HEADER = "x-nightside-region"
 GATEWAY_HEADER = "x-nightside-gateway"
 DECISION_HEADER = "x-nightside-decision"
+SERVER_NAME = "nightside"
 _NOT_RELAYED = frozenset(
     {
         "connection",
@@ -51,10 +52,6 @@ _BUFFERED_BYTES_MAX = 64 * 1024
 _ANSWERED = (Outcome.COMPLETED, Outcome.CLIENT_ERROR)
 _LAST_CHUNK = b"0\r\n\r\n"
 _LINE_BREAKS = ("\r", "\n", "\0")
-
-
-class ClientGone(ConnectionResetError):
-    """There is nobody left to write to."""
 
 
 class HttpSink:
@@ -130,7 +127,7 @@ class HttpSink:
             data = self._start_refusal(self._refusal, data)
         transport = self._transport
         if transport is None or transport.is_closing():
-            raise ClientGone("the client closed its connection")
+            raise SinkGone("the client closed its connection")
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked and data else data
         if self._head:
             framed, self._head = self._head + framed, b""
@@ -148,6 +145,8 @@ class HttpSink:
             if not stalled.expired():
                 raise
             raise self._give_up() from error
+        except ConnectionResetError as error:
+            raise SinkGone(str(error)) from error
 
     def _start_refusal(self, head: LegHead, body: bytes) -> bytes:
         self._refusal = None
@@ -192,10 +191,10 @@ class HttpSink:
             response.force_close()
         return response
 
-    def _give_up(self) -> ClientGone:
+    def _give_up(self) -> SinkGone:
         if self._transport is not None:
             self._transport.abort()
-        return ClientGone("the client stopped reading")
+        return SinkGone("the client stopped reading")
 
 
 def _relayed_lines(head: LegHead, own: Mapping[str, str]) -> tuple[list[str], bool]:
@@ -240,6 +239,6 @@ def error_response(
     param: str | None = None,
     shape: Shape = Shape.OPENAI,
 ) -> web.Response:
-    headers = {**error_headers(kind), **identity_headers(request_id, settings, shape)}
+    headers = {"server": SERVER_NAME, **error_headers(kind), **identity_headers(request_id, settings, shape)}
     body = error_body(kind, detail, param, shape=shape, request_id=request_id)
     return web.Response(status=kind.status, headers=headers, body=body)

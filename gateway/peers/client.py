@@ -16,8 +16,9 @@ import grpc.aio
 
 from gateway.core.effects import StartLeg
 from gateway.core.forwarding import leg_end_of
-from gateway.core.vocabulary import GatewayId, LegResult
+from gateway.core.vocabulary import GatewayId, LegResult, RefusalReason
 from gateway.ground.clock import Clock
+from gateway.ground.shortage import tells_our_shortage
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from gateway.peers.trust import Tell
@@ -29,6 +30,8 @@ _DEADLINE_GRACE_S = 10.0
 """The call outlives the request's deadline by this, so that the peer's own word about it arrives, also late. The core
 does not wait for it: it has the leg closed at the deadline."""
 _CLOSE_WAIT_S = 1.0
+_TOO_LARGE_AN_ANSWER = "CLIENT: Received message larger than max"
+"""gRPC has one status for this, for a request that is too large, and for too many calls at once."""
 
 _Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]
 
@@ -56,7 +59,8 @@ class PeerLegOpener:
     ) -> AsyncIterator[Leg]:
         link = self._links.get(GatewayId(order.target.id))
         if link is None:
-            raise LegFailure(LegResult.FAILED, f"no connection to peer {order.target.id}")
+            detail = f"no connection to peer {order.target.id}: it is none of ours any more"
+            raise LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
         now_ns = self._clock.now_ns()
         message = codec.forward_to_pb(order, request, self._gateway_id, now_ns)
         timeout_s = max(order.deadline_ns - now_ns, 0) / _SECOND_NS + _DEADLINE_GRACE_S
@@ -189,6 +193,19 @@ def _faults_as_leg_failures() -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise LegFailure(LegResult.FAILED, f"{error.code().name}: {error.details()}") from error
+        raise _failure_in(error) from error
     except codec.WireError as error:
         raise LegFailure(LegResult.FAILED, f"the peer's message is malformed: {error}") from error
+
+
+def _failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
+    """What a call's status says about the peer. That it finds our message malformed, or that either end finds it too
+    large, is no failure of the peer's: what a client may send must not close the way to it."""
+    code, words = error.code(), error.details() or ""
+    detail = f"{code.name}: {words}"
+    is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_AN_ANSWER not in words
+    if is_about_ours or code is grpc.StatusCode.INVALID_ARGUMENT:
+        return LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
+    if code is grpc.StatusCode.UNAVAILABLE and tells_our_shortage(words):
+        return LegFailure(LegResult.INTERNAL, detail)
+    return LegFailure(LegResult.FAILED, detail)

@@ -44,6 +44,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.values import ID_PATTERN
 from gateway.records.decisions import ExplainedCandidate, ExplainedPlacement, ExplainedRefusal, ExplainedRequest
 from gateway.request.engine_api import is_engine_call, stored_response_of
+from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -84,6 +85,9 @@ _FORBIDDEN_HEADERS = frozenset(
     }
 )
 """What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
+
+_BODILESS = frozenset({204, 205, 304})
+"""Behind these a client expects no body, and takes what comes for another answer. No engine call has such an answer."""
 
 _Word = TypeVar("_Word", Outcome, RefusalReason)
 
@@ -324,6 +328,7 @@ def head_to_pb(head: LegHead) -> pb.ForwardResponse:
 
 def read_head(message: pb.Head) -> LegHead:
     _require(200 <= message.status <= 599, f"{message.status} is not a final HTTP status")
+    _require(message.status not in _BODILESS, f"a status of {message.status} has no body to be sent with")
     headers = _headers(message.headers)
     named = [value for name, value in headers if name == RAN_AT_HEADER]
     _require(len(named) == 1, "the head does not say where it comes from")
@@ -509,16 +514,28 @@ def _place(message: pb.Place, what: str) -> Place:
 
 def _headers_to_pb(headers: Headers) -> list[pb.Header]:
     """What may travel of a client's or an engine's headers; the rest is left behind, as at any proxy."""
-    travelling = [pb.Header(name=name, value=value) for name, value in headers if _header_fault(name, value) is None]
+    travelling = [_header_to_pb(name, value) for name, value in headers if _header_fault(name, value) is None]
     return travelling[:HEADERS_MAX]
+
+
+def _header_to_pb(name: str, value: str) -> pb.Header:
+    if value.isascii() and value.isprintable():
+        return pb.Header(name=name, value=value)
+    return pb.Header(name=name, raw=to_bytes(value))
 
 
 def _headers(messages: Collection[pb.Header]) -> Headers:
     _require(len(messages) <= HEADERS_MAX, "too many headers")
-    for each in messages:
-        if fault := _header_fault(each.name, each.value):
+    headers = tuple((each.name, _header_value(each)) for each in messages)
+    for name, value in headers:
+        if fault := _header_fault(name, value):
             raise WireError(fault)
-    return tuple((each.name, each.value) for each in messages)
+    return headers
+
+
+def _header_value(message: pb.Header) -> str:
+    _require(not (message.raw and message.value), "a header has two values")
+    return from_bytes(message.raw) if message.raw else from_text(message.value)
 
 
 def _header_fault(name: str, value: str) -> str | None:
@@ -526,8 +543,8 @@ def _header_fault(name: str, value: str) -> str | None:
         return "a header's name is not a token"
     if name.lower() in _FORBIDDEN_HEADERS:
         return f"header {name.lower()} may not be forwarded"
-    if len(value) > HEADER_VALUE_LENGTH_MAX or not value.isprintable():
-        return f"header {name}: value is too long or not plain text"
+    if len(value) > HEADER_VALUE_LENGTH_MAX or has_control_character(value):
+        return f"header {name}: value is too long or has a control character"
     return None
 
 

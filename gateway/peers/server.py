@@ -25,12 +25,13 @@ from gateway.ground.channels import server_options
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.peers import codec
+from gateway.peers.arrivals import Arrivals
 from gateway.peers.board import LoadBoard
 from gateway.peers.scrutiny import scrutinise
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
-from gateway.request.legs import LegHead, RequestSummary
+from gateway.request.legs import LegHead, RequestSummary, SinkGone
 from gateway.request.owner import OwnerContext, RequestOwner
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
@@ -127,6 +128,7 @@ class PeerService:
     async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
         """Run one request here. The caller's leaving cancels this task, and with it the request."""
         arrived, body = await self._read_forward(request, context)
+        del request  # a second copy of the body
         busy = self._why_closed() or self._why_not_now(body)
         if busy:
             await context.write(codec.refused_to_pb(RefusalReason.BUSY, busy))
@@ -170,9 +172,10 @@ class PeerService:
                 await context.write(codec.load_to_pb(sent.report, age_ns))
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
-        end = await RequestOwner(self._owners, arrived.event, arrived.request, ForwardSink(context)).run()
-        if isinstance(end, RefuseForward):
-            await context.write(codec.refused_to_pb(end.reason, end.detail))
+        with suppress(SinkGone):  # nobody is left to be told anything
+            end = await RequestOwner(self._owners, arrived.event, arrived.request, ForwardSink(context)).run()
+            if isinstance(end, RefuseForward):
+                await context.write(codec.refused_to_pb(end.reason, end.detail))
 
     async def _read_forward(
         self, request: pb.ForwardRequest, context: _Context
@@ -198,6 +201,10 @@ class PeerService:
         self._on_malformed(origin)
         self._log.error("malformed forward", detail=str(error), origin=origin, caller=context.peer())
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def check_caller(self, context: _Context) -> None:
+        """Ends the call of whoever is no gateway of this mesh, whatever it would say."""
+        await self._check_caller(context, None)
 
     def _leave(self, caller: GatewayId) -> None:
         self._subscribers[caller] -= 1
@@ -251,10 +258,10 @@ class ForwardSink:
         self._unsent: list[bytes] = []
 
     async def accepted(self) -> None:
-        await self._context.write(codec.accepted_to_pb())
+        await self._write(codec.accepted_to_pb())
 
     async def start(self, head: LegHead) -> None:
-        await self._context.write(codec.head_to_pb(head))
+        await self._write(codec.head_to_pb(head))
 
     def put(self, data: bytes) -> bool:
         self._unsent.append(data)
@@ -264,11 +271,18 @@ class ForwardSink:
         data = b"".join(self._unsent)
         self._unsent.clear()
         for start in range(0, len(data), _DATA_BYTES_MAX):
-            await self._context.write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
+            await self._write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
 
     async def end(self, end: EndRequest, summary: RequestSummary) -> None:
         await self.drain()
-        await self._context.write(codec.ended_to_pb(end, summary))
+        await self._write(codec.ended_to_pb(end, summary))
+
+    async def _write(self, message: pb.ForwardResponse) -> None:
+        """Of a call that is over, gRPC tells by errors of its own, where it does not cancel whoever serves it."""
+        try:
+            await self._context.write(message)
+        except grpc.aio.BaseError as error:
+            raise SinkGone("the gateway that forwarded it has gone") from error
 
 
 class PeerServer:
@@ -285,6 +299,8 @@ class PeerServer:
         self._health = health_aio.HealthServicer()
         # grpc.aio also takes coroutines that write to their context; the generated types know generators alone.
         peer_pb2_grpc.add_PeerServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
+        self.arrivals = Arrivals(peering, service.check_caller, service.Forward)
+        self.arrivals.add_to(self._server, SERVICE_NAME)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, address: Address) -> Address:

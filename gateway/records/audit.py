@@ -277,9 +277,9 @@ class Audit:
 
 
 class AuditLevels(Collector):
-    """The audit's own metrics, asked for at each scrape."""
+    """The audit's own metrics, asked for at each scrape. Without an audit they are named, and have no value."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: Audit | None) -> None:
         self._audit = audit
 
     def describe(self) -> Iterable[Metric]:
@@ -287,16 +287,18 @@ class AuditLevels(Collector):
 
     def collect(self) -> Iterator[Metric]:
         audit = self._audit
-        yield GaugeMetricFamily(
-            "nightside_audit_failing", "1 while the audit record cannot be written.", value=audit.is_failing
+        failing = GaugeMetricFamily("nightside_audit_failing", "1 while the audit record cannot be written.", labels=())
+        unwritten = GaugeMetricFamily("nightside_audit_unwritten_bytes", "Audit lines not yet in a file.", labels=())
+        lines = CounterMetricFamily("nightside_audit_lines", "Audit lines taken on.", labels=())
+        lost = CounterMetricFamily(
+            "nightside_audit_lines_lost", "Audit lines that could be neither written nor held.", labels=()
         )
-        yield GaugeMetricFamily(
-            "nightside_audit_unwritten_bytes", "Audit lines not yet in a file.", value=audit.unwritten_bytes
-        )
-        yield CounterMetricFamily("nightside_audit_lines", "Audit lines taken on.", value=audit.lines)
-        yield CounterMetricFamily(
-            "nightside_audit_lines_lost", "Audit lines that could be neither written nor held.", value=audit.lines_lost
-        )
+        if audit is not None:
+            failing.add_metric((), audit.is_failing)
+            unwritten.add_metric((), audit.unwritten_bytes)
+            lines.add_metric((), audit.lines)
+            lost.add_metric((), audit.lines_lost)
+        yield from (failing, unwritten, lines, lost)
 
 
 def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place) -> AuditAttempt:

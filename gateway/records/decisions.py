@@ -30,6 +30,8 @@ from gateway.ground.values import ID_PATTERN
 from gateway.records.ledger import Ledger, LegRecord, RequestRecord
 from gateway.request.legs import RequestSummary
 
+REFUSED = "refused"
+"""In place of an outcome: it was turned away at the door, and never was a request of this gateway's."""
 REFUSALS_MAX = 8
 """Refusals kept of one forwarded request; of more, the last ones."""
 SHADOWED_PAIRS_MAX = 1024
@@ -119,6 +121,7 @@ class ExplainedRequest:
     outcome: str = ""
     """Empty while it waits or runs."""
     detail: str = ""
+    """How it ended; of one that waits now, for whom."""
     replica: str = ""
     ran_in: str = ""
 
@@ -159,7 +162,10 @@ class DecisionLog:
         config: DecisionsConfig,
         ledger: Ledger,
         log: FilteringBoundLogger | None = None,
+        *,
+        why_it_waits: Callable[[RequestId], str] = lambda _: "",
     ) -> None:
+        """`why_it_waits` tells for whom a request waits now, if it does."""
         self.size_bytes = 0
         """As it counts itself; an estimate that is rather too high."""
         self._gateway_id = gateway_id
@@ -168,6 +174,7 @@ class DecisionLog:
         self._ledger = ledger
         self._records: dict[RequestId, RequestRecord] = {}
         self._shadows = ShadowReport(log)
+        self._why_it_waits = why_it_waits
 
     def __len__(self) -> int:
         return len(self._records)
@@ -278,7 +285,7 @@ class DecisionLog:
             refusals=tuple(ExplainedRefusal(each.reason, each.detail) for each in refusals),
             first_token_ms=None if first_token_ns is None else _in_ms(first_token_ns - record.arrived_ns),
             outcome="" if record.end is None else record.end.outcome,
-            detail="" if record.end is None else record.end.detail,
+            detail=self._why_it_waits(record.request_id) if record.end is None else record.end.detail,
             replica="" if record.ran_at is None else record.ran_at.replica_id,
             ran_in="" if record.ran_at is None else record.ran_at.place.region,
         )

@@ -18,6 +18,7 @@ from rich.text import Text
 from gateway.core.vocabulary import GatewayId, LegResult, PlacementReason, RequestId, Standing, TargetKind
 from gateway.ground.admin_client import Admin, AdminFault, admin_options
 from gateway.records.decisions import (
+    REFUSED,
     ExplainedCandidate,
     ExplainedPlacement,
     ExplainedRequest,
@@ -141,12 +142,15 @@ def _row(candidate: ExplainedCandidate, placement: ExplainedPlacement, *, is_tak
 def headline(request: ExplainedRequest) -> str:
     source = f"forwarded by gateway {request.origin}" if request.origin else "from a client"
     ended = f"ended as {request.outcome}" if request.outcome else "not over yet"
-    detail = f" ({request.detail})" if request.detail else ""
-    return f"Request {request.request_id} for {request.model}, {source}, at {_gateway(request)}: {ended}{detail}."
+    detail = f" ({request.detail})" if request.outcome and request.detail else ""
+    model = f" for {request.model}" if request.model else ""
+    return f"Request {request.request_id}{model}, {source}, at {_gateway(request)}: {ended}{detail}."
 
 
 def sentence(request: ExplainedRequest) -> str:
     """Where it ran and why, from the record of its last placement, after what was tried before."""
+    if not request.outcome and request.detail:
+        return " ".join(_waiting(request))
     if not request.placements:
         return " ".join(_unplaced(request))
     *before, last = request.placements
@@ -199,8 +203,15 @@ def _attempt_before(placement: ExplainedPlacement) -> str:
     )
 
 
+def _waiting(request: ExplainedRequest) -> Iterator[str]:
+    yield from map(_attempt_before, request.placements)
+    yield f"It waits for {request.detail}."
+    if request.shadow is not None:
+        yield f"Had overflow been on, it would have gone to {_region(request.shadow)}."
+
+
 def _unplaced(request: ExplainedRequest) -> Iterator[str]:
-    if request.refusals and not request.outcome:
+    if request.refusals and request.outcome in ("", REFUSED):
         last = request.refusals[-1]
         times = "" if len(request.refusals) == 1 else f" {len(request.refusals)} times, last"
         yield f"It was turned away{times} as {last.reason}: {last.detail}."

@@ -12,7 +12,14 @@ from gateway.records.ledger import Ledger, RequestRecord
 from gateway.request.legs import RequestSummary
 
 _MILLISECOND_NS = 1_000_000
-_WARNED_OUTCOMES = frozenset({Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.FAILED_MIDSTREAM, Outcome.EXPIRED_RUNNING})
+_WARNED_OUTCOMES = frozenset(
+    {
+        Outcome.FAILED_BEFORE_FIRST_BYTE,
+        Outcome.FAILED_MIDSTREAM,
+        Outcome.FAILED_INTERNALLY,
+        Outcome.EXPIRED_RUNNING,
+    }
+)
 
 
 class RequestLog:
@@ -51,6 +58,7 @@ def request_line(
         "prompt_tokens": summary.prompt_tokens,
         "cached_tokens": summary.cached_tokens,
         "output_tokens": summary.output_tokens,
+        "content_events": summary.content_events or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 

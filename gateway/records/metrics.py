@@ -1,77 +1,82 @@
 """Counts what the core was told and what it ordered, for Prometheus. It decides nothing and holds no request's text.
 
-Every label is bounded: peers nobody configured and models that nobody serves, or too many of them, are counted as
-`other`; tenants and request ids never appear.
+Every label is bounded: peers nobody configured, models that nobody serves and tenants whose names logs may not show, or
+too many of either, are counted as `other`; request ids never appear.
+
+Whatever adds up over gateways counts once. A client's request counts where it came in, wherever it ran. The gateway
+that ran it for another one counts it apart, in series that begin with `forwards_`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.core import effects as ordered
 from gateway.core import events
-from gateway.core.description import CoreGauges
+from gateway.core.description import CoreGauges, ReplicaCondition
 from gateway.core.effects import Effect
 from gateway.core.events import Event
-from gateway.core.vocabulary import Decision, GatewayId, LegResult, Target, TargetKind
-from gateway.ground.series import Distribution, Tally
-from gateway.records.ledger import Ledger, LegRecord, RequestRecord, refusal_in
+from gateway.core.vocabulary import (
+    Decision,
+    GatewayId,
+    ModelName,
+    ReplicaId,
+    TargetKind,
+    TenantName,
+)
+from gateway.ground.series import Described, Distribution, Level, Tally, described
+from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
+from gateway.records.tenant_labels import TenantLabels
+from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECOND_NS = 1_000_000_000
-_FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-_PER_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _WAIT_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
-_SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
 class Metrics:
-    """One gateway's metrics in a registry of its own. An observer of the driver, told after the ledger."""
+    """One gateway's metrics in a registry of its own. An observer of the driver, told after the ledger, which hands
+    each finished request to `usage`."""
 
     def __init__(self, gauges: Callable[[], CoreGauges], ledger: Ledger) -> None:
         self.registry = CollectorRegistry()
         self._ledger = ledger
         self._models = ModelLabels()
+        self._tenants = TenantLabels()
         self._peers: set[GatewayId] = set()
         self._rtt_ns: dict[GatewayId, int] = {}
         self._define_counters()
         self._define_histograms()
-        self._closed = Gauge(
-            "nightside_policy_closed", "1 while the region runs without a usable policy.", registry=self.registry
-        )
-        self._locked_down = Gauge(
-            "nightside_lockdown", "1 while an operator has stopped all forwarding.", registry=self.registry
-        )
-        self._journal_stopped = Gauge(
-            "nightside_journal_stopped",
-            "1 once the journal could not be written; a restart begins another.",
-            registry=self.registry,
-        )
-        self._expiry = Gauge(
-            "nightside_certificate_expiry_seconds",
-            "Until a certificate in use expires; below 0 it has.",
-            ["role"],
-            registry=self.registry,
-        )
-        self.registry.register(_Levels(gauges, self._rtt_ns))
+        self.usage = UsageMetrics(self.registry, self._models, self._tenant)
+        self._define_levels()
+        self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
         ProcessCollector(registry=self.registry)
 
     def render(self) -> bytes:
         """The metrics page, of CONTENT_TYPE."""
         return generate_latest(self.registry)
 
+    def catalogue(self) -> list[Described]:
+        """Every name that the page can have, with or without traffic, in its order."""
+        return [described(family) for family in self.registry.collect()]
+
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self._take_event(now_ns, event, effects)
         if effects:
             self._take_effects(effects)
+
+    def refused(self, reason: str, tenant: TenantName | None) -> None:
+        """A request was turned away at the door. `reason` is one of a closed set; where nobody knows whose it was, it
+        has no tenant."""
+        self._door.add(reason, "" if tenant is None else self._tenant(tenant))
 
     def loop_delayed(self, delay_ns: int) -> None:
         """How much later than asked the event loop came back."""
@@ -103,19 +108,33 @@ class Metrics:
 
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
         """Ask at each scrape how long the certificate in use is still valid."""
-        self._expiry.labels(role).set_function(left_s)
+        self._expiry.follow(left_s, role)
 
     def _define_counters(self) -> None:
-        self._ended = self._counter("requests", "Requests by how they ended.", "model", "source", "outcome")
-        self._attempts = self._counter("attempts", "Legs of attempts by how they ended.", "target", "result")
+        self._ended = self._counter(
+            "requests", "Clients' requests by how they ended, at the gateway they came to.", "model", "outcome"
+        )
+        self._door = self._counter(
+            "refusals",
+            "Requests turned away before they were anybody's to place, by the code told to the client.",
+            "reason",
+            "tenant",
+        )
+        self._attempts = self._counter(
+            "attempts",
+            "Legs that this gateway opened, at a replica or at a peer, by how they ended.",
+            "target",
+            "result",
+        )
         self._placements = self._counter("placements", "Legs of attempts by the rule that placed them.", "reason")
         self._retries = self._counter("retries", "Further attempts, by what ended the one before.", "after")
         self._sent = self._counter("forwards_sent", "Requests sent to a peer.", "peer")
+        self._forwards_ended = self._counter(
+            "forwards_ended", "Forwards of peers that were accepted here, by how they ended.", "model", "outcome"
+        )
         self._shadows = self._counter("forwards_shadowed", "Forwards that shadow mode only recorded.", "peer")
         self._refused = self._counter("forwards_refused", "Forwards that a peer refused.", "peer", "reason")
         self._received = self._counter("forwards_received", "Forwards from a peer, and our answer.", "peer", "answer")
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of completed requests.", "model")
-        self._output_tokens = self._counter("output_tokens", "Output tokens of completed requests.", "model")
         self._lost = self._counter("targets_lost", "Connections to a target that broke.", "target")
         self._refused_peers = self._counter(
             "peers_refused", "Gateways refused for their certificate or for who they claim to be.", "seen_by"
@@ -131,14 +150,29 @@ class Metrics:
 
     def _define_histograms(self) -> None:
         self._first_token = self._histogram(
-            "first_token_seconds", "From arrival to the first token of a stream.", _FIRST_TOKEN_S, "model", "ran"
+            "first_token_seconds",
+            "From the arrival of a client's request to the first token of its stream.",
+            FIRST_TOKEN_S,
+            "model",
+            "ran",
         )
-        self._per_token = self._histogram(
-            "output_token_seconds", "Mean time per output token after the first.", _PER_TOKEN_S, "model", "ran"
+        self._waited = self._histogram(
+            "queue_wait_seconds", "From arrival at this gateway to its first placement.", _WAIT_S, "model", "source"
         )
-        self._waited = self._histogram("queue_wait_seconds", "From arrival to placement.", _WAIT_S, "model")
-        self._matched = self._histogram("prefix_matched_share", "Share of the prompt known at the target.", _SHARE)
+        self._matched = self._histogram(
+            "prefix_matched_share", "Share of the prompt thought to be known at the target.", SHARE, "model", "ran"
+        )
         self._loop_delay = self._histogram("event_loop_delay_seconds", "Lateness of the event loop.", _DELAY_S)
+
+    def _define_levels(self) -> None:
+        self._closed = self._level("policy_closed", "1 while the region runs without a usable policy.")
+        self._locked_down = self._level("lockdown", "1 while an operator has stopped all forwarding.")
+        self._journal_stopped = self._level(
+            "journal_stopped", "1 once the journal could not be written; a restart begins another."
+        )
+        self._expiry = self._level(
+            "certificate_expiry_seconds", "Until a certificate in use expires; below 0 it has.", "role"
+        )
 
     def _counter(self, name: str, words: str, *labels: str) -> Tally:
         tally = Tally(f"nightside_{name}", words, labels)
@@ -150,10 +184,15 @@ class Metrics:
         self.registry.register(distribution)
         return distribution
 
+    def _level(self, name: str, words: str, *labels: str) -> Level:
+        level = Level(f"nightside_{name}", words, labels)
+        self.registry.register(level)
+        return level
+
     def _take_event(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         match event:
             case events.LegEnded():
-                self._leg_ended(event, now_ns)
+                self._leg_ended(event)
             case events.RequestArrived():
                 self._models.of(event.profile.model)  # a name is made a label by the first request for it
             case events.FirstToken():
@@ -202,44 +241,33 @@ class Metrics:
         if record is None or order.leg > 1:
             return
         if order.attempt == 1:
-            self._waited.observe(order.decision.waited_ns / _SECOND_NS, self._models.of(record.model))
-            self._matched.observe(matched_share(order.decision))
+            model, source = self._models.of(record.model), "client" if record.origin is None else "peer"
+            self._waited.observe(order.decision.waited_ns / _SECOND_NS, model, source)
+            self._matched.observe(matched_share(order.decision), model, ran(order.target))
         elif (after := record.ended_by(order.attempt - 1)) is not None:
             self._retries.add(after)
 
     def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
-        if record is not None and leg is not None and leg is record.first_leg:
+        if record is not None and record.origin is None and leg is not None and leg is record.first_leg:
             after_s = (now_ns - record.arrived_ns) / _SECOND_NS
-            self._first_token.observe(after_s, self._models.of(record.model), _ran(leg.target))
+            self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
 
-    def _leg_ended(self, event: events.LegEnded, now_ns: int) -> None:
+    def _leg_ended(self, event: events.LegEnded) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
-        if record is None or leg is None or leg.ended is not event:
+        if leg is None or leg.ended is not event:
             return
         self._attempts.add(leg.target.kind, event.result)
         if event.refusal is not None:
             self._refused.add(self._peer(GatewayId(leg.target.id)), event.refusal)
-        if event.result is LegResult.COMPLETED:
-            self._count_tokens(record, leg, event, now_ns)
-
-    def _count_tokens(self, record: RequestRecord, leg: LegRecord, event: events.LegEnded, now_ns: int) -> None:
-        """All legs of a request are given the same prompt: it counts once."""
-        model, output_tokens = self._models.of(record.model), event.output_tokens or 0
-        is_first = len(record.legs) == 1 or [each.result for each in record.legs].count(LegResult.COMPLETED) == 1
-        self._prompt_tokens.add(model, amount=event.prompt_tokens or 0 if is_first else 0)
-        self._output_tokens.add(model, amount=output_tokens)
-        if output_tokens > 1 and leg.first_token_ns is not None:
-            per_token_ns = (now_ns - leg.first_token_ns) / (output_tokens - 1)
-            self._per_token.observe(per_token_ns / _SECOND_NS, model, _ran(leg.target))
 
     def _request_ended(self, end: ordered.EndRequest) -> None:
         record = self._ledger.get(end.request_id)
         if record is not None and record.end is end:
-            source = "client" if record.origin is None else "peer"
-            self._ended.add(self._models.of(record.model), source, end.outcome)
+            ended = self._ended if record.origin is None else self._forwards_ended
+            ended.add(self._models.of(record.model), end.outcome)
 
     def _assigned(self, event: events.AssignmentApplied) -> None:
         self._peers = {peer.gateway_id for peer in event.peers}
@@ -257,20 +285,24 @@ class Metrics:
     def _peer(self, gateway_id: GatewayId) -> str:
         return gateway_id if gateway_id in self._peers else OTHER
 
+    def _tenant(self, tenant: TenantName) -> str:
+        return self._tenants.of(tenant, may_be_named=self._ledger.policy.logging.tenant)
+
 
 class _Levels(Collector):
     """Asks the core for its levels at each scrape."""
 
-    def __init__(self, gauges: Callable[[], CoreGauges], rtt_ns: dict[GatewayId, int]) -> None:
+    def __init__(self, gauges: Callable[[], CoreGauges], rtt_ns: dict[GatewayId, int], models: ModelLabels) -> None:
         self._gauges = gauges
         self._rtt_ns = rtt_ns
+        self._models = models
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
         gauges = self._gauges()
-        yield _level("queue_length", "Requests that wait for a target.", gauges.queue_length)
+        yield self._queue_lengths(gauges.queue_lengths)
         yield _level("requests_held", "Requests that wait or run.", gauges.requests)
         yield _level("attempts_in_flight", "Attempts under way, each of one leg or more.", gauges.attempts)
         yield _level(
@@ -281,9 +313,29 @@ class _Levels(Collector):
         yield _level("replicas_available", "Replicas that would take a request now.", gauges.replicas_available)
         yield _level("peers", "Peers known to this gateway.", gauges.peers)
         yield _level("peers_usable", "Peers that are fresh, accepting and trusted.", gauges.peers_usable)
-        yield _ages("probe_age_seconds", "Since the last probe of a replica.", "replica", gauges.probe_age_ns.items())
+        yield _states("replica_state", "1 for the state that each replica is in.", gauges.replica_conditions)
+        yield _ages(
+            "probe_age_seconds",
+            "Since the last probe that found a replica well; of one never found so, since it is ours.",
+            "replica",
+            gauges.probe_age_ns.items(),
+        )
         yield _ages("heartbeat_age_seconds", "Since a peer measured its load.", "peer", gauges.heartbeat_age_ns.items())
         yield _ages("peer_rtt_seconds", "Median round trip to a peer.", "peer", self._rtt_ns.items())
+        yield _counts("replica_in_flight", "Legs of this gateway at a replica.", "replica", gauges.in_flight.items())
+        yield _counts(
+            "replica_pending",
+            "Requests that a replica's engine has accepted and not begun, as it says.",
+            "replica",
+            gauges.pending.items(),
+        )
+
+    def _queue_lengths(self, lengths: Mapping[ModelName, int]) -> Metric:
+        by_label = dict.fromkeys(self._models.known(), 0)
+        for model, length in lengths.items():
+            label = self._models.of(model)
+            by_label[label] = by_label.get(label, 0) + length
+        return _counts("queue_length", "Requests that wait for a target.", "model", by_label.items())
 
 
 def matched_share(decision: Decision) -> float:
@@ -291,12 +343,24 @@ def matched_share(decision: Decision) -> float:
     return decision.matched_blocks / decision.prompt_blocks if decision.prompt_blocks else 0.0
 
 
-def _ran(target: Target) -> str:
-    return "forward" if target.kind is TargetKind.PEER else "local"
-
-
 def _level(name: str, words: str, value: int) -> Metric:
     return GaugeMetricFamily(f"nightside_{name}", words, value=value)
+
+
+def _counts(name: str, words: str, label: str, counts: Iterable[tuple[str, int]]) -> Metric:
+    family = GaugeMetricFamily(f"nightside_{name}", words, labels=[label])
+    for key, count in counts:
+        family.add_metric([key], count)
+    return family
+
+
+def _states(name: str, words: str, states: Mapping[ReplicaId, ReplicaCondition]) -> Metric:
+    """Every state of every replica, so that a change is never a series that ends."""
+    family = GaugeMetricFamily(f"nightside_{name}", words, labels=["replica", "state"])
+    for replica_id, now in states.items():
+        for state in ReplicaCondition:
+            family.add_metric([replica_id, state], now is state)
+    return family
 
 
 def _ages(name: str, words: str, label: str, ages_ns: Iterable[tuple[str, int]]) -> Metric:

@@ -47,6 +47,10 @@ class ModelLabels:
             return OTHER
         return model
 
+    def known(self) -> Iterable[str]:
+        """Those that have series by now."""
+        return sorted(self._labels)
+
     def _take(self, model: ModelName) -> bool:
         """Make it a label, if it may become one."""
         if len(self._labels) >= MODELS_MAX:

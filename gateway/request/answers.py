@@ -32,13 +32,15 @@ _PREPARATIONS = frozenset(
 """Types of events that may come before anything is generated."""
 ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
 """Types of the events that stand for `[DONE]`."""
+TOKENS_MAX = 1 << 24
+"""More than any context holds; a count beyond it is none."""
 _RESPONSE_ID_LENGTH_MAX = 256
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
 
 
 @value
 class TokenUsage:
-    """What the engine counted; None where it did not say."""
+    """What the engine counted; None where it did not say, or nothing that can be."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -82,16 +84,27 @@ def first_id_of(beginning: bytes) -> str | None:
     return match[1].decode("utf-8", "replace") if match is not None else None
 
 
-def is_token(document: Any) -> bool:
-    """Is this event a sign that generation is under way?
+def is_token(document: dict[str, Any]) -> bool:
+    """Is this event, a JSON object, a sign that generation is under way?
 
     A role without content is not, since some engines send it before they have scheduled anything; nor is a usage event,
     nor what only announces an item. Empty text without a role is: the token is half a character. Calls of tools and
     reasoning are tokens like any, and so is every event of an unknown shape.
     """
-    if not isinstance(document, dict) or "choices" not in document:
-        return not isinstance(document, dict) or type_of(document) not in _PREPARATIONS
+    if "choices" not in document:
+        return type_of(document) not in _PREPARATIONS
     return any(_is_token_choice(choice) for choice in _choices(document))
+
+
+def has_content(document: Any) -> bool:
+    """Did this event, somewhere behind the first token, bring anything generated? Not one that only says why a choice
+    ended, tells usage, or closes an item."""
+    if not isinstance(document, dict):
+        return True
+    if "choices" in document:
+        return any(_has_content(choice) for choice in _choices(document))
+    kind = type_of(document)
+    return not kind or (kind.endswith(("_delta", ".delta")) and kind != "message_delta")
 
 
 def usage_of(document: Any) -> TokenUsage | None:
@@ -113,9 +126,24 @@ def fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:
     if error or is_error or kind in ("error", "response.failed") or document.get("object") == "error":
         code = status_in(document)
         return Fault(f"the engine reported an error{'' if code is None else f' ({code})'}", code, payload)
+    if not _has_sound_choices(document):
+        return Fault("its choices are none")
     if _was_aborted(document, kind):
         return Fault("the engine aborted the request")
     return None
+
+
+def _has_sound_choices(document: dict[str, Any]) -> bool:
+    """As far as they are read here, or there are none."""
+    choices = document.get("choices")
+    if choices is None:
+        return True
+    return isinstance(choices, list) and all(isinstance(each, dict) and _has_sound_end(each) for each in choices)
+
+
+def _has_sound_end(choice: dict[str, Any]) -> bool:
+    reason = choice.get("finish_reason")
+    return reason is None or isinstance(reason, str)
 
 
 def _was_aborted(document: dict[str, Any], kind: str) -> bool:
@@ -143,7 +171,7 @@ def with_opening(usage: TokenUsage, opening: TokenUsage) -> TokenUsage:
 
 def _count(counts: dict[str, Any], key: str) -> int | None:
     value = counts.get(key)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= TOKENS_MAX else None
 
 
 def _choices(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -156,6 +184,15 @@ def _is_token_choice(choice: dict[str, Any]) -> bool:
     if choice.get("finish_reason") is not None or not isinstance(delta, dict):
         return True
     return "role" not in delta or any(value for key, value in delta.items() if key != "role")
+
+
+def _has_content(choice: dict[str, Any]) -> bool:
+    if choice.get("finish_reason") is None:
+        return _is_token_choice(choice)
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return any(value for key, value in delta.items() if key != "role")
+    return bool(choice.get("text"))
 
 
 def has_finished(document: Any) -> bool:

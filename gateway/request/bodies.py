@@ -17,9 +17,16 @@ from gateway.request import engine_api
 
 _NOTHING = msgspec.Raw()
 _UNSET = (b"", b"null", b"false")
+_UNSET_BYTES_MAX = max(map(len, _UNSET))
 _ATTRIBUTION = b"x-anthropic-billing-header"
 """Some clients begin their system prompt with a line that differs in every request, and engines leave it out."""
 _ATTRIBUTION_WITHIN_BYTES = 128
+_ATTRIBUTED_BYTES_MAX = 256 * 1024
+"""Of a system prompt that is taken apart to leave that line out; a longer one, or one of"""
+_ATTRIBUTED_BLOCKS_MAX = 64
+"""more blocks, is compared with it."""
+_XARGS_BYTES_MAX = 64 * 1024
+"""Each of their names is looked at."""
 
 
 class BodyFaultKind(StrEnum):
@@ -299,6 +306,8 @@ def _check_xargs(raw: msgspec.Raw) -> None:
     """Extra arguments end up where an engine keeps its own; a shape that it does not know is for it to refuse."""
     if not _is_set(raw):
         return
+    if len(memoryview(raw)) > _XARGS_BYTES_MAX:
+        raise BodyFault(INVALID_FIELD, f"vllm_xargs: at most {_XARGS_BYTES_MAX >> 10} KiB", "vllm_xargs")
     try:
         names = _XARGS.decode(raw)
     except msgspec.DecodeError:
@@ -309,7 +318,7 @@ def _check_xargs(raw: msgspec.Raw) -> None:
 
 
 def _is_set(raw: msgspec.Raw) -> bool:
-    return raw is not _NOTHING and bytes(raw) not in _UNSET
+    return raw is not _NOTHING and (len(view := memoryview(raw)) > _UNSET_BYTES_MAX or bytes(view) not in _UNSET)
 
 
 def _present(*parts: msgspec.Raw) -> list[memoryview]:
@@ -318,10 +327,13 @@ def _present(*parts: msgspec.Raw) -> list[memoryview]:
 
 
 def _without_attribution(system: msgspec.Raw) -> list[msgspec.Raw]:
-    if _ATTRIBUTION not in bytes(memoryview(system)[: 2 * _ATTRIBUTION_WITHIN_BYTES]):
+    view = memoryview(system)
+    if len(view) > _ATTRIBUTED_BYTES_MAX or _ATTRIBUTION not in bytes(view[: 2 * _ATTRIBUTION_WITHIN_BYTES]):
         return [system]
     try:
         blocks = msgspec.json.decode(system, type=list[msgspec.Raw])
     except msgspec.DecodeError:
+        return [system]
+    if len(blocks) > _ATTRIBUTED_BLOCKS_MAX:
         return [system]
     return [block for block in blocks if _ATTRIBUTION not in bytes(memoryview(block)[:_ATTRIBUTION_WITHIN_BYTES])]

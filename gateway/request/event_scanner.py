@@ -25,6 +25,7 @@ class EventScanner:
 
     __slots__ = (
         "_ends_by_type",
+        "_events_before_token",
         "_framer",
         "_has_choices",
         "_has_stop_reason",
@@ -44,6 +45,7 @@ class EventScanner:
         self.fault: Fault | None = None
         """Once set, the stream is of no more use; what was returned ends right before the event at fault."""
         self.data_events = 0
+        self._events_before_token = 0
         self.response_id: str | None = None
         """The id under which a responses API may keep this answer."""
         self._framer = EventFramer(event_bytes_max)
@@ -86,6 +88,22 @@ class EventScanner:
         return not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads(b"data:"))
 
     @property
+    def content_events(self) -> int:
+        """Data events that brought something generated: not those before the first token, nor the last ones that only
+        say how it ended. Decodes; ask once, at the end, where there is no usage."""
+        if not self.saw_token:
+            return 0
+        count = left = self.data_events - self._events_before_token
+        for payload in self._recent_payloads(b"data:"):
+            if left == 0:
+                break
+            if payload.startswith(b"[DONE]"):
+                continue
+            left -= 1
+            count -= not answers.has_content(decode(payload))
+        return count
+
+    @property
     def usage(self) -> TokenUsage | None:
         """The last usage that went by. Decodes; ask once, at the end."""
         for payload in self._recent_payloads(b'"usage"'):
@@ -93,6 +111,15 @@ class EventScanner:
             if usage is not None:
                 return answers.with_opening(usage, self._opening_usage)
         return None
+
+    @property
+    def usage_so_far(self) -> TokenUsage:
+        """Of a stream that is left before its end: what was told by then. What an opening tells of the output is only
+        where counting begins."""
+        usage, opening = self.usage, self._opening_usage
+        if usage is not None and usage != opening:
+            return usage
+        return TokenUsage(opening.prompt_tokens, None, opening.cached_tokens)
 
     def _examine(self, block: bytes, *, is_within: bool = False, is_last: bool = False) -> bytes:
         """`is_within`: it begins with the rest of an event that went by unseen."""
@@ -117,7 +144,8 @@ class EventScanner:
     def _pass_unseen(self, part: bytes, *, is_within: bool) -> bytes:
         """An event over the limit counts as a token."""
         self.data_events += not is_within
-        self.saw_token = True
+        if not self.saw_token:
+            self._saw_first_token()
         return part
 
     def _is_marked(self, data: bytes) -> bool:
@@ -137,14 +165,25 @@ class EventScanner:
         if self.saw_token and not is_last and name != b"error" and not self._is_marked(payload):
             return
         document = decode(payload)
-        if document is None and name != b"error":
-            if is_last or not self.saw_token:
-                self.fault = Fault("the stream broke off inside an event" if is_last else "an event is not JSON")
+        if name != b"error" and not isinstance(document, dict):
+            self._pass_odd(is_broken=is_last and document is None)
             return
         self.fault = answers.fault_of(document, payload, is_error=name == b"error")
-        if self.fault is None and isinstance(document, dict):
+        if self.fault is None:
             self._note(document)
-        self.saw_token = self.saw_token or (self.fault is None and answers.is_token(document))
+            if not self.saw_token and answers.is_token(document):
+                self._saw_first_token()
+
+    def _saw_first_token(self) -> None:
+        self.saw_token = True
+        self._events_before_token = self.data_events - 1
+
+    def _pass_odd(self, *, is_broken: bool) -> None:
+        """No API has an event like this. What has begun may go on; what begins so is no answer."""
+        if is_broken:
+            self.fault = Fault("the stream broke off inside an event")
+        elif not self.saw_token:
+            self.fault = Fault("an event is not a JSON object")
 
     def _note(self, document: dict[str, Any]) -> None:
         """What this event tells about the stream as a whole."""

@@ -1,6 +1,12 @@
 """The contract between a request's owner and the edges: what a leg's connection gives, and where its answer goes.
 
 `engines/` and `peers/` open legs, `http/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
+
+Three kinds of failure are told apart, by what is raised. A LegFailure is what an opener or a leg found wrong with its
+target or with the way to it; or, as INTERNAL, with this gateway. SinkGone means that nobody waits for the answer any
+more. Whatever else comes out of an opener, a leg or a sink is an error of this gateway's own: it ends the request with
+an error of ours, is reported, and is held against no target. So an opener converts what a target may do to it, and
+nothing else: never a wide class of exceptions around code that works on what we send.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from gateway.core.value import value
 from gateway.core.vocabulary import LegResult, Place, RefusalReason, ReplicaId, RequestProfile
 
 Headers = tuple[tuple[str, str], ...]
+"""Names and values. A value is what `header_values.py` says: its bytes, one character for each."""
 
 
 @value
@@ -65,7 +72,10 @@ class LegHead:
 
 @dataclass(slots=True)
 class LegFailure(Exception):
-    """A leg that did not give a usable answer. Never CANCELLED: that is the owner's own doing."""
+    """A leg that did not give a usable answer. Never CANCELLED: that is the owner's own doing.
+
+    INTERNAL where the opener knows that it is this gateway that lacks something. No detail tells what a client sent.
+    """
 
     result: LegResult
     detail: str
@@ -73,6 +83,10 @@ class LegFailure(Exception):
 
     def __str__(self) -> str:
         return f"{self.result}: {self.detail}"
+
+
+class SinkGone(ConnectionResetError):
+    """There is nobody left to send an answer to."""
 
 
 class Leg(Protocol):
@@ -88,7 +102,7 @@ class Leg(Protocol):
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
         """Hand on what is still to come of the body, as it arrives, until `take` answers False: then it wants no more
-        for now. True when the body is over. Raises what `chunks` and `take` raise.
+        for now. True when the body is over. Raises what `chunks` and `take` raise, each as it is.
 
         For streams: where it can, a leg calls `take` right from its socket, with no task to wake in between.
         """
@@ -120,7 +134,8 @@ class Sink(Protocol):
         ...
 
     def put(self, data: bytes) -> bool:
-        """Send body bytes. False: `drain` before the next ones. Raises ConnectionResetError when nobody is there."""
+        """Send body bytes. False: `drain` before the next ones. Raises SinkGone when nobody is there, as `start` and
+        `drain` may."""
         ...
 
     async def drain(self) -> None:
@@ -154,4 +169,12 @@ class RequestSummary:
     attempts: list[str] = field(default_factory=list)
     """One `target: result` per leg."""
     output_events: int = 0
-    """Data events of a stream, so far: about as many as tokens, for when the engine does not count."""
+    """Data events of a stream, so far, whatever they say."""
+    content_events: int = 0
+    """Those with content, of legs that told no usage: about as many as tokens."""
+    answer_bytes: int = 0
+    """Of an answer in one piece that told no usage."""
+    prompt_taken: bool = False
+    """An engine or a peer has the prompt, or had it when everybody left, and has not failed or turned it down."""
+    generates: bool = True
+    """False: an engine is only asked about what it keeps, or to count."""

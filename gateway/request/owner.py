@@ -16,7 +16,8 @@ from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
-from gateway.request.legs import LegFailure, LegOpener, OutboundRequest, RequestSummary, Sink
+from gateway.request.engine_api import COUNT_TOKENS_PATH
+from gateway.request.legs import LegFailure, LegOpener, OutboundRequest, RequestSummary, Sink, SinkGone
 from gateway.request.mailbox import cancelled
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
 
@@ -36,6 +37,8 @@ class OwnerContext:
     settings: RelaySettings = field(default_factory=RelaySettings)
     on_finished: Callable[[RequestProfile, EndRequest, RequestSummary], None] | None = None
     """Told once about each request that was ours, whichever way it ended."""
+    on_fault: Callable[[BaseException], None] | None = None
+    """Told of every error of our own that a leg has met."""
 
 
 class RequestOwner:
@@ -62,7 +65,8 @@ class RequestOwner:
         self._arrival = arrival
         self._outbound = outbound
         self._sink = sink
-        self._summary = RequestSummary()
+        generates = not arrival.profile.is_control and outbound.path != COUNT_TOKENS_PATH
+        self._summary = RequestSummary(generates=generates)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """The legs that run in tasks of their own."""
@@ -153,29 +157,55 @@ class RequestOwner:
         await asyncio.wait(self._beside, timeout=_CLOSE_WAIT_S)
 
     async def _run_leg(self, order: StartLeg, *, is_own: bool) -> None:
-        """Run one leg and answer it with its one LegEnded, whatever happens. `is_own`: in the owner's own task."""
+        """Run one leg and answer it with its one LegEnded, whatever happens. `is_own`: in the owner's own task.
+
+        `legs.py` says what may be raised in here, and what each means; only what an opener calls a LegFailure can be
+        held against a target.
+        """
         scope = self._mailbox.scope_of(order)
-        feed = Feed(self._relay, order, scope)
+        feed = Feed(self._relay, order, scope, self._mailbox.end_leg)
         ended: LegEnded | None = None
         try:
             if scope.is_stopped:
                 ended = leg_ended(order, LegResult.CANCELLED, "stopped")
                 return
+            self._summary.prompt_taken = True
             with scope:
                 opener = self._context.openers[order.target.kind]
                 async with opener.open(order, self._outbound, on_accepted=feed.accepted) as leg:
                     ended = await feed.run(leg)
         except LegFailure as failure:
             ended = feed.ended_early(failure.result, failure.detail, failure.refusal)
-        except TimeoutError:
-            if not scope.is_expired:
+        except SinkGone:
+            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
                 raise
-            how = (LegResult.FAILED, "it fell silent") if scope.is_silent else (LegResult.CANCELLED, "stopped")
-            ended = feed.ended_early(*how)
+            ended = self._fault(feed, error)
+        except Exception as error:  # noqa: BLE001 - whatever else it is, it is ours
+            if isinstance(error, TimeoutError) and scope.is_expired:
+                how = (LegResult.FAILED, "it fell silent") if scope.is_silent else (LegResult.CANCELLED, "stopped")
+                ended = feed.ended_early(*how)
+            else:
+                ended = self._fault(feed, error)
         finally:
             if is_own:
                 self._mailbox.idle()
             if ended is None:
-                ended = leg_ended(order, LegResult.CANCELLED, "the owner left")
+                ended = feed.ended_early(LegResult.CANCELLED, "the owner left")
+            elif ended.result is not LegResult.COMPLETED:
+                self._summary.prompt_taken = False  # turned down or failed: it is nobody's to pay for
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)
+
+    def _fault(self, feed: Feed, error: BaseException) -> LegEnded:
+        """Its words stay out of what is told of the request: they may quote what the client sent."""
+        if self._context.on_fault is not None:
+            self._context.on_fault(error)
+        return feed.ended_early(LegResult.INTERNAL, f"an error of this gateway's own: {type(error).__name__}")
+
+
+def _is_cancelled() -> bool:
+    """Was this task told to end? A cancelled future that something waits for looks the same, and is no such order."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -5,7 +5,7 @@ One relay serves a request for all its life and knows what has been sent; each l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 from gateway.core.effects import StartLeg
@@ -23,6 +23,8 @@ from gateway.request.mailbox import LegScope
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
 OPAQUE_BYTES = "application/octet-stream"
+_BODILESS = frozenset({204, 205})
+"""Behind these no client expects a body: what came would be taken for the beginning of another answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,17 @@ class Relay:
         if self.summary.first_token_ns is None:
             self.summary.first_token_ns = self._clock.now_ns() - self._arrived_ns
 
+    def note_usage(self, usage: TokenUsage) -> None:
+        """Once for each leg that answers: all are given the same prompt, and what each puts out adds up."""
+        summary = self.summary
+        if summary.prompt_tokens is None:
+            summary.prompt_tokens, summary.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        if usage.output_tokens is not None:
+            summary.output_tokens = (summary.output_tokens or 0) + usage.output_tokens
+
     def completed(self, order: StartLeg, usage: TokenUsage | None) -> LegEnded:
         used = usage or TokenUsage()
-        self.summary.prompt_tokens = used.prompt_tokens
-        self.summary.output_tokens = used.output_tokens
-        self.summary.cached_tokens = used.cached_tokens
+        self.note_usage(used)
         return LegEnded(
             order.request_id,
             order.attempt,
@@ -125,8 +133,9 @@ class Feed:
     """One leg's answer. What of it is the client's goes to the relay."""
 
     __slots__ = (
+        "_end",
+        "_ended",
         "_has_sent",
-        "_is_complete",
         "_is_draining",
         "_order",
         "_pieces",
@@ -136,15 +145,18 @@ class Feed:
         "_usage",
     )
 
-    def __init__(self, relay: Relay, order: StartLeg, scope: LegScope) -> None:
+    def __init__(self, relay: Relay, order: StartLeg, scope: LegScope, end: Callable[[LegEnded], None]) -> None:
+        """`end` is told at once where the client has all of the answer, and the leg's connection is still open."""
         self._relay = relay
+        self._end = end
         self._order = order
         self._scope = scope
         self._settings = relay.settings
         self._usage: TokenUsage | None = None
         self._has_sent = False
         """The client has events of this leg."""
-        self._is_complete = False
+        self._ended: LegEnded | None = None
+        """Once the client has all of the answer. What the engine does afterwards is between it and us."""
         self._pieces = 0
         self._is_draining = False
 
@@ -152,9 +164,10 @@ class Feed:
         self._relay.accepted(self._order)
 
     def ended_early(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> LegEnded:
-        """The connection ended before its response did, which matters only if the client still waits for something."""
-        if self._is_complete:
-            return self._completed()
+        """The connection ended before its response did, or the client left; which matters only if the client still
+        waited for something."""
+        if self._ended is not None:
+            return self._ended
         return replace(leg_ended(self._order, result, detail), refusal=refusal)
 
     async def run(self, leg: Leg) -> LegEnded:
@@ -169,6 +182,8 @@ class Feed:
 
     async def _run(self, leg: Leg) -> LegEnded:
         head = leg.head
+        if head.status in _BODILESS:
+            raise LegFailure(LegResult.FAILED, f"status {head.status}, which answers nothing")
         if not 200 <= head.status < 300:
             return await self._relay_client_error(head, leg.chunks())
         if self._order.role is LegRole.PREFILL:
@@ -222,6 +237,7 @@ class Feed:
             relay.note_first_token()
         else:
             relay.stored(self._order, first_id_of(body))
+            relay.summary.answer_bytes += len(body)
         if rest is not None or not relay.sink.is_immediate:
             relay.first_token(self._order)
         self._expect_nothing_sent("an answer in one piece")
@@ -239,6 +255,8 @@ class Feed:
             return None
         answer = inspect_answer(body)
         self._usage = answer.usage
+        if answer.usage is None:
+            self._relay.summary.answer_bytes += len(body)
         if self._relay.outbound.profile.is_control:
             return None
         if answer.fault is None:
@@ -265,6 +283,15 @@ class Feed:
         finally:
             if self._has_sent:
                 summary.output_events += scanner.data_events
+                self._count_tokens(scanner)
+
+    def _count_tokens(self, scanner: EventScanner) -> None:
+        """Where the engine told no count, the events stand in for it; they cost a look at the last of them."""
+        if self._ended is None:
+            self._usage = scanner.usage_so_far
+            self._relay.note_usage(self._usage)
+        if self._usage is None or self._usage.output_tokens is None:
+            self._relay.summary.content_events += scanner.content_events
 
     async def _relay_scanned(self, leg: Leg, scanner: EventScanner) -> LegEnded:
         relay = self._relay
@@ -327,15 +354,16 @@ class Feed:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
         if rest:
             await self._relay.write(rest)
-        if not self._is_complete:
+        if self._ended is None:
             self._usage = scanner.usage
         return self._completed()
 
     def _finish_soon(self, scanner: EventScanner) -> None:
-        """All that the client wants has passed; what is left is the end of the response itself."""
-        if not self._is_complete:
-            self._is_complete = True
+        """All that the client wants has passed; what is left is the end of the response itself, which nobody waits for
+        but the connection."""
+        if self._ended is None:
             self._usage = scanner.usage
+            self._end(self._completed())
             self._scope.hurry(self._settings.trailer_grace_s)
 
     async def _answer_fault(self, head: LegHead, fault: Fault) -> LegEnded:
@@ -352,7 +380,9 @@ class Feed:
         return await self._answer_client_error(replace(head, status=status, headers=JSON_HEADERS), body)
 
     def _completed(self) -> LegEnded:
-        return self._relay.completed(self._order, self._usage)
+        if self._ended is None:
+            self._ended = self._relay.completed(self._order, self._usage)
+        return self._ended
 
 
 def leg_ended(order: StartLeg, result: LegResult, detail: str) -> LegEnded:

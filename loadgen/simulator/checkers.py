@@ -429,9 +429,33 @@ class Watch:
     def _check_arrival(self, view: _View, event: events.RequestArrived, effects: list[Effect]) -> None:
         """A request that is turned away ends with the very event that it came with."""
         request_id = event.profile.request_id
-        is_over = any(isinstance(effect, EndRequest) and effect.request_id == request_id for effect in effects)
+        ends = [each.outcome for each in effects if isinstance(each, EndRequest) and each.request_id == request_id]
+        is_over = bool(ends)
         where = f"{request_id} at {view.spec.gateway_id}"
         self._expect("who goes out of service takes nothing new", is_over or not view.drains, where)
+        if Outcome.REJECTED_RESIDENCY_PROCESSING in ends:
+            self._expect("nobody is refused whom somebody may serve", not self._may_serve(view, event.profile), where)
+        elif not is_over and not event.profile.follows and not view.is_locked_down:
+            self._expect("nobody waits whom nobody may serve", self._may_serve(view, event.profile), where)
+
+    def _may_serve(self, view: _View, profile: RequestProfile) -> bool:
+        """Is there anybody who could, were all of them up and free?"""
+        rule, home = view.rule_of(profile.tenant), view.spec.place
+        for spec in view.spec.replicas:
+            if profile.model in spec.models and names_place(rule, spec.place):
+                return True
+        if view.policy.closed_reason:
+            return False
+        overflows = view.core.config.placement.overflow_of(profile.model) is OverflowMode.ON
+        for peer in view.spec.peers:
+            is_within_reach = peer.place.region == home.region or overflows
+            heard = view.heard.get(peer.gateway_id)
+            serves = heard is None or any(
+                each.model == profile.model and names_place(rule, each.place) for each in heard.report.capacities
+            )
+            if is_within_reach and names_place(rule, peer.place) and serves:
+                return True
+        return False
 
     def _check_acceptance(self, view: _View, event: events.ForwardArrived) -> None:
         origin, here = view.places[event.origin_gateway_id], view.spec.place

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(600)
 
 HELLO: Any = [{"role": "user", "content": "How many regions are awake?"}]
 TOKENS = 24
+BY_ENGINE = {"ran": "forward", "counted": "usage"}
 CALLS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "messages": HELLO,
@@ -95,9 +96,9 @@ class TestAnswers:
         status, said = await read(session, across.us.url, path, stream=True)
         assert (status, [said]) == (200, across.tap.answers)
         await across.us.until_idle()
-        assert counted(across.us.gateway, "output_tokens_total", model=MODEL) == TOKENS
-        assert counted(across.us.gateway, "prompt_tokens_total", model=MODEL) > 0
-        assert counted(across.us.gateway, "requests_total", model=MODEL, source="client", outcome="completed") == 1
+        assert counted(across.us.gateway, "output_tokens_total", model=MODEL, **BY_ENGINE) == TOKENS
+        assert counted(across.us.gateway, "prompt_tokens_total", model=MODEL, **BY_ENGINE) > 0
+        assert counted(across.us.gateway, "requests_total", model=MODEL, outcome="completed") == 1
 
     @pytest.mark.parametrize("path", CALLS)
     async def test_a_whole_answer_crosses_the_mesh_byte_for_byte_and_is_counted(
@@ -106,7 +107,7 @@ class TestAnswers:
         status, said = await read(session, across.us.url, path)
         assert (status, [said]) == (200, across.tap.answers)
         await across.us.until_idle()
-        assert counted(across.us.gateway, "output_tokens_total", model=MODEL) == TOKENS
+        assert counted(across.us.gateway, "output_tokens_total", model=MODEL, **BY_ENGINE) == TOKENS
 
     async def test_an_error_of_the_engine_is_the_clients_to_read(
         self, across: Across, session: aiohttp.ClientSession

@@ -161,7 +161,7 @@ async def test_what_an_engine_cuts_off_at_its_end_is_not_passed_off_as_complete(
             assert _says_that_it_failed(last_event(each)), (path, each[-600:])
             assert b'"abort"' not in each
         await eu.until_idle()
-        assert counted(eu.gateway, "requests_total", model=MODEL, source="client", outcome="completed") <= 1
+        assert counted(eu.gateway, "requests_total", model=MODEL, outcome="completed") <= 1
         await engines.two.until_gone()
         engines.two.start(*GRACEFUL)
         await engines.two.until_ready()

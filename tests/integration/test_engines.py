@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.app.gateway import GatewayHandle
-from gateway.core.vocabulary import Standing
-from tests.fakes.engine import GOOD_ANSWER
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import ReadinessConfig
+from gateway.core.vocabulary import GatewayId, Standing
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
+from tests.fakes.engine import GOOD_ANSWER, FakeEngine, answer
 from tests.fakes.engine_pages import (
     HANGS,
     Page,
@@ -28,8 +32,19 @@ from tests.fakes.engine_pages import (
     vllm_page,
 )
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
-from tests.support.core import MODEL, US
-from tests.support.gateways import ask, free_replicas, region_document, serving_file, until
+from tests.support.core import EU, MODEL, MS, US
+from tests.support.gateways import (
+    ask,
+    counted,
+    free_replicas,
+    knowing,
+    region_config,
+    region_document,
+    serving_file,
+    until,
+    usable_peers,
+    write_policy,
+)
 
 SGLANG_PAGES = {"/v1/loads": sglang_loads((0, 0))}
 
@@ -210,3 +225,65 @@ async def test_an_engine_behind_tls_is_believed_by_its_certificate(world: World,
             assert (await world.answer(gateway))[0] == 200
         async with world.serving({"url": engine.url}) as gateway:
             await until(lambda: "certificate" in detail_of(gateway).lower())
+
+
+async def ready(session: aiohttp.ClientSession, gateway: GatewayHandle) -> tuple[int, dict[str, str]]:
+    async with session.get(f"{gateway.admin_url}/ready") as response:
+        return response.status, await response.json()
+
+
+async def test_an_engine_that_dies_shows_in_metrics_log_and_state_and_by_default_changes_nothing_else(
+    world: World, tmp_path: Path
+) -> None:
+    said = io.StringIO()
+    logger = make_logger(LoggingConfig(LogFormat.JSON), GatewayId("us-1"), said)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(FakeEngine().serving())
+        config = region_config("us-1", US, [engine.url], policy_file=write_policy(tmp_path, US))
+        async with serve_gateway(config, log=logger) as gateway:
+            await until(lambda: free_replicas(gateway) == 1)
+            assert counted(gateway, "replica_state", replica="us-1-r0", state="available") == 1
+            await stack.aclose()
+            await until(lambda: counted(gateway, "replica_state", replica="us-1-r0", state="down") == 1)
+            await until(lambda: counted(gateway, "probe_age_seconds", replica="us-1-r0") > 0.3)
+            assert await ready(world.session, gateway) == (200, {"status": "ready", "engines": "none of 1 is up"})
+    lines = [json.loads(line) for line in said.getvalue().splitlines()]
+    told = [line for line in lines if line["event"] in ("replica up", "replica down")]
+    assert [(line["event"], line["level"], line["replica"]) for line in told] == [
+        ("replica up", "info", "us-1-r0"),
+        ("replica down", "warning", "us-1-r0"),
+    ]
+    assert "Error" in told[1]["reason"]
+
+
+async def test_by_a_key_a_gateway_that_serves_nobody_is_not_ready_while_another_has_room(
+    world: World, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    """That one is in a region where its requests may not go."""
+    home = write_policy(tmp_path, US, process=[US])
+    async with AsyncExitStack() as stack:
+        here, there = [await stack.enter_async_context(FakeEngine().serving()) for _ in range(2)]
+        eu_config = region_config(
+            "eu-1", EU, [there.url], policy_file=write_policy(tmp_path, EU), peers_port=unused_tcp_port
+        )
+        us_config = replace(
+            knowing(region_config("us-1", US, [here.url], policy_file=home), eu_config),
+            readiness=ReadinessConfig(unserved_max_ns=200 * MS),
+        )
+        async with serve_gateway(us_config) as us, serve_gateway(knowing(eu_config, us_config)) as eu:
+            await until(lambda: free_replicas(us) == free_replicas(eu) == usable_peers(us) == 1)
+            assert (await ready(world.session, us))[0] == 200
+            await us_engine_dies(us, here)
+            while (await ready(world.session, us))[0] == 200:
+                pass
+            assert "no engine here" in (await ready(world.session, us))[1]["reason"]
+            async with world.session.get(f"{us.http_url}/ready") as for_balancers:
+                assert for_balancers.status == 503
+            here.probe_script = None
+            while (await ready(world.session, us))[0] == 503:
+                pass
+
+
+async def us_engine_dies(gateway: GatewayHandle, engine: FakeEngine) -> None:
+    engine.probe_script = answer(500)
+    await until(lambda: not gateway.core.replicas.reachable)

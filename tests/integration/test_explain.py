@@ -10,11 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.config.sections import GatewayConfig
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.vocabulary import ModelName
 from gateway.records.decisions import Explanation
 from tests.fakes.engine import GOOD_STREAM, hang_up
 from tests.support.core import EU, US
-from tests.support.gateways import ask, counted, nightside, until
+from tests.support.gateways import ask, counted, nightside, until, write_policy
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 
@@ -163,3 +165,51 @@ async def test_where_operators_need_a_token_the_command_shows_it(mesh: Mesh, tmp
     )
     assert status == 0
     assert "It ran in us-east-1" in out
+
+
+RARE = ModelName("rare")
+
+
+def serving_rare(config: GatewayConfig) -> GatewayConfig:
+    (replica,) = config.replicas
+    spec = replace(replica.spec, models=(*replica.spec.models, RARE))
+    return replace(config, replicas=(replace(replica, spec=spec),))
+
+
+async def test_a_model_that_is_only_where_the_policy_forbids_is_refused_at_once_and_explained(
+    mesh: Mesh, tmp_path: Path
+) -> None:
+    """Neither listed nor waited for; the client is told no rule, and the operator which one."""
+    us = await mesh.region("us-1", US, write_policy(tmp_path, US, process=[US]))
+    eu = await mesh.region("eu-1", EU)
+    eu.config = serving_rare(eu.config)
+    await mesh.start(us, eu)
+    async with ask(mesh.session, us.gateway.http_url, model=RARE) as refused:
+        assert refused.status == 403
+        assert refused.headers["x-should-retry"] == "false"
+        told, request_id = (await refused.json())["error"], refused.headers["x-request-id"]
+    assert told["code"] == "residency_processing"
+    assert EU.region not in told["message"]
+    assert (len(eu.engine.received), counted(us.gateway, "forwards_sent_total", peer="eu-1")) == (0, 0)
+    for region, names in ((us, ["llama"]), (eu, ["llama", RARE])):
+        async with mesh.session.get(f"{region.gateway.http_url}/v1/models") as listed:
+            assert [each["id"] for each in (await listed.json())["data"]] == names
+    status, out, _ = await nightside("explain", request_id, "--admin", us.gateway.admin_url)
+    assert status == 0
+    assert "ended as rejected_residency_processing" in out
+    assert f"process names neither region {EU.region} nor jurisdiction {EU.jurisdiction}" in out
+
+
+async def test_a_request_that_waits_is_explained_while_it_waits(mesh: Mesh) -> None:
+    us, eu = await busy_us_and_free_eu(mesh)
+    await eu.stop()
+    await until(lambda: not us.gateway.core.peers.usable)
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(decision_of(mesh, us))
+        await until(lambda: len(us.gateway.core.waiting) == 1)
+        (waiting,) = us.gateway.core.waiting
+        _, out, _ = await nightside("explain", waiting.request_id, "--admin", us.gateway.admin_url)
+        await us.become_free()
+        await asking
+    assert "not over yet" in out
+    assert "It waits for replica:us-1-r0 (pending), peer:eu-1 (" in out

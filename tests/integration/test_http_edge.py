@@ -29,6 +29,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaObservation,
     RequestProfile,
+    Standing,
     TargetKind,
 )
 from gateway.engines.client import ClientSettings, EngineClient
@@ -39,6 +40,7 @@ from gateway.http.app import Api, make_runner
 from gateway.http.settings import HttpSettings
 from gateway.http.sink import HttpSink
 from gateway.request.driver import Driver
+from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import RequestSummary
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
@@ -58,10 +60,13 @@ from tests.fakes.engine import (
     hang_up,
     stream,
     stream_and_cut,
+    stream_and_hang,
     stream_until,
     token,
 )
-from tests.support.core import EU, MODEL, SECOND, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.core import EU, SECOND, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.descriptors import no_descriptor_left
+from tests.support.gateways import until
 from tests.support.listening import serving_http
 
 GOOD = b"".join(GOOD_STREAM)
@@ -124,6 +129,13 @@ class Edge:
             engine.plays(next_script)
 
     @property
+    def address(self) -> tuple[str, int]:
+        url = URL(self.url)
+        assert url.host is not None
+        assert url.port is not None
+        return url.host, url.port
+
+    @property
     def results(self) -> list[LegResult]:
         return [event.result for event in self.events if isinstance(event, events.LegEnded)]
 
@@ -170,7 +182,7 @@ async def serving(
         )
         edge.configure()
         stack.callback(edge.driver.close)
-        api = Api(context, settings, lambda: [MODEL], lambda: "draining" if edge.core.draining else "")
+        api = Api(context, settings, edge.core.models_for, lambda: "draining" if edge.core.draining else "")
         edge.url = await listen(stack, api.make_app(), settings)
         yield edge
         edge.check()
@@ -368,6 +380,43 @@ class TestTryingAgain:
         assert (response.status, body) == (400, explained)
         assert edge.results == [LegResult.CLIENT_ERROR]
 
+    async def test_no_descriptor_for_an_engine_is_an_error_of_ours(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        """Told to a client that has its connection, and to nobody else's cost."""
+        edge.plays(stream(*GOOD_STREAM))
+        async with client.get(f"{edge.url}/v1/models") as response:
+            assert response.status == 200
+        with no_descriptor_left():
+            response, body = await ask(client, edge)
+        assert (response.status, error_code(body)) == (500, "internal_error")
+        assert edge.results == [LegResult.INTERNAL]
+        assert edge.outcomes[-1] is Outcome.FAILED_INTERNALLY
+        assert {state.standing for state in edge.core.replicas} == {Standing.AVAILABLE}
+        assert (await ask(client, edge))[1] == GOOD
+
+    @pytest.mark.parametrize("begun", [False, True])
+    async def test_an_error_of_ours_in_a_leg_is_told_as_such(
+        self, edge: Edge, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, begun: bool
+    ) -> None:
+        original = EventScanner.feed
+
+        def fail(scanner: EventScanner, data: bytes) -> bytes:
+            if scanner.saw_token is begun:
+                raise KeyError("ours")
+            return original(scanner, data)
+
+        monkeypatch.setattr(EventScanner, "feed", fail)
+        gate = asyncio.Event()
+        edge.plays(stream_until(gate, (ROLE, token("x")), GOOD_STREAM[2:]))
+        async with client.post(edge.url + CHAT, data=BODY) as response:
+            gate.set()
+            body = await response.read()
+        assert response.status == (200 if begun else 500)
+        assert b'"code":"internal_error"' in body
+        assert edge.results == [LegResult.INTERNAL]
+        assert {state.standing for state in edge.core.replicas} == {Standing.AVAILABLE}
+
     async def test_a_fault_of_ours_after_the_first_byte_adds_no_second_answer(
         self, edge: Edge, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -488,6 +537,61 @@ OF_THE_APIS = [
     pytest.param(RESPONSES, RESPONSE_BODY, GOOD_RESPONSE_STREAM[:2], id="responses"),
     pytest.param(MESSAGES, BODY, GOOD_MESSAGE_STREAM[:3], id="messages"),
 ]
+
+
+class TestBehindTheLastEvent:
+    """A client may close before the response has ended; an engine may take its time to end it."""
+
+    @pytest.mark.parametrize(
+        ("path", "body", "pieces"),
+        [
+            (CHAT, BODY, GOOD_STREAM),
+            (RESPONSES, RESPONSE_BODY, GOOD_RESPONSE_STREAM),
+            (MESSAGES, BODY, GOOD_MESSAGE_STREAM),
+        ],
+    )
+    async def test_whoever_leaves_there_has_its_answer(
+        self, edge: Edge, client: aiohttp.ClientSession, path: str, body: bytes, pieces: tuple[bytes, ...]
+    ) -> None:
+        edge.plays(*[stream_and_hang(*pieces)] * 5)
+        for number in range(1, 6):
+            async with client.post(edge.url + path, data=BytesIO(body)) as response:
+                assert await response.content.readexactly(len(b"".join(pieces))) == b"".join(pieces)
+                response.close()
+            await edge.has_finished.reaches(number)
+            edge.probe(waiting=0)
+        assert edge.outcomes == [Outcome.COMPLETED] * 5
+        assert edge.results == [LegResult.COMPLETED] * 5
+        assert [summary.output_tokens for _, summary in edge.finished] == [6] * 5
+
+    async def test_the_core_is_done_with_it_while_the_engine_takes_its_time(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        go_on = asyncio.Event()
+        edge.plays(stream_until(go_on, GOOD_STREAM))
+        async with client.post(edge.url + CHAT, data=BytesIO(BODY)) as response:
+            assert await response.content.readexactly(len(GOOD)) == GOOD
+            await until(lambda: edge.results == [LegResult.COMPLETED])
+            assert edge.driver.open_requests == 1
+            go_on.set()
+            assert await response.read() == b""
+        assert edge.outcomes == [Outcome.COMPLETED]
+
+
+class TestWhoAnswers:
+    async def test_no_answer_names_what_it_is_written_in(self, edge: Edge, client: aiohttp.ClientSession) -> None:
+        edge.plays(stream(*GOOD_STREAM), answer(400, b"{}", server="engine/1.2"))
+        responses = [(await ask(client, edge))[0], (await ask(client, edge))[0], (await ask(client, edge, b"{"))[0]]
+        for path in ("/health", "/ready", "/v1/models", "/openapi.yaml", "/nowhere"):
+            async with client.get(edge.url + path) as response:
+                responses.append(response)
+        assert {response.headers.get("server", "nightside") for response in responses} == {"nightside"}
+        reader, writer = await asyncio.open_connection(*edge.address)
+        writer.write(b"GET / HTTP/9.9\r\nhost: x\r\n\r\n")
+        told = await reader.read()
+        writer.close()
+        assert b" 400 " in told.partition(b"\r\n")[0]
+        assert b"python" not in told.lower()
 
 
 class TestOtherApis:

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,15 @@ from tests.fakes.engine import (
     STOP,
     FakeEngine,
     answer,
+    event,
+    hang,
     stream,
     stream_until,
     token,
 )
 from tests.support.core import EU, MODEL, US
-from tests.support.gateways import CHAT, free_replicas, region_config, until, write_policy
+from tests.support.gateways import CHAT, counted, free_replicas, nightside, region_config, until, write_policy
+from tests.support.wire import wire
 
 PATH = "/v1/chat/completions"
 LONG = [{"role": "user", "content": "w" * 2000}]
@@ -284,6 +287,29 @@ class TestWhatAKeyMayUse:
             assert await house.status(key, max_tokens=1) == (200, "")
             assert await house.status(key, max_tokens=1) == (429, "token_rate_exceeded")
 
+    @pytest.mark.parametrize("count", [10**30, 2**63, -(10**9), 1e300, "many"])
+    async def test_what_an_engine_cannot_have_counted_locks_no_key(
+        self, house: House, engine: FakeEngine, tmp_path: Path, count: object
+    ) -> None:
+        key = house.add("a", tokens_per_minute=20_000)
+        usage = {"prompt_tokens": count, "completion_tokens": count}
+        engine.plays(stream(*GOOD_STREAM[:3], event({"choices": [], "usage": usage}), DONE))
+        async with house.open(engine, tmp_path):
+            for _ in range(3):
+                assert await house.status(key, max_tokens=10) == (200, "")
+
+    async def test_nor_does_what_it_can_have_counted_for_more_than_an_hour(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=10)
+        usage = {"prompt_tokens": 16_000_000, "completion_tokens": 16_000_000}
+        engine.plays(stream(*GOOD_STREAM[:3], event({"choices": [], "usage": usage}), DONE))
+        async with house.open(engine, tmp_path):
+            assert await house.status(key, max_tokens=1) == (200, "")
+            async with house.ask(key, max_tokens=1) as refused:
+                assert refused.status == 429
+                assert 0 < int(refused.headers["retry-after-ms"]) <= 61 * 60_000
+
     async def test_without_a_limit_of_its_own_a_request_sets_the_configured_tokens_aside(
         self, house: House, engine: FakeEngine, tmp_path: Path
     ) -> None:
@@ -374,3 +400,156 @@ class TestOperators:
             for path in ("/health", "/ready"):
                 async with house.session.get(gateway.admin_url + path) as response:
                     assert response.status == 200
+
+
+class TestBodies:
+    async def test_one_key_leaves_room_for_another_and_one_tenant_for_another(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        """Each prompt is held by its request for as long as its answer takes."""
+        gate = asyncio.Event()
+        engine.plays(stream_until(gate, (ROLE, token("x")), (STOP, DONE)))
+        greedy, second, other = house.add("greedy"), house.add("second"), house.add("other", tenant="else")
+        limits = LimitsConfig(body_max_bytes=20_000, bodies_held_max_bytes=100_000)
+        async with house.open(engine, tmp_path, limits=limits), AsyncExitStack() as stack:
+
+            async def hold(key: str) -> int:
+                response = await stack.enter_async_context(house.ask(key, pad="x" * 9_000))
+                return response.status
+
+            assert [await hold(greedy) for _ in range(5)] == 5 * [200]
+            assert await house.status(greedy, pad="x" * 9_000) == (429, "bodies_share_exceeded")
+            assert [await hold(second) for _ in range(2)] == 2 * [200]
+            assert await house.status(second, pad="x" * 9_000) == (429, "bodies_share_exceeded")
+            assert await hold(other) == 200
+            gate.set()
+
+    @pytest.mark.parametrize(
+        ("framing", "body"),
+        [("content-length: 4", "zzzz"), ("transfer-encoding: chunked", "4\r\nzzzz\r\n0\r\n\r\n")],
+    )
+    async def test_what_a_stranger_s_body_is_not_is_nothing_to_log(
+        self, house: House, engine: FakeEngine, tmp_path: Path, framing: str, body: str
+    ) -> None:
+        key = house.add("a")
+        async with house.open(engine, tmp_path) as gateway:
+            async with wire(gateway) as client:
+                client.send(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-encoding: gzip\r\n{framing}\r\n\r\n")
+                assert await client.refusal() == (401, "invalid_api_key")
+                client.send(body)
+                client.post("content-encoding: gzip", f"authorization: Bearer {key}")
+                assert await client.refusal() == (400, "invalid_encoding")
+        assert "exception" not in house.log.getvalue()
+        assert "error" not in {json.loads(line)["level"] for line in house.log.getvalue().splitlines()}
+
+    async def test_a_stranger_is_not_told_to_go_on(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        async with house.open(engine, tmp_path) as gateway, wire(gateway) as client:
+            client.send(f"POST {PATH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n")
+            assert await client.refusal() == (401, "invalid_api_key")
+
+
+class TestWhatIsCounted:
+    async def test_a_prompt_that_an_engine_has_is_paid_for_though_nobody_waits_for_the_answer(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=1000)
+        engine.plays(hang)
+        async with house.open(engine, tmp_path) as gateway:
+            async with asyncio.TaskGroup() as tasks:
+                leaving = tasks.create_task(house.status(key, messages=LONG, max_tokens=1))
+                await engine.arrived.reaches(1)
+                leaving.cancel()
+            await until(lambda: gateway.driver.open_requests == 0)
+            assert await house.status(key, messages=LONG, max_tokens=1) == (429, "token_rate_exceeded")
+            guess = counted(gateway, "prompt_tokens_total", model=MODEL, ran="local", counted="bytes")
+            assert guess == counted(gateway, "tenant_tokens_total", tenant="acme", kind="prompt") > 500
+
+    async def test_a_prompt_that_still_waits_for_an_engine_is_not(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=1000)
+        async with house.open(engine, tmp_path) as gateway:
+            engine.waiting = 1
+            await until(lambda: free_replicas(gateway) == 0)
+            async with asyncio.TaskGroup() as tasks:
+                leaving = tasks.create_task(house.status(key, messages=LONG, max_tokens=1))
+                await until(lambda: gateway.driver.open_requests == 1)
+                leaving.cancel()
+            await until(lambda: gateway.driver.open_requests == 0)
+            engine.waiting = 0
+            await until(lambda: free_replicas(gateway) == 1)
+            assert await house.status(key, messages=LONG, max_tokens=1) == (200, "")
+
+    async def test_a_stream_without_usage_counts_by_its_events_for_key_and_metrics_alike(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=6000)
+        engine.plays(stream(ROLE, *[token("x")] * 40, STOP, DONE))
+        async with house.open(engine, tmp_path) as gateway:
+            assert await house.status(key) == (200, "")
+            await until(lambda: gateway.driver.open_requests == 0)
+            where = {"model": MODEL, "ran": "local"}
+            assert counted(gateway, "output_tokens_total", **where, counted="events") == 40
+            assert counted(gateway, "output_token_seconds_count", **where, counted="events") == 1
+            assert counted(gateway, "tenant_tokens_total", tenant="acme", kind="output") == 40
+            assert house.request_lines()[0]["content_events"] == 40
+
+    async def test_a_stored_answer_that_is_looked_at_again_is_paid_for_once(
+        self, house: House, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        key = house.add("a", tokens_per_minute=2000)
+        usage = {"input_tokens": 200, "output_tokens": 700}
+        kept = {"id": "resp_1", "object": "response", "status": "completed", "error": None, "usage": usage}
+        engine.plays(answer(body=json.dumps(kept).encode()))
+        async with house.open(engine, tmp_path) as gateway:
+            headers, url = {"authorization": f"Bearer {key}"}, f"{gateway.http_url}/v1/responses"
+            body = {"model": MODEL, "input": "hi", "store": True, "max_output_tokens": 10}
+            async with house.session.post(url, json=body, headers=headers) as response:
+                assert response.status == 200
+            for _ in range(3):
+                async with house.session.get(f"{url}/resp_1", headers=headers) as response:
+                    assert (response.status, (await response.json())["usage"]) == (200, usage)
+                    assert int(response.headers["x-ratelimit-remaining-tokens"]) >= 1100
+            assert counted(gateway, "tenant_tokens_total", tenant="acme", kind="output") == 700
+            assert counted(gateway, "output_tokens_total", model=MODEL, ran="local", counted="usage") == 700
+            assert 'output_tokens_total{counted="usage",model="other"' not in gateway.metrics.render().decode()
+
+
+class TestWhatIsTurnedAway:
+    async def test_it_is_counted_logged_and_explained(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key = house.add("a", requests_per_minute=1, models=["llama"])
+        async with house.open(engine, tmp_path) as gateway:
+            assert await house.status(key) == (200, "")
+            for _ in range(3):
+                assert await house.status("wrong") == (401, "invalid_api_key")
+            headers = {"authorization": f"Bearer {key}", "x-request-id": "mine"}
+            async with house.session.post(gateway.http_url + PATH, data=b"{}", headers=headers) as response:
+                assert (response.status, response.headers["x-request-id"]) == (429, "mine")
+            assert counted(gateway, "refusals_total", reason="invalid_api_key", tenant="") == 3
+            assert counted(gateway, "refusals_total", reason="request_rate_exceeded", tenant="acme") == 1
+            async with house.session.get(f"{gateway.admin_url}/admin/explain/mine") as response:
+                here = (await response.json())["here"]
+            assert (here["outcome"], here["detail"]) == ("refused", "429 request_rate_exceeded")
+            status, words, _ = await nightside("explain", "mine", "--admin", gateway.admin_url)
+            assert status == 0
+            assert "It was turned away as request_rate_exceeded" in " ".join(words.split())
+        lines = [json.loads(line) for line in house.log.getvalue().splitlines()]
+        told = [line for line in lines if line["event"] == "refused"]
+        assert [line["reason"] for line in told] == ["invalid_api_key", "request_rate_exceeded"], "one line a second"
+        assert (told[1]["tenant"], told[1]["key"], told[1]["request_id"]) == ("acme", "a", "mine")
+
+    async def test_whatever_the_reason(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        key = house.add("a", models=["llama"])
+        limits = LimitsConfig(body_max_bytes=1000)
+        async with house.open(engine, tmp_path, limits=limits) as gateway:
+            assert await house.status(key, model="else") == (404, "model_not_found")
+            assert await house.status(key, messages=LONG) == (413, "body_too_large")
+            assert await house.status(key, "/nowhere") == (404, "not_found")
+            assert await house.status(key, model=5) == (400, "invalid_field")
+            reader, writer = await asyncio.open_connection(gateway.http_address.host, gateway.http_address.port)
+            writer.write(b"NONSENSE\r\n\r\n")
+            assert b"400" in await reader.readline()
+            writer.close()
+            reasons = ("model_not_found", "body_too_large", "not_found", "invalid_field")
+            assert [counted(gateway, "refusals_total", reason=each, tenant="acme") for each in reasons] == [1] * 4
+            assert counted(gateway, "refusals_total", reason="invalid_request", tenant="") == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -95,6 +97,82 @@ class TestBodies:
         async with serving(tmp_path, engine, client_stall_ns=20 * MS) as gateway, wire(gateway) as client:
             client.send(f"POST {CHAT_PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{")
             assert await client.refusal() == (408, "body_timeout")
+
+    async def test_one_that_drips(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with (
+            serving(tmp_path, engine, body_grace_ns=20 * MS, body_rate_min_bytes=2**20) as gateway,
+            wire(gateway) as client,
+        ):
+            client.send(f"POST {CHAT_PATH} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{\r\n")
+            assert await client.refusal() == (408, "body_timeout")
+
+    async def test_what_is_only_announced_takes_no_room(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        async with (
+            serving(tmp_path, engine, bodies_held_max_bytes=2**20, requests_max=2) as gateway,
+            AsyncExitStack() as stack,
+        ):
+            for framing in 10 * (f"content-length: {2**20}", "transfer-encoding: chunked"):
+                silent = await stack.enter_async_context(wire(gateway))
+                silent.send(f"POST {CHAT_PATH} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n")
+            async with ask(session, gateway.http_url, pad="x" * 10_000) as response:
+                assert response.status == 200
+
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+    async def test_one_that_is_larger_than_it_looks(self, tmp_path: Path, engine: FakeEngine, encoding: str) -> None:
+        def pack(data: bytes) -> bytes:
+            return gzip.compress(data) if encoding == "gzip" else zlib.compress(data)
+
+        async with serving(tmp_path, engine, body_max_bytes=2**20, bodies_held_max_bytes=2**20) as gateway:
+            for size, expected in ((2**21, (413, "body_too_large")), (2**19, (400, "invalid_json"))):
+                async with wire(gateway) as client:
+                    client.post(f"content-encoding: {encoding}", body=pack(bytes(size)))
+                    assert await client.refusal() == expected
+            async with wire(gateway) as client:
+                client.post(f"content-encoding: {encoding}", body=pack(CHAT_BODY))
+                assert (await client.head())[0] == 200
+        assert engine.received[0].body == CHAT_BODY
+        assert "content-encoding" not in engine.received[0].headers
+
+    async def test_room_that_only_what_is_packed_would_fit_into(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine, bodies_held_max_bytes=2**20) as gateway, wire(gateway) as client:
+            client.post("content-encoding: gzip", body=gzip.compress(b" " * 2**23))
+            assert await client.refusal() == (503, "gateway_full")
+
+    @pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, gzip", "gzip, br"])
+    async def test_other_encodings_are_told_what_is_taken(
+        self, tmp_path: Path, engine: FakeEngine, encoding: str
+    ) -> None:
+        async with serving(tmp_path, engine) as gateway, wire(gateway) as client:
+            client.post(f"content-encoding: {encoding}", body=b"xxxx")
+            status, headers, body = await client.answer()
+            error = json.loads(body)["error"]
+            assert (status, error["code"]) == (415, "unsupported_encoding")
+            assert headers["accept-encoding"] == "gzip, deflate"
+            assert repr(encoding) in error["message"]
+            assert "gzip and deflate" in error["message"]
+
+    async def test_what_is_not_in_the_encoding_that_it_names(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine) as gateway, wire(gateway) as client:
+            client.post("content-encoding: gzip", body=CHAT_BODY)
+            status, _, body = await client.answer()
+            error = json.loads(body)["error"]
+            assert (status, error["code"]) == (400, "invalid_encoding")
+            assert "could not be read as gzip" in error["message"]
+
+    async def test_nobody_is_told_to_send_what_will_be_refused(self, tmp_path: Path, engine: FakeEngine) -> None:
+        head = f"POST {CHAT_PATH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
+        async with serving(tmp_path, engine, body_max_bytes=1000) as gateway:
+            async with wire(gateway) as client:
+                client.send(f"{head}content-length: 1001\r\n\r\n")
+                status, headers, _ = await client.answer()
+                assert (status, headers["connection"]) == (413, "close")
+            async with wire(gateway) as client:
+                client.send(f"{head}content-length: {len(CHAT_BODY)}\r\n\r\n")
+                assert await client.head() == (100, {})
+                client.send(CHAT_BODY)
+                assert (await client.head())[0] == 200
 
     async def test_prompt_blocks_that_are_compared(
         self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession

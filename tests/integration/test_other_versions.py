@@ -136,6 +136,23 @@ async def test_what_leaves_us_comes_back_byte_for_byte(mesh: Mesh, stranger: Str
     assert (forward.origin_gateway_id, forward.hops_cross_region, forward.stamp.tenant) == ("us-1", 1, TENANT)
 
 
+async def test_a_header_beyond_ascii_is_empty_to_whoever_does_not_know_its_field(
+    mesh: Mesh, stranger: Stranger
+) -> None:
+    stranger.answers = [stranger.says("accepted"), stranger.head(), stranger.data(*GOOD_STREAM)]
+    stranger.answers.append(stranger.ended("completed"))
+    headers = {"content-type": "application/json", "x-session-id": "セッション", "user-agent": "plain"}
+    async with stranger.beside_busy_us(mesh) as us:
+        url = f"{us.gateway.http_url}/v1/chat/completions"
+        async with mesh.session.post(url, data=BODY, headers=headers) as response:
+            assert await response.read() == b"".join(GOOD_STREAM)
+    (forward,) = stranger.forwards
+    told = {each.name: (each.value, getattr(each, "raw", b"")) for each in forward.headers}
+    knows = stranger.protocol.knows_progress
+    assert told["x-session-id"] == ("", "セッション".encode() if knows else b"")
+    assert told["user-agent"] == ("plain", b"")
+
+
 @pytest.mark.parametrize("how", ["refused", "ended", "closed"])
 async def test_a_no_in_words_that_we_do_not_know_is_nobodys_failure(mesh: Mesh, stranger: Stranger, how: str) -> None:
     """Tried elsewhere, as soon as there is such a place: in the end at home."""
@@ -151,6 +168,20 @@ async def test_a_no_in_words_that_we_do_not_know_is_nobodys_failure(mesh: Mesh, 
         await us.become_free()
         await asking
         assert_nothing_is_held_against_it(us)
+
+
+async def test_a_request_that_no_place_there_may_process_comes_home_and_is_not_asked_of_it_again(
+    mesh: Mesh, stranger: Stranger
+) -> None:
+    """A word of ours that the version before did not say: it reads it as any other that it does not know."""
+    stranger.answers = [stranger.says("accepted"), stranger.ended("rejected_residency_processing")]
+    async with stranger.beside_busy_us(mesh) as us, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(good_answer(mesh, us))
+        await until(lambda: counted(us.gateway, "forwards_refused_total", peer="eu-1", reason="residency_stamp") > 0)
+        await us.become_free()
+        await asking
+        assert_nothing_is_held_against_it(us)
+    assert len(stranger.forwards) == 1
 
 
 async def test_an_end_in_words_that_we_do_not_know_breaks_off_an_answer_that_has_begun(
@@ -169,8 +200,9 @@ async def test_an_end_in_words_that_we_do_not_know_breaks_off_an_answer_that_has
 class Caller:
     """A gateway of another version in the US that asks one of ours in the EU."""
 
-    def __init__(self, protocol: Protocol, channel: grpc.aio.Channel) -> None:
+    def __init__(self, protocol: Protocol, channel: grpc.aio.Channel, asked: Region) -> None:
         self.protocol = protocol
+        self.asked = asked
         self._channel = channel
 
     def us(self) -> Any:
@@ -179,7 +211,7 @@ class Caller:
     def call(self, name: str, **fields: Any) -> Any:
         return self.protocol.call(self._channel, name)(self.protocol.make(f"{name}Request", **fields))
 
-    def forward(self) -> Any:
+    def forward(self, **headers: str) -> Any:
         make = self.protocol.make
         rule = make("PlaceRule", regions=[US.region, EU.region])
         return self.call(
@@ -199,7 +231,10 @@ class Caller:
                 stream=True,
             ),
             path="/v1/chat/completions",
-            headers=[make("Header", name="content-type", value="application/json")],
+            headers=[
+                make("Header", name=name.replace("_", "-"), value=value)
+                for name, value in {"content-type": "application/json", **headers}.items()
+            ],
             body=BODY,
         )
 
@@ -212,7 +247,7 @@ async def calling(protocol: Protocol, mesh: Mesh, policy_file: Path | None = Non
     mesh.on_close(eu.stop)
     await until(lambda: not eu.is_busy)
     async with grpc.aio.insecure_channel(str(eu.config.listen.peers)) as channel:
-        yield Caller(protocol, channel)
+        yield Caller(protocol, channel, eu)
 
 
 async def test_what_it_sends_us_runs_here_and_is_explained(mesh: Mesh, protocol: Protocol) -> None:
@@ -223,6 +258,15 @@ async def test_what_it_sends_us_runs_here_and_is_explained(mesh: Mesh, protocol:
     assert b"".join(each.data for each in answers) == b"".join(GOOD_STREAM)
     assert (answers[-1].ended.outcome, answers[-1].ended.place.region) == ("completed", EU.region)
     assert (explained.outcome, [each.kind for each in explained.placements]) == ("completed", ["replica"])
+
+
+async def test_text_in_a_header_of_its_reaches_an_engine_here(mesh: Mesh, protocol: Protocol) -> None:
+    """An older one sends what it has read for text as text."""
+    async with calling(protocol, mesh) as caller:
+        answers = [each async for each in caller.forward(x_session_id="セッション")]
+    assert answers[-1].ended.outcome == "completed"
+    (received,) = caller.asked.engine.received
+    assert received.headers["x-session-id"] == "セッション"
 
 
 async def test_what_we_refuse_it_understands(mesh: Mesh, protocol: Protocol, tmp_path: Path) -> None:

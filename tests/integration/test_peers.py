@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.support.gateways import (
     QUICK_PEERING,
     ask,
     counted,
+    free_replicas,
     knowing,
     until,
     usable_peers,
@@ -49,7 +51,9 @@ async def test_a_forward_streams_byte_for_byte_and_says_where_it_ran(mesh: Mesh)
     assert us.engine.received == []
     assert counted(us.gateway, "forwards_sent_total", peer="eu-1") == 1
     assert counted(eu.gateway, "forwards_received_total", peer="us-1", answer="accepted") == 1
-    assert counted(us.gateway, "output_tokens_total", model="llama") == 6
+    assert counted(us.gateway, "output_tokens_total", model="llama", ran="forward", counted="usage") == 6
+    assert counted(eu.gateway, "forwards_output_tokens_total", model="llama", counted="usage") == 6
+    assert counted(eu.gateway, "output_tokens_total", model="llama", ran="local", counted="usage") == 0
 
 
 async def test_tokens_are_passed_on_as_they_come(mesh: Mesh) -> None:
@@ -108,8 +112,8 @@ async def test_a_client_that_leaves_is_noticed_by_the_remote_engine(mesh: Mesh, 
         await eu.engine.arrived.reaches(1)
         asking.cancel()
     await eu.engine.aborted.reaches(1)
-    await until(lambda: counted(us.gateway, "requests_total", model="llama", source="client", outcome="abandoned") == 1)
-    await until(lambda: counted(eu.gateway, "requests_total", model="llama", source="peer", outcome="abandoned") == 1)
+    await until(lambda: counted(us.gateway, "requests_total", model="llama", outcome="abandoned") == 1)
+    await until(lambda: counted(eu.gateway, "forwards_ended_total", model="llama", outcome="abandoned") == 1)
     assert us.gateway.driver.open_requests == 0
 
 
@@ -152,6 +156,15 @@ async def test_a_peer_that_dies_midway_is_told_to_the_client(mesh: Mesh) -> None
         rest = await response.read()
     assert b'"code":"engine_failed_midstream"' in rest
     assert rest.endswith(DONE)
+    told = json.loads(rest.removeprefix(b"data: ").partition(b"\n")[0])["error"]["message"]
+    assert not {"engine", "peer", "eu-1"} & set(told.lower().strip(".").split()), (
+        "it was no engine, and who is not said"
+    )
+    request_id = response.headers["x-request-id"]
+    async with mesh.session.get(f"{us.gateway.admin_url}/admin/explain/{request_id}") as explained:
+        here = (await explained.json())["here"]
+    assert here["detail"].startswith("peer:eu-1: "), "operators are told who"
+    assert here["placements"][-1]["target"] == "eu-1"
 
 
 async def test_an_engine_that_dies_midway_behind_a_peer_is_told_to_the_client(mesh: Mesh) -> None:
@@ -258,3 +271,22 @@ def available_at(region: Region, other: Region) -> int:
     state = region.gateway.core.peers.get(other.config.gateway_id)
     assert state is not None
     return sum(capacity.available for capacity in state.report.capacities) if state.report else 0
+
+
+async def test_an_answer_delivered_in_full_is_completed_at_both_ends(mesh: Mesh) -> None:
+    """Though the client closes before the response has ended, and the engine never ends it."""
+    us, eu = await busy_us_and_free_eu(mesh)
+    eu.engine.plays(stream_until(asyncio.Event(), GOOD_STREAM))
+    whole = b"".join(GOOD_STREAM)
+    for _ in range(5):
+        async with ask(mesh.session, us.gateway.http_url) as response:
+            assert await response.content.readexactly(len(whole)) == whole
+            response.close()
+        await until(lambda: us.gateway.driver.open_requests == eu.gateway.driver.open_requests == 0)
+        await until(lambda: free_replicas(eu.gateway) == 1)
+    assert counted(us.gateway, "requests_total", model="llama", outcome="completed") == 5
+    assert counted(eu.gateway, "forwards_ended_total", model="llama", outcome="completed") == 5
+    assert counted(us.gateway, "attempts_total", target="peer", result="completed") == 5
+    assert counted(eu.gateway, "attempts_total", target="replica", result="completed") == 5
+    assert counted(us.gateway, "output_tokens_total", model="llama", ran="forward", counted="usage") == 30
+    assert counted(eu.gateway, "forwards_output_tokens_total", model="llama", counted="usage") == 30

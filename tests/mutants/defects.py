@@ -11,10 +11,12 @@ from gateway.core.attempts import Breaker
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
 from gateway.core.peers import Peers, PeerState
+from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import AttemptState, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
+from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     Hops,
     LegResult,
@@ -190,6 +192,42 @@ def blames_the_companion(
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestChangesOfTheFleet",
 )
 def slots_keep_failures(original: Original, core: GatewayCore) -> None:
+    return
+
+
+@mutant(
+    "what nobody could ever serve waits for nobody",
+    "prospects:why_no_newcomer",
+    hunter=f"{_CORE_TESTS}/test_prospects.py::TestWhatNobodyCouldServe",
+)
+def waits_in_vain(
+    original: Original, core: GatewayState, profile: RequestProfile, request_class: RequestClass
+) -> tuple[Outcome, str] | None:
+    never: tuple[Outcome, str] | None = original(core, profile, request_class)
+    return None if never is not None and never[0] is Outcome.REJECTED_RESIDENCY_PROCESSING else never
+
+
+@mutant(
+    "a request is refused for good while whoever may serve it is down",
+    "placement.eligibility:Eligibility.may_ever_serve",
+    hunter=f"{_CORE_TESTS}/test_prospects.py::TestWhatMayCome",
+)
+def waits_for_the_free_alone(
+    original: Original, eligibility: Eligibility, request_class: RequestClass, barred_peers: int = 0
+) -> bool:
+    return bool(
+        eligibility.available_replicas(request_class)
+        or eligibility.available_siblings(request_class)
+        or eligibility.available_remotes(request_class)
+    )
+
+
+@mutant(
+    "whoever waits is not told that nobody can come any more",
+    "gateway_core:GatewayCore._refuse_hopeless",
+    hunter=f"{_CORE_TESTS}/test_prospects.py::TestJudgedAgain",
+)
+def never_judged_again(original: Original, core: GatewayCore) -> None:
     return
 
 

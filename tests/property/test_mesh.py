@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
     Hops,
     Jurisdiction,
     LegResult,
+    ModelName,
     Place,
     PlaceRule,
     RegionName,
@@ -44,6 +45,7 @@ PLACES = [
     Place(RegionName("eu-west-1"), Jurisdiction("EU")),
     Place(RegionName("ap-south-1"), Jurisdiction("IN")),
 ]
+RARE = ModelName("rare")
 TENANTS = [TenantName("default"), TenantName("acme"), TenantName("beta")]
 
 rules = st.builds(
@@ -115,9 +117,10 @@ class MeshMachine(RuleBasedStateMachine):
         """By gateway, the replicas that left it."""
         places = data.draw(st.lists(st.sampled_from(PLACES), min_size=2, max_size=4))
         for number, place in enumerate(places):
+            models = (MODEL, RARE) if number == 0 else (MODEL,)
             adopted = data.draw(st.sampled_from([place, place, *PLACES]))
             replicas = [
-                ReplicaSpec(ReplicaId(f"r{number}-{i}"), adopted if i == 1 else place, (MODEL,))
+                ReplicaSpec(ReplicaId(f"r{number}-{i}"), adopted if i == 1 else place, models)
                 for i in range(data.draw(st.integers(1, 3)))
             ]
             self.mesh.add_gateway(f"gw{number}", place, replicas, data.draw(policies(place)), data.draw(configs))
@@ -135,6 +138,13 @@ class MeshMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(list(self.mesh.cores)))
         patience_ns = data.draw(st.sampled_from([100 * MS, 10 * SECOND]))
         self.mesh.ask(name, f"q{self.asked}", tenant, prompt, patience_ns)
+
+    @rule(data=st.data(), tenant=st.sampled_from(TENANTS))
+    def a_model_of_one_gateway_alone_is_asked_for(self, data: st.DataObject, tenant: TenantName) -> None:
+        """Wherever it comes in: often enough no rule lets it go there."""
+        self.asked += 1
+        name = data.draw(st.sampled_from(list(self.mesh.cores)))
+        self.mesh.ask(name, f"q{self.asked}", tenant, "ab", 10 * SECOND, model=RARE)
 
     @rule(data=st.data(), burst=st.integers(1, 4))
     def one_gateway_is_busy_and_everybody_knows(self, data: st.DataObject, burst: int) -> None:
@@ -209,6 +219,7 @@ class MeshMachine(RuleBasedStateMachine):
                 LegResult.FAILED,
                 LegResult.BUSY,
                 LegResult.CLIENT_ERROR,
+                LegResult.INTERNAL,
             ]
         ),
     )

@@ -24,6 +24,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     LoadReport,
+    ModelName,
     Outcome,
     PeerObservation,
     PeerSpec,
@@ -38,7 +39,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.pump import Step
 from gateway.records.journal import encode_step
-from tests.support.core import MS, profile
+from tests.support.core import MODEL, MS, profile
 
 RTT_NS = 80 * MS
 
@@ -59,6 +60,7 @@ class Ask:
     ingress: str
     tenant: TenantName
     follows: str = ""
+    model: ModelName = MODEL
     ends: list[Outcome] = field(default_factory=list)
     stamped: PlaceRule | None = None
     """Where the ingress policy allowed it to run when the ingress last sent it somewhere."""
@@ -154,9 +156,11 @@ class Mesh:
         *,
         follows: str = "",
         is_control: bool = False,
+        model: ModelName = MODEL,
     ) -> None:
-        self.asks[RequestId(request_id)] = Ask(name, tenant, follows)
-        asked = replace(profile(request_id, prompt=prompt, tenant=tenant), follows=follows, is_control=is_control)
+        self.asks[RequestId(request_id)] = Ask(name, tenant, follows, model)
+        plain = profile(request_id, prompt=prompt, tenant=tenant, model=model)
+        asked = replace(plain, follows=follows, is_control=is_control)
         self.tell(name, events.RequestArrived(asked, self.now_ns + patience_ns))
 
     def abandon(self, request_id: RequestId) -> None:
@@ -196,7 +200,7 @@ class Mesh:
         assert order.stamp is not None
         self._oracle_departure(to, order)
         asked = self.asks[order.request_id]
-        plain = profile(order.request_id, prompt="forwarded prompt", tenant=asked.tenant)
+        plain = profile(order.request_id, prompt="forwarded prompt", tenant=asked.tenant, model=asked.model)
         forwarded = replace(plain, follows=asked.follows)
         self.tell(
             to,

@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     Outcome,
+    PeerObservation,
     ReplicaId,
     ReplicaObservation,
     RequestProfile,
@@ -31,6 +32,7 @@ from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     GOOD_STREAM,
 )
+from tests.fakes.liar import idle_report
 from tests.support.core import EU, SECOND, US, peer_spec, policy, profile, replica_spec
 from tests.support.legs import Pouring
 from tests.support.orders import forward_from_eu
@@ -46,8 +48,8 @@ JSON = (("content-type", "application/json"),)
 FAILED = LegFailure(LegResult.FAILED, "connection refused")
 GOOD = b"".join(GOOD_STREAM)
 
-Piece = bytes | LegFailure | asyncio.Event
-"""Bytes that arrive, the connection's end by a fault, or something to wait for."""
+Piece = bytes | BaseException | asyncio.Event
+"""Bytes that arrive, what is raised in place of more, or something to wait for."""
 
 
 @dataclass
@@ -71,7 +73,7 @@ class ScriptedLeg(Pouring):
                     yield piece
                 case asyncio.Event():
                     await piece.wait()
-                case LegFailure():
+                case BaseException():
                     raise piece
 
 
@@ -79,7 +81,7 @@ class ScriptedOpener:
     """Plays one reply per attempt, and counts connections."""
 
     def __init__(self) -> None:
-        self.replies: deque[Reply | LegFailure | asyncio.Event] = deque()
+        self.replies: deque[Reply | BaseException | asyncio.Event] = deque()
         self.opened = 0
         self.closed = 0
         self.has_opened = asyncio.Event()
@@ -92,7 +94,7 @@ class ScriptedOpener:
         self.has_opened.set()
         try:
             reply = self.replies.popleft()
-            if isinstance(reply, LegFailure):
+            if isinstance(reply, BaseException):
                 raise reply
             if isinstance(reply, asyncio.Event):
                 await reply.wait()
@@ -112,7 +114,7 @@ class RecordingSink:
         self.is_accepted = False
         self.ends: list[EndRequest] = []
         self.has_written = asyncio.Event()
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.drain_s = 0.0
         self.drains = 0
         self._is_full = False
@@ -166,6 +168,8 @@ class Scene:
         self.tasks: list[asyncio.Task[None]] = []
         """Of legs that ran beside another one."""
         self.opener = ScriptedOpener()
+        self.faults: list[BaseException] = []
+        """Errors of our own that were reported."""
         self.sink = RecordingSink()
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
@@ -182,6 +186,11 @@ class Scene:
         names = (ReplicaId("a"), ReplicaId("b"))
         observed = tuple(ReplicaObservation(name, now_ns, healthy=True, waiting=waiting) for name in names)
         self.driver.submit(events.ReplicasObserved(observed))
+
+    def hear(self) -> None:
+        """The peer has a replica to spare."""
+        now_ns = self.clock.now_ns()
+        self.driver.submit(events.PeersObserved((PeerObservation(idle_report(1), now_ns, now_ns, 0, 0),)))
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         self.events.append(event)
@@ -200,7 +209,7 @@ class Scene:
 
     def owner(
         self,
-        *replies: Reply | LegFailure | asyncio.Event,
+        *replies: Reply | BaseException | asyncio.Event,
         forwarded: bool = False,
         stores_response: bool = False,
         is_control: bool = False,
@@ -209,10 +218,11 @@ class Scene:
         context = OwnerContext(
             self.driver,
             self.clock,
-            {TargetKind.REPLICA: self.opener},
+            {TargetKind.REPLICA: self.opener, TargetKind.PEER: self.opener},
             self.start_task,
             self.settings,
             self.on_finished,
+            self.faults.append,
         )
         asked = replace(profile("r1"), is_control=is_control)
         deadline_ns = self.clock.now_ns() + 60 * SECOND
@@ -222,7 +232,7 @@ class Scene:
 
     async def play(
         self,
-        *replies: Reply | LegFailure | asyncio.Event,
+        *replies: Reply | BaseException | asyncio.Event,
         forwarded: bool = False,
         stores_response: bool = False,
         is_control: bool = False,

@@ -17,7 +17,13 @@ from tests.support.mesh import Mesh
 
 _REGIONS = {"gw-us": US, "gw-eu": EU, "gw-ap": AP}
 _TENANTS = [TenantName("default"), TenantName("home"), TenantName("acme")]
-_RESULTS = [*[LegResult.COMPLETED] * 6, LegResult.FAILED, LegResult.BUSY, LegResult.CLIENT_ERROR]
+_RESULTS = [
+    *[LegResult.COMPLETED] * 6,
+    LegResult.FAILED,
+    LegResult.BUSY,
+    LegResult.CLIENT_ERROR,
+    LegResult.INTERNAL,
+]
 
 
 class RandomWalk:

@@ -78,6 +78,31 @@ class Eligibility:
             return 0
         return self._available_peers(request_class) & ~self._sibling_mask
 
+    # Who could ever take it
+
+    def may_ever_serve(self, request_class: RequestClass, barred_peers: int = 0) -> bool:
+        """Is there anybody to wait for: a replica that may serve it, down or full as that may be, or a peer within its
+        reach that is not barred to it? While a replica of ours is, or a peer is available, that is as cheap as to ask
+        who is."""
+        if request_class.pinned is not None:
+            return self.can_ever_reach(request_class)
+        if self.eligible_replicas(request_class):
+            return True
+        if (self.available_siblings(request_class) | self.available_remotes(request_class)) & ~barred_peers:
+            return True
+        return bool(self.peers_to_wait_for(request_class) & ~barred_peers)
+
+    def peers_to_wait_for(self, request_class: RequestClass) -> int:
+        """Those that serve it, and those that may say so yet, of a model that is known. O(peers)."""
+        model, rule = request_class.model, request_class.rule
+        within_reach = self._within_reach(request_class)
+        if not within_reach:
+            return 0
+        heard = self._peers.eligible(model, rule) & within_reach
+        unheard = self._peers.unheard(rule) & within_reach
+        is_known = bool(heard) or self._replicas.serves(model) or self._peers.serves(model)
+        return heard | unheard if is_known else 0
+
     # The one target that will do
 
     def can_ever_reach(self, request_class: RequestClass) -> bool:
@@ -143,15 +168,18 @@ class Eligibility:
         return untried if everywhere & ~request_class.failed_replicas else available
 
     def _has_untried_peer(self, request_class: RequestClass) -> bool:
-        within_reach = 0
-        if request_class.may_stay_in_region:
-            within_reach |= self._sibling_mask
-        if self._may_overflow(request_class):
-            within_reach |= ~self._sibling_mask
+        within_reach = self._within_reach(request_class)
         if not within_reach:
             return False
         eligible = self._peers.eligible(request_class.model, request_class.rule)
         return bool(eligible & within_reach & ~request_class.failed_peers)
+
+    def _within_reach(self, request_class: RequestClass) -> int:
+        """Where it may be forwarded at all, whoever that is."""
+        within_reach = self._sibling_mask if request_class.may_stay_in_region else 0
+        if self._may_overflow(request_class):
+            within_reach |= ~self._sibling_mask
+        return within_reach
 
     def _may_overflow(self, request_class: RequestClass) -> bool:
         return request_class.may_cross_regions and self._mode_of(request_class) is OverflowMode.ON

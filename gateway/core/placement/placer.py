@@ -141,6 +141,16 @@ class Placer:
         """Is the pinned target still ours or known, and does the rule allow it?"""
         return self._eligibility.can_ever_reach(request_class)
 
+    def may_ever_serve(self, request_class: RequestClass, barred_peers: int = 0) -> bool:
+        """Is there anybody to wait for, down or full as they may be?"""
+        return self._eligibility.may_ever_serve(request_class, barred_peers)
+
+    def replicas_to_wait_for(self, request_class: RequestClass) -> int:
+        return self._eligibility.eligible_replicas(request_class)
+
+    def peers_to_wait_for(self, request_class: RequestClass) -> int:
+        return self._eligibility.peers_to_wait_for(request_class)
+
     def place(self, request: RequestState, now_ns: int) -> Placement | None:
         """Choose a target and remember the prefix there; None when the request has to wait."""
         request_class = request.request_class

@@ -304,21 +304,28 @@ Global___Profile: _TypeAlias = Profile  # noqa: Y015
 
 @_typing.final
 class Header(_message.Message):
+    """A value that is plain printable ASCII stands in `value`, any other, byte for byte, in `raw`: a string takes UTF-8
+    alone. A gateway that does not know `raw` sees an empty value.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     value: _builtins.str
+    raw: _builtins.bytes
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         value: _builtins.str = ...,
+        raw: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "raw", b"raw", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

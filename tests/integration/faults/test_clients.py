@@ -171,8 +171,8 @@ class TestLeaving:
 
 
 def abandoned(stand: Stand, number: int) -> float:
-    source = "peer" if number else "client"
-    return counted(stand.gateways[number], "requests_total", model="llama", source=source, outcome="abandoned")
+    name = "forwards_ended_total" if number else "requests_total"
+    return counted(stand.gateways[number], name, model="llama", outcome="abandoned")
 
 
 async def without_idle_connections(stand: Stand) -> None:

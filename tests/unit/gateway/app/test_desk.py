@@ -42,6 +42,20 @@ async def test_a_background_loop_that_fails_is_told_and_counted(tmp_path: Path) 
     assert "RuntimeError: boom" in str(line["exception"])
 
 
+async def test_an_error_of_ours_in_a_request_is_told_with_where_it_happened(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    desk = desk_in(tmp_path, stream)
+    try:
+        raise KeyError("boom")
+    except KeyError as error:
+        desk.request_failed(error)
+    desk.close()
+    (line,) = lines(stream)
+    assert line["level"] == "error"
+    assert "KeyError: 'boom'" in str(line["exception"])
+    assert "test_desk.py" in str(line["exception"])
+
+
 async def test_whoever_fails_over_a_finished_request_stops_the_gateway_and_nobody_waits_for_it(tmp_path: Path) -> None:
     """As an observer does that fails over a step: the owner of that request is not to blame."""
 

@@ -296,6 +296,20 @@ class TestPolicy:
         await part.reload()
         assert applied[-1] == applied[0]
 
+    async def test_where_none_is_named_that_is_said_calmly_and_once(self, bench: Bench) -> None:
+        """The smallest region file has none, and nothing about it is broken."""
+        part, applied = self.part(None, bench)
+        await part.reload()
+        assert applied[0].closed_reason == "no policy file is configured"
+        (line,) = bench.lines()
+        assert (line["level"], line["event"]) == ("info", "no policy file is configured")
+        assert "keeps to itself" in str(line["meaning"])
+
+    async def test_one_that_stays_unreadable_is_told_of_at_every_look(self, bench: Bench, tmp_path: Path) -> None:
+        part, _ = self.part(tmp_path / "missing.yaml", bench)
+        await part.reload()
+        assert [line["level"] for line in bench.lines()] == ["error", "error"]
+
     async def test_it_follows_the_region_file_to_another_path(self, bench: Bench, tmp_path: Path) -> None:
         part, applied = self.part(None, bench)
         assert applied[0].closed_reason == "no policy file is configured"

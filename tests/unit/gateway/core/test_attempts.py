@@ -40,7 +40,7 @@ def test_a_share_of_failures_in_a_full_window_opens_it_though_never_three_in_a_r
 
 def test_busy_refused_cancelled_and_client_errors_are_no_failures() -> None:
     breaker = Breaker(CONFIG)
-    for result in (LegResult.BUSY, LegResult.REFUSED, LegResult.CANCELLED, LegResult.CLIENT_ERROR):
+    for result in (LegResult.BUSY, LegResult.REFUSED, LegResult.CANCELLED, LegResult.CLIENT_ERROR, LegResult.INTERNAL):
         for _ in range(20):
             breaker.record(result, 0)
     assert breaker.state is BreakerState.CLOSED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from gateway.core.description import describe, gauges_of
+from gateway.core.description import ReplicaCondition, describe, gauges_of
 from gateway.core.events import DrainRequested
-from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.core.vocabulary import GatewayId, LegResult, ReplicaId
 from tests.support.core import EU, MS, Desk, desk, peer_spec, profile
 
 
@@ -28,10 +28,36 @@ def test_the_levels() -> None:
     gauges = gauges_of(one.core, one.now_ns)
     assert (gauges.queue_length, gauges.requests, gauges.attempts) == (1, 3, 2)
     assert (gauges.replicas, gauges.replicas_available, gauges.peers, gauges.peers_usable) == (2, 0, 1, 1)
-    assert gauges.probe_age_ns == {ReplicaId("r0"): 5 * MS}
+    assert gauges.probe_age_ns == {ReplicaId("r0"): 5 * MS, ReplicaId("r1"): 5 * MS}, "r1 is ours, and never answered"
+    assert gauges.replica_conditions == {ReplicaId("r0"): "full", ReplicaId("r1"): "down"}
     assert gauges.heartbeat_age_ns == {GatewayId("gw-eu"): 5 * MS}
+    assert gauges.queue_lengths == {"llama": 1}
+    assert gauges.in_flight == {"r0": 1, "r1": 0}
+    assert gauges.pending == {"r0": 1, "r1": 0}
     assert gauges.prefix_index_blocks >= profile("q", prompt="a long prompt " * 10).prefix_blocks
     assert gauges.prefix_index_bytes > 0
+
+
+def test_a_probe_that_finds_nobody_makes_the_last_good_one_no_younger() -> None:
+    one = desk(replicas=1)
+    one.wait(40 * MS)
+    one.probe(healthy=False)
+    gauges = gauges_of(one.core, one.now_ns)
+    assert gauges.probe_age_ns == {ReplicaId("r0"): 40 * MS}
+    assert gauges.replica_conditions == {ReplicaId("r0"): ReplicaCondition.DOWN}
+
+
+def test_of_each_standing_an_operator_is_told_one_of_four() -> None:
+    one = desk(replicas=4)
+    one.probe("r0", waiting=1)
+    one.probe("r1", healthy=False)
+    one.core.replicas.lose("r2", "reset", one.now_ns)
+    told = gauges_of(one.core, one.now_ns).replica_conditions
+    assert list(told.values()) == ["full", "down", "down", "available"]
+    one.ask("q")
+    one.wait(1 * MS)
+    one.finish("q", LegResult.FAILED)
+    assert gauges_of(one.core, one.now_ns).replica_conditions[ReplicaId("r3")] is ReplicaCondition.RECOVERING
 
 
 def test_the_whole_state_in_words_and_numbers() -> None:

@@ -24,6 +24,11 @@ def test_a_peer_that_changes_its_mind_has_not_failed() -> None:
     assert leg_end_of(Outcome.EXPIRED_IN_QUEUE, "")[1] is RefusalReason.BUSY
 
 
+def test_an_error_of_a_peer_s_own_making_opens_no_breaker_against_it() -> None:
+    """Or one request that every gateway stumbles over would close the way to all of them."""
+    assert leg_end_of(Outcome.FAILED_INTERNALLY, "why") == (LegResult.REFUSED, RefusalReason.BUSY, "why")
+
+
 def test_a_forward_that_waited_too_long_at_a_peer_goes_on_waiting_at_home() -> None:
     mesh = Mesh(random.Random(1))
     mesh.add_gateway("us", US, [replica_spec("us-a", US)], policy(US), CoreConfig())

@@ -283,6 +283,39 @@ class TestRetries:
         assert one.tell(events.RequestAbandoned(RequestId("q"))) == []
 
 
+class TestErrorsOfOurs:
+    STRICT = CoreConfig(attempt=AttemptConfig(attempts_max=3, breaker_failures_in_row=1))
+
+    @pytest.mark.parametrize("answering", [False, True])
+    def test_one_ends_the_request_and_says_nothing_about_a_replica(self, answering: bool) -> None:
+        one = desk(replicas=1, config=self.STRICT)
+        one.ask("q")
+        if answering:
+            one.first_token("q")
+        assert ended(one.finish("q", LegResult.INTERNAL)) == [("q", "failed_internally")]
+        assert started(one.ask("next")) == ["r0"], "at once, and without another probe"
+
+    def test_nor_about_a_peer(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], config=self.STRICT)
+        one.probe(waiting=1)
+        one.hear("gw-eu", EU, available=2)
+        assert started(one.ask("q")) == ["gw-eu"]
+        assert ended(one.finish("q", LegResult.INTERNAL)) == [("q", "failed_internally")]
+        assert started(one.ask("next")) == ["gw-eu"]
+
+    def test_it_leaves_a_trial_behind_a_breaker_as_it_was(self) -> None:
+        config = CoreConfig(attempt=AttemptConfig(attempts_max=1, breaker_failures_in_row=1, breaker_open_ns=SECOND))
+        one = desk(replicas=1, config=config)
+        one.ask("q")
+        one.finish("q", LegResult.FAILED)
+        one.wait(SECOND)
+        one.probe()
+        assert started(one.ask("trial")) == ["r0"]
+        one.finish("trial", LegResult.INTERNAL)
+        assert started(one.ask("another")) == ["r0"]
+        assert started(one.ask("waits")) == [], "it is on trial still"
+
+
 class TestOverflow:
     def test_a_busy_region_forwards_to_an_idle_peer(self) -> None:
         (leg,) = of_kind(ordered.StartLeg, busy_desk().ask("q"))
@@ -613,15 +646,14 @@ class TestStoredResponses:
         one.wait(1 * MS)
         assert started(one.probe(home)) == [home]
 
-    def test_it_waits_in_vain_for_a_replica_that_left(self) -> None:
+    def test_it_waits_for_no_replica_that_left(self) -> None:
         one = desk(replicas=2)
         home = self.stored(one)
         one.wait(1 * MS)
         one.probe(home, waiting=1)
         self.follow(one, "next")
-        one.tell(events.AssignmentApplied(2, tuple(replica_spec(name) for name in ("r0", "r1") if name != home), ()))
-        assert started(one.probe()) == []
-        assert ended(one.wait(61 * SECOND)) == [("next", "expired_in_queue")]
+        left = tuple(replica_spec(name) for name in ("r0", "r1") if name != home)
+        assert ended(one.tell(events.AssignmentApplied(2, left, ()))) == [("next", "rejected_unknown_response")]
 
     def test_a_peer_that_does_not_know_it_ends_the_search(self) -> None:
         one = busy_desk()

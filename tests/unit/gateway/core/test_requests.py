@@ -121,7 +121,17 @@ def test_a_passed_deadline_stops_every_leg() -> None:
     assert legs.desk.core.requests[ASKED].phase is Phase.WAITING, "it is tried again once somebody has been heard"
 
 
-@pytest.mark.parametrize("later", [LegResult.CLIENT_ERROR, LegResult.FAILED, LegResult.CANCELLED])
+@pytest.mark.parametrize("later", [LegResult.CANCELLED, LegResult.FAILED, LegResult.COMPLETED])
+def test_an_error_of_ours_in_either_leg_ends_the_request_and_stops_the_other(later: LegResult) -> None:
+    legs = Legs((LegRole.WHOLE, LegRole.WHOLE))
+    assert stopped(legs.end(2, LegResult.INTERNAL)) == [1]
+    assert legs.outcome is Outcome.FAILED_INTERNALLY
+    legs.end(1, later)
+    assert legs.outcome is Outcome.FAILED_INTERNALLY
+    legs.check_gone()
+
+
+@pytest.mark.parametrize("later", [LegResult.CLIENT_ERROR, LegResult.FAILED, LegResult.CANCELLED, LegResult.INTERNAL])
 def test_once_the_client_has_its_answer_nothing_can_spoil_it(later: LegResult) -> None:
     """Neither the other leg, nor the deadline, nor the client's leaving."""
     legs = Legs()

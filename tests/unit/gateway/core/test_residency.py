@@ -15,6 +15,7 @@ from gateway.core.residency import (
     may_accept,
     may_enter,
     may_process,
+    may_process_under,
     refusal_of,
 )
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RefusalReason, RegionName, TenantName
@@ -243,3 +244,18 @@ def test_a_key_s_rule_may_keep_a_request_out_and_never_lets_one_in() -> None:
     assert not refused.allowed
     closed_out = replace(EU, tenants={CLINIC: TenantPolicy(rule(regions="eu-central-1"))})
     assert not may_enter(closed_out, CLINIC, rule("EU")).allowed
+
+
+@given(policies, tenants, places, rules)
+def test_a_key_can_only_narrow_where_it_is_processed(
+    policy: ResidencyPolicy, tenant: TenantName, place: Place, narrower: PlaceRule
+) -> None:
+    verdict = may_process(policy, tenant, place, narrower)
+    assert verdict.allowed == (may_process(policy, tenant, place).allowed and narrower.allows(place))
+    if may_process(policy, tenant, place).allowed and not verdict.allowed:
+        assert verdict.why.startswith("the key's own rule: ")
+
+
+@given(policies, tenants, places)
+def test_a_stamp_allows_what_its_origin_allowed(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> None:
+    assert may_process_under(stamp_of(policy, tenant), place).allowed == may_process(policy, tenant, place).allowed

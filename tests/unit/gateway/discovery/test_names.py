@@ -21,10 +21,10 @@ async def server() -> AsyncIterator[FakeDns]:
         yield server
 
 
-async def ask(server: FakeDns, record: DnsRecord = DnsRecord.ADDRESS) -> Answer:
+async def ask(server: FakeDns, record: DnsRecord = DnsRecord.ADDRESS, *, timeout_ns: int = 30 * SECOND) -> Answer:
     port = 8000 if record is DnsRecord.ADDRESS else None
     config = DnsReplicasConfig(TEMPLATE, NAME, record, "http", port, (server.address,))
-    return await NameLookup(config, 300 * MS).ask()
+    return await NameLookup(config, timeout_ns).ask()
 
 
 def where(answer: Answer) -> list[tuple[str, int]]:
@@ -91,7 +91,7 @@ async def test_a_server_that_cannot_say_is_no_answer(server: FakeDns, rcode: dns
 async def test_a_silent_server_is_no_answer(server: FakeDns, record: DnsRecord) -> None:
     server.is_silent = True
     with pytest.raises(LookupFailed, match=NAME):
-        await ask(server, record)
+        await ask(server, record, timeout_ns=300 * MS)
 
 
 async def test_half_an_answer_is_none(server: FakeDns) -> None:

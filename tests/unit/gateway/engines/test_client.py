@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import zlib
 from collections.abc import AsyncIterator
@@ -16,13 +17,14 @@ from gateway.core.vocabulary import (
     ReplicaId,
     replica_target,
 )
-from gateway.engines.client import ClientSettings, EngineClient
+from gateway.engines.client import ClientSettings, EngineClient, _result_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.ground.clock import Clock
-from gateway.request.legs import CacheSalt, Leg, LegFailure, OutboundRequest
+from gateway.request.legs import CacheSalt, Headers, Leg, LegFailure, OutboundRequest
 from tests.fakes import engine as fakes
 from tests.fakes.engine import Exchange, FakeEngine
 from tests.support.core import SECOND, US, profile
+from tests.support.descriptors import no_descriptor_left
 from tests.support.orders import leg_order
 
 PATH = "/v1/chat/completions"
@@ -250,3 +252,65 @@ class TestFailures:
             async with asyncio.timeout(0.05):
                 await bench.read()
         await bench.engine.aborted.reaches(1)
+
+
+class TestErrorsOfOurs:
+    """None of them is a LegFailure of the engine's."""
+
+    async def test_no_descriptor_left_for_a_connection(self, bench: Bench) -> None:
+        with no_descriptor_left(), pytest.raises(LegFailure) as caught:
+            await bench.read()
+        assert caught.value.result is LegResult.INTERNAL
+        await bench.read()
+        assert len(bench.engine.received) == 1
+
+    def test_a_port_that_is_not_to_be_had_is_nobody_s_failure(self) -> None:
+        """Towards another address there may be one."""
+        refused = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        assert _result_of(refused) is LegResult.BUSY
+
+    @pytest.mark.parametrize(
+        "headers",
+        [(("user-agent", "a\r\nb: c"),), (("user-agent", "\u20ac"),), (("user-agent", "\udcff"),)],
+        ids=["a line break", "no byte", "a surrogate"],
+    )
+    async def test_a_head_that_cannot_be_written(self, bench: Bench, headers: Headers) -> None:
+        request = OutboundRequest(profile("r1"), PATH, headers, b"{}")
+        with pytest.raises(ValueError):
+            async with bench.client.open(order(), request, on_accepted=lambda: None):
+                pass
+        assert bench.engine.received == []
+
+    async def test_an_address_that_is_none(self, bench: Bench) -> None:
+        bench.endpoints.replace([ReplicaEndpoint(ReplicaId("a"), US, "http://[::1", Dialect.VLLM)])
+        with pytest.raises(ValueError):
+            await bench.read()
+
+    async def test_what_a_taker_raises_comes_through_as_it_is(self, bench: Bench) -> None:
+        def take(_: bytes) -> bool:
+            raise OSError(errno.ENOSPC, "no space left")
+
+        with pytest.raises(OSError, match="no space left"):
+            async with bench.open() as leg:
+                await leg.pour(take)
+
+
+class TestHeaders:
+    async def test_values_go_out_byte_for_byte(self, bench: Bench) -> None:
+        sent = "\u65e5\u672c\u8a9e \u20ac \udcff"
+        raw = sent.encode("utf-8", "surrogateescape")
+        request = OutboundRequest(profile("r1"), PATH, (("x-session-id", raw.decode("latin-1")),), b"{}")
+        async with bench.client.open(order(), request, on_accepted=lambda: None):
+            pass
+        assert bench.engine.received[0].headers["x-session-id"] == sent
+
+    async def test_those_that_connection_names_stay_with_it(self, bench: Bench) -> None:
+        told = {"Connection": "Keep-Alive, X-Debug ,x-internal-host", "X-Debug": "1", "X-Internal-Host": "10.0.0.1"}
+        bench.engine.plays(fakes.answer(200, fakes.GOOD_ANSWER, **told, **{"x-kept": "yes"}))
+        async with bench.open() as leg:
+            assert ("x-kept", "yes") in leg.head.headers
+            names = {name.lower() for name, _ in leg.head.headers}
+            assert not names & {"connection", "x-debug", "x-internal-host"}
+        bench.engine.plays(fakes.answer(200, fakes.GOOD_ANSWER, **{"x-debug": "2"}))
+        async with bench.open() as leg:
+            assert ("x-debug", "2") in leg.head.headers, "that was another answer's"

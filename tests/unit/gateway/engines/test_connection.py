@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
-from gateway.engines.connection import ConnectionPool, EngineGone, Origin, Response, origin_of
+from gateway.engines.connection import Connection, ConnectionPool, EngineGone, Origin, Response, origin_of
 from tests.support.listening import Talk, listening
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nhi"
@@ -290,6 +290,29 @@ async def test_an_answer_packed_against_our_wish_is_an_error() -> None:
     engine = answering(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi")
     async with engine.served() as origin, pool() as connections:
         with pytest.raises(EngineGone, match="gzip"):
+            await post(connections, origin)
+
+
+@pytest.mark.parametrize("status", [b"200 OK\r\ncontent-length: 2", b"204 No Content", b"304 Not Modified"])
+async def test_an_answer_behind_the_answer_is_never_read(status: bytes) -> None:
+    first = b"HTTP/1.1 " + status + b"\r\n\r\n" + (b"hi" if b"200" in status else b"")
+    engine = answering(first + b"HTTP/1.1 418 No\r\nx-smuggled: 1\r\ncontent-length: 2\r\n\r\nno")
+    async with engine.served() as origin, pool() as connections:
+        response = await post(connections, origin)
+        assert f"{response.status}".encode() in status
+        assert "x-smuggled" not in dict(response.headers)
+        assert await whole(response) in (b"", b"hi")
+        await engine.gone.wait()
+
+
+async def test_an_error_of_ours_inside_the_parser_is_no_fault_of_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(Connection, "on_headers_complete", fail)
+    engine = answering(OK)
+    async with engine.served() as origin, pool() as connections:
+        with pytest.raises(KeyError, match="ours"):
             await post(connections, origin)
 
 

@@ -25,6 +25,7 @@ from tests.fakes.engine_pages import (
     vllm_page,
 )
 from tests.support.core import MS, SECOND
+from tests.support.descriptors import no_descriptor_left
 
 QUICK = ProbeConfig(timeout_ns=50 * MS)
 SGLANG_METRICS = Page(b'sglang:num_queue_reqs{tp_rank="0"} 3.0\nsglang:num_running_reqs{tp_rank="0"} 1.0\n')
@@ -42,6 +43,15 @@ async def probing(
 ) -> AsyncIterator[EngineProbe]:
     with closing(probe_connections(5.0)) as connections:
         yield EngineProbe(connections, Engine(engine.url, dialect, "the-key", ranks), config)
+
+
+async def test_an_engine_that_we_have_no_descriptor_to_ask_with_is_not_unfit(engine: PagesEngine) -> None:
+    """What is known of it grows old meanwhile, and is news again with the next answer."""
+    engine.pages = {"/metrics": vllm_page((4, 12)), "/health": Page()}
+    async with probing(engine, Dialect.VLLM) as probe:
+        with no_descriptor_left():
+            assert await probe.look(0) is None
+        assert await probe.look(0) == [Reading(4, 12, 0.1)]
 
 
 class TestVllm:

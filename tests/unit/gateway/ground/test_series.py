@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.ground.series import Distribution, Tally
+from gateway.ground.series import Described, Distribution, Level, Tally, described
 
 
-def page_of(*series: Tally | Distribution) -> list[str]:
+def page_of(*series: Tally | Distribution | Level) -> list[str]:
     registry = CollectorRegistry()
     for each in series:
         registry.register(each)
@@ -46,3 +46,31 @@ def test_a_distribution_tells_count_and_sum() -> None:
     page = page_of(distribution)
     assert "took_count 2.0" in page
     assert "took_sum 2.25" in page
+
+
+def test_a_level_is_what_was_set_last_or_is_asked_for() -> None:
+    level = Level("left", "How much.", ("role",))
+    level.set(1, "a")
+    level.set(2, "a")
+    readings = iter((5.0, 6.0))
+    level.follow(lambda: next(readings), "b")
+    assert page_of(level) == ['left{role="a"} 2.0', 'left{role="b"} 5.0']
+    assert page_of(level)[1] == 'left{role="b"} 6.0'
+
+
+def test_a_level_without_labels_shows_its_zero() -> None:
+    assert page_of(Level("left", "How much.", ())) == ["left 0.0"]
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        (Tally("asked", "Why.", ("model",)), Described("asked_total", "counter", ("model",), "Why.")),
+        (Distribution("took", "Why.", (1.0,), ("model",)), Described("took", "histogram", ("model",), "Why.")),
+        (Level("left", "Why.", ()), Described("left", "gauge", (), "Why.")),
+    ],
+)
+def test_what_a_series_is_can_be_told_before_it_has_a_value(
+    series: Tally | Distribution | Level, expected: Described
+) -> None:
+    assert [described(family) for family in series.collect()] == [expected]

@@ -197,21 +197,26 @@ async def test_or_ends_if_the_answer_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_bytes", "is_about_size"),
+    ("request_bytes", "is_about_size", "is_about_value"),
     [
-        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n", True),
-        (b"GET / HTTP/1.1\r\na: " + b"b" * 10_000 + b"\r\n\r\n", True),
-        (b"GET /" + b"b" * 10_000 + b" HTTP/1.1\r\n\r\n", True),
-        (b"GET / HTTP/1.1\r\na b: c\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n", True, False),
+        (b"GET / HTTP/1.1\r\na: " + b"b" * 10_000 + b"\r\n\r\n", True, False),
+        (b"GET /" + b"b" * 10_000 + b" HTTP/1.1\r\n\r\n", True, False),
+        (b"GET / HTTP/1.1\r\na b: c\r\n\r\n", False, False),
+        (b"GET / HTTP/1.1\r\na: b\x01c\r\n\r\n", False, True),
+        (b"GET / HTTP/1.1\r\na: b\x7fc\r\n\r\n", False, True),
     ],
 )
-async def test_what_is_wrong_with_headers_is_told_apart(request_bytes: bytes, is_about_size: bool) -> None:
+async def test_what_is_wrong_with_headers_is_told_apart(
+    request_bytes: bytes, is_about_size: bool, is_about_value: bool
+) -> None:
     async with talking(answer) as client:
         await client.say(request_bytes)
         await until(lambda: bool(client.connection.errors))
         (error,) = client.connection.errors
     assert isinstance(error, HttpProcessingError)
     assert internals.is_about_size(error) is is_about_size
+    assert internals.is_about_header_value(error) is is_about_value
 
 
 def test_the_date_is_http_s() -> None:

@@ -17,6 +17,7 @@ from gateway.http import errors
 from gateway.http.app import make_runner
 from gateway.http.connections import Handler, raw_answer
 from gateway.http.settings import HttpSettings
+from gateway.records.refusals import Refusal
 from tests.support.core import US
 from tests.support.listening import serving_http
 
@@ -36,7 +37,8 @@ async def serving(handler: Handler, **settings: Any) -> AsyncIterator[int]:
     """A server with one page, run as the gateway's are; gives its port."""
     app = web.Application()
     app.router.add_get("/", handler)
-    runner = make_runner(app, HttpSettings(GatewayId("us-1"), US, **settings))
+    on_refused = settings.pop("on_refused", lambda _: None)
+    runner = make_runner(app, HttpSettings(GatewayId("us-1"), US, **settings), on_refused=on_refused)
     async with serving_http(runner) as port:
         yield port
 
@@ -91,3 +93,110 @@ async def test_what_names_no_version_of_http_is_refused_and_cut(method: str) -> 
         assert await reader.read() == raw_answer(errors.INVALID_REQUEST)
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.parametrize("coding", ["chunked", "Chunked", " chunked "])
+async def test_chunks_over_http_1_1_are_taken(coding: str) -> None:
+    async def look(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding:{coding}\r\n\r\n{_CHUNK}".encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await reader.readexactly(1) == b"a"
+        writer.close()
+        await writer.wait_closed()
+
+
+_CHUNK = "1\r\na\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head, kind",
+    [
+        ("GET / HTTP/2.0\r\nhost: x\r\n\r\n", errors.VERSION_NOT_SUPPORTED),
+        ("POST / HTTP/2.0\r\nhost: x\r\ncontent-length: 1\r\n\r\na", errors.VERSION_NOT_SUPPORTED),
+        ("POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n", errors.INVALID_TRANSFER_ENCODING),
+        ("POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: x, chunked\r\n\r\n", errors.INVALID_TRANSFER_ENCODING),
+        ("POST / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", errors.INVALID_TRANSFER_ENCODING),
+    ],
+)
+async def test_what_another_reader_might_frame_otherwise_is_refused_and_cut(head: str, kind: errors.ErrorKind) -> None:
+    async def look(request: web.Request) -> web.Response:
+        raise AssertionError(f"{request} reached a handler")
+
+    behind = _CHUNK if "transfer-encoding" in head else ""
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write((head + behind).encode())
+        assert await reader.read() == raw_answer(kind)
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("value", [b"a\x01b", b"a\x1bb", b"a\x7fb", b"a\x00b"])
+async def test_a_control_character_in_a_header_is_named_as_what_it_is(value: bytes) -> None:
+    async def look(request: web.Request) -> web.Response:
+        raise AssertionError(f"{request} reached a handler")
+
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nuser-agent: " + value + b"\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.split()[1] == b"400"
+        assert json.loads(body)["error"]["code"] == "invalid_header"
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_any_other_byte_in_a_header_is_taken() -> None:
+    async def look(request: web.Request) -> web.Response:
+        return web.Response(body=request.headers["user-agent"].encode("utf-8", "surrogateescape"))
+
+    sent = bytes([9, *range(32, 127), *range(128, 256)])
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nuser-agent: (" + sent + b")\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await reader.readexactly(len(sent) + 2) == b"(" + sent + b")"
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_what_is_packed_is_not_unpacked_before_anybody_has_asked_for_it() -> None:
+    came: list[bytes] = []
+
+    async def look(request: web.Request) -> web.Response:
+        came.append(await request.read())
+        return web.Response()
+
+    async with serving(look) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nzzzz")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+    assert came == [b"zzzz"]
+
+
+async def test_what_is_turned_away_before_there_is_a_request_is_told() -> None:
+    async def look(request: web.Request) -> web.Response:
+        del request
+        return web.Response()
+
+    refused: list[Refusal] = []
+    async with serving(look, connections_max=1, headers_bytes_max=200, on_refused=refused.append) as port:
+        first_reader, first = await asyncio.open_connection("127.0.0.1", port)
+        first.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await first_reader.readuntil(b"\r\n\r\n")
+        for sent in (b"", b"GET / HTTP/1.1\r\nx: " + b"y" * 300):
+            reader, writer = (first_reader, first) if sent else await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            assert await reader.read()
+            writer.close()
+            await writer.wait_closed()
+    assert [(each.reason, each.status, each.tenant) for each in refused] == [
+        ("too_many_connections", 503, None),
+        ("headers_too_large", 431, None),
+    ]

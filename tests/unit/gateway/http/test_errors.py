@@ -22,6 +22,7 @@ def test_every_outcome_without_an_answer_has_its_error() -> None:
     [
         (Outcome.REJECTED_UNKNOWN_MODEL, 404, "model_not_found"),
         (Outcome.REJECTED_RESIDENCY_INGRESS, 421, "residency_ingress"),
+        (Outcome.REJECTED_RESIDENCY_PROCESSING, 403, "residency_processing"),
         (Outcome.REJECTED_QUEUE_FULL, 503, "queue_full"),
         (Outcome.REJECTED_DRAINING, 503, "draining"),
         (Outcome.EXPIRED_IN_QUEUE, 504, "queue_timeout"),
@@ -47,3 +48,9 @@ def test_where_sdks_try_again_they_are_told_when_or_not_to(outcome: Outcome) -> 
     if kind.retry_after_s is not None:
         assert 0 < float(headers["retry-after"]) <= 120
         assert float(headers["retry-after-ms"]) == kind.retry_after_s * 1000
+
+
+def test_a_rule_that_refuses_is_named_to_nobody_outside_and_is_not_tried_again() -> None:
+    refused = end(Outcome.REJECTED_RESIDENCY_PROCESSING, "process names neither region eu-west-1")
+    assert not kind_of(refused).shows_detail
+    assert error_headers(kind_of(refused))["x-should-retry"] == "false"

@@ -50,6 +50,15 @@ class TestBucket:
         assert bucket.remaining(NOW) == 0
         assert bucket.reset_ns(NOW) == 150 * SECOND
 
+    @pytest.mark.parametrize("used", [10_000_000, 10**30])
+    def test_no_debt_lasts_longer_than_an_hour(self, used: int) -> None:
+        """Whatever an engine says that was used."""
+        bucket = Bucket(1_000)
+        for _ in range(3):
+            bucket.take(used, NOW)
+        assert bucket.wait_ns(1_000, NOW) == 61 * MINUTE
+        assert bucket.wait_ns(1, NOW + 60 * MINUTE + MINUTE // 1_000) == 0
+
     def test_what_is_given_back_can_be_taken_again_and_never_more(self) -> None:
         bucket = Bucket(100)
         bucket.take(80, NOW)

@@ -217,3 +217,22 @@ class TestHeaders:
         assert read_caller({}, R1, trusting).tenant == "default"
         with pytest.raises(ClientFault):
             read_caller({"x-nightside-tenant": "a b"}, R1, trusting)
+
+    @pytest.mark.parametrize("name", ["accept", "traceparent", "tracestate", "user-agent", "x-session-id"])
+    def test_bytes_are_kept_as_they_came(self, name: str) -> None:
+        for raw in (b"caf\xc3\xa9", "\u65e5\u672c\u8a9e".encode(), b"\xff\xfe", b"a\tb"):
+            headers = dict(engine_headers({name: raw.decode("utf-8", "surrogateescape")}, R1))
+            assert headers[name].encode("latin-1") == raw
+
+    @pytest.mark.parametrize("byte", ["\x00", "\x01", "\r", "\n", "\x1b", "\x7f"])
+    def test_control_characters_are_refused_by_the_header_s_name(self, byte: str) -> None:
+        with pytest.raises(ClientFault) as caught:
+            engine_headers({"user-agent": f"a{byte}b"}, R1)
+        assert (caught.value.kind, caught.value.param) == (errors.INVALID_HEADER, "user-agent")
+        assert "user-agent" in caught.value.detail
+
+    def test_a_session_is_the_same_by_whatever_name(self) -> None:
+        one = read(chat(), x_session_id="\u65e5\u672c\u8a9e").session_key
+        assert one == read(chat(), x_session_id="\u65e5\u672c\u8a9e").session_key
+        assert one != read(chat(), x_session_id="\u65e5\u672c").session_key
+        assert read(chat(), x_session_id="\udcff").session_key

@@ -70,6 +70,7 @@ def test_a_rejection_says_why(shape: Shape) -> None:
         (BODY_TOO_LARGE, "request_too_large"),
         (ENDINGS[Outcome.REJECTED_UNKNOWN_MODEL], "not_found_error"),
         (ENDINGS[Outcome.REJECTED_RESIDENCY_INGRESS], "permission_error"),
+        (ENDINGS[Outcome.REJECTED_RESIDENCY_PROCESSING], "permission_error"),
         (ENDINGS[Outcome.REJECTED_TENANT_LIMIT], "rate_limit_error"),
         (ENDINGS[Outcome.REJECTED_QUEUE_FULL], "overloaded_error"),
         (ENDINGS[Outcome.EXPIRED_IN_QUEUE], "timeout_error"),

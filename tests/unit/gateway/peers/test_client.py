@@ -27,6 +27,7 @@ from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanA
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
 from tests.support.core import AP, EU, SECOND, peer_spec, profile
+from tests.support.descriptors import no_descriptor_left
 from tests.support.orders import forward_order
 
 OUTBOUND = OutboundRequest(
@@ -188,6 +189,7 @@ async def test_a_refusal_is_typed_and_nothing_was_accepted(peer: FakePeer, origi
     [
         (Outcome.REJECTED_UNKNOWN_MODEL, RefusalReason.UNKNOWN_MODEL),
         (Outcome.REJECTED_RESIDENCY_INGRESS, RefusalReason.RESIDENCY_NOT_ACCEPTED),
+        (Outcome.REJECTED_RESIDENCY_PROCESSING, RefusalReason.RESIDENCY_STAMP),
         (Outcome.REJECTED_QUEUE_FULL, RefusalReason.QUEUE_FULL),
         (Outcome.REJECTED_DRAINING, RefusalReason.DRAINING),
         (Outcome.REJECTED_UNKNOWN_RESPONSE, RefusalReason.UNKNOWN_RESPONSE),
@@ -213,6 +215,8 @@ HEAD_SENT = (codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"
         ((codec.accepted_to_pb(),), "closed the forward without a last word"),
         ((codec.accepted_to_pb(), codec.data_to_pb(b"x")), "sent data before a head"),
         ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=7))), "7 is not a final HTTP status"),
+        ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=204))), "204 has no body to be sent with"),
+        ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=304))), "304 has no body to be sent with"),
         ((codec.accepted_to_pb(), ended(Outcome.FAILED_BEFORE_FIRST_BYTE, "engine died")), "engine died"),
         ((codec.accepted_to_pb(), ended(Outcome.COMPLETED)), "ended as completed"),
         ((pb.ForwardResponse(refused=pb.Refused(reason="")),), "RefusalReason is not an id"),
@@ -247,10 +251,75 @@ async def test_a_dead_peer_is_a_failure(peer: FakePeer, make_origin: MakeOrigin,
     assert failure.detail.startswith("UNAVAILABLE")
 
 
-async def test_a_peer_that_is_not_connected_is_a_failure(origin: Origin) -> None:
-    with pytest.raises(LegFailure, match="no connection to peer nobody"):
+async def test_a_peer_that_we_have_just_dropped_has_not_failed(origin: Origin) -> None:
+    with pytest.raises(LegFailure, match="no connection to peer nobody") as caught:
         async with origin.open(forward_order(to="nobody")):
             pass
+    assert (caught.value.result, caught.value.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+
+
+class TestErrorsOfOurs:
+    """None of them is a failure of the peer's."""
+
+    async def test_a_forward_that_the_peer_finds_malformed_is_tried_elsewhere(
+        self, peer: FakePeer, origin: Origin
+    ) -> None:
+        async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "header x is too long")
+
+        peer.forwarded = answer
+        detail = "INVALID_ARGUMENT: header x is too long"
+        assert await origin.failure() == LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
+
+    async def test_so_is_one_that_is_too_large_for_us_to_send(self, peer: FakePeer, make_origin: MakeOrigin) -> None:
+        failure = await make_origin(PeeringConfig(message_max_bytes=100)).failure()
+        assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+        assert "larger than max" in failure.detail
+
+    async def test_an_answer_too_large_for_us_is_the_peer_s_failure(
+        self, peer: FakePeer, make_origin: MakeOrigin
+    ) -> None:
+        peer.forwarded = says(codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"x" * 5000))
+        failure = await make_origin(PeeringConfig(message_max_bytes=2000)).failure()
+        assert failure.result is LegResult.FAILED
+        assert "larger than max" in failure.detail
+
+    async def test_no_descriptor_left_for_a_connection(self, peer: FakePeer, make_origin: MakeOrigin) -> None:
+        peer.forwarded = says(codec.accepted_to_pb(), codec.head_to_pb(HEAD), ended(Outcome.COMPLETED))
+        origin = make_origin(PeeringConfig(reconnect_min_ns=SECOND // 100, reconnect_max_ns=SECOND // 50))
+        with no_descriptor_left():
+            failure = await origin.failure()
+        assert failure.result is LegResult.INTERNAL
+        assert "Too many open files" in failure.detail
+        while True:  # until it has connected again
+            try:
+                assert await origin.read() == []
+                break
+            except LegFailure:
+                continue
+
+    async def test_what_is_no_wire_message_is_raised_as_it_is(self, origin: Origin) -> None:
+        with pytest.raises(AssertionError, match="the core gives every forward its hops"):
+            async with origin.open(replace(forward_order(), hops=None)):
+                pass
+
+    async def test_a_channel_that_we_closed_under_a_call_cancels_nobody_s_task(
+        self, peer: FakePeer, origin: Origin
+    ) -> None:
+        """What comes out is a cancellation that nobody has asked for, which the owner knows to be ours."""
+        arrived = asyncio.Event()
+
+        async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+            arrived.set()
+            await asyncio.Event().wait()
+
+        peer.forwarded = answer
+        reading = asyncio.get_running_loop().create_task(origin.read())
+        await arrived.wait()
+        await origin.link.close()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert not reading.cancelling()
 
 
 async def test_a_peer_that_says_nothing_is_given_up(peer: FakePeer, make_origin: MakeOrigin) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.core.effects import EndRequest
 from gateway.core.stored_responses import stored_response_key
@@ -25,6 +27,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.peers import codec
+from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, MODEL, MS, SECOND, US
@@ -195,7 +198,7 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (add_header("authorization", "Bearer x"), "authorization"),
     (add_header("Content-Length", "5"), "content-length"),
     (add_header("a b", "c"), "token"),
-    (add_header("a", "b\r\nc: d"), "plain text"),
+    (add_header("a", "b\r\nc: d"), "control character"),
     (add_header("a", "b" * 9000), "too long"),
     (lambda message: message.headers.extend([pb.Header(name="a", value="b")] * 65), "too many headers"),
 ]
@@ -206,6 +209,36 @@ def test_a_malformed_forward_is_turned_away(change: Callable[[pb.ForwardRequest]
     message = forward()
     change(message)
     with pytest.raises(codec.WireError, match=fault):
+        codec.read_forward(over_the_wire(message), now_ns=0)
+
+
+@given(st.binary(min_size=1, max_size=40))
+def test_a_header_s_bytes_cross_as_they_came_unless_they_hold_a_control_character(raw: bytes) -> None:
+    text = from_bytes(raw)
+    request = replace(REQUEST, headers=(("x-session-id", text),))
+    message = over_the_wire(codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0))
+    arrived = codec.read_forward(message, now_ns=0).request.headers
+    assert arrived == (() if has_control_character(text) else (("x-session-id", text),))
+
+
+def test_plain_values_stand_where_an_older_gateway_reads_them_and_others_where_it_does_not() -> None:
+    headers = (("a", "plain"), ("b", from_text("\u65e5\u672c")), ("c", "a\tb"))
+    message = codec.forward_to_pb(ORDER, replace(REQUEST, headers=headers), GatewayId("us-1"), now_ns=0)
+    told = [(each.name, each.value, each.raw) for each in message.headers]
+    assert told == [("a", "plain", b""), ("b", "", "\u65e5\u672c".encode()), ("c", "", b"a\tb")]
+
+
+def test_text_of_an_older_gateway_is_the_bytes_that_it_stands_for() -> None:
+    message = forward()
+    message.headers.add(name="x-session-id", value="\u65e5\u672c")
+    headers = dict(codec.read_forward(over_the_wire(message), now_ns=0).request.headers)
+    assert to_bytes(headers["x-session-id"]) == "\u65e5\u672c".encode()
+
+
+def test_a_header_has_one_value() -> None:
+    message = forward()
+    message.headers.add(name="x-session-id", value="a", raw=b"b")
+    with pytest.raises(codec.WireError, match="two values"):
         codec.read_forward(over_the_wire(message), now_ns=0)
 
 

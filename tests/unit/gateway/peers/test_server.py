@@ -38,12 +38,12 @@ from gateway.peers import codec
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
-from gateway.peers.server import SERVICE_NAME, PeerServer, PeerService
+from gateway.peers.server import SERVICE_NAME, ForwardSink, PeerServer, PeerService
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.bodies import read_body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, SinkGone
 from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
@@ -277,6 +277,22 @@ async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> Non
         assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
 
 
+async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go() -> None:
+    """Beside one that runs there is no room for another, which could be as large as a message may be."""
+    size = 2**16
+    bounds = PeeringConfig(message_max_bytes=size, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
+    async with serve(bounds) as callee:
+        callee.engine.chunks.put_nowait(TOKEN)
+        async with callee.forward() as leg:
+            assert await anext(leg.chunks()) == TOKEN
+            failure = await callee.failure(forward_order("r-2"))
+            assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+        await callee.engine.closed.wait()
+        callee.engine.chunks.put_nowait(TOKEN + LAST)
+        callee.engine.chunks.put_nowait(None)
+        assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
+
+
 @pytest.mark.parametrize(
     "gateway_id,origin,refusal",
     [("eu-9", US, RefusalReason.RESIDENCY_NOT_ACCEPTED), ("us-1", AP, RefusalReason.RESIDENCY_STAMP)],
@@ -291,7 +307,8 @@ async def test_strangers_run_nothing_here(
 
 async def test_a_malformed_forward_is_an_error_of_its_sender(callee: Callee) -> None:
     failure = await callee.failure(gateway_id=GatewayId("us 1"))
-    assert failure == LegFailure(LegResult.FAILED, "INVALID_ARGUMENT: origin_gateway_id is not an id")
+    detail = "INVALID_ARGUMENT: origin_gateway_id is not an id"
+    assert failure == LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
     assert callee.engine.asked == []
     assert callee.malformed == [""], "nobody knows whose it is"
 
@@ -299,7 +316,7 @@ async def test_a_malformed_forward_is_an_error_of_its_sender(callee: Callee) -> 
 async def test_a_body_that_no_door_lets_in_is_its_senders_fault_and_no_engine_hears_of_it(callee: Callee) -> None:
     callee.body = BODY.replace(b"{", b'{"kv_transfer_params": {"do_remote_prefill": true}, ')
     failure = await callee.failure()
-    assert failure.result is LegResult.FAILED
+    assert failure.result is LegResult.REFUSED, "an origin takes it for a fault of its own"
     assert failure.detail.startswith("INVALID_ARGUMENT: the body is not one that a gateway lets in")
     assert "kv_transfer_params" in failure.detail
     assert (callee.engine.asked, callee.malformed) == ([], [CALLER])
@@ -442,3 +459,21 @@ async def test_a_gateway_that_must_take_nothing_says_why(callee: Callee) -> None
     failure = await callee.failure()
     assert (failure.refusal, failure.detail) == (RefusalReason.BUSY, "the audit record cannot be written")
     assert callee.engine.asked == []
+
+
+@pytest.mark.parametrize("how", [grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError])
+async def test_a_call_that_is_over_is_a_gateway_that_has_gone(how: type[Exception]) -> None:
+    """And no error of ours."""
+
+    class Over:
+        async def write(self, _: pb.ForwardResponse) -> None:
+            raise how("the call is over")
+
+    sink = ForwardSink(Over())  # type: ignore[arg-type]
+    with pytest.raises(SinkGone):
+        await sink.accepted()
+    with pytest.raises(SinkGone):
+        await sink.start(LegHead(200, (), RanAt(ReplicaId("a"), US)))
+    sink.put(b"x")
+    with pytest.raises(SinkGone):
+        await sink.drain()

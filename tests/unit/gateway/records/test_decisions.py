@@ -38,7 +38,9 @@ class Watched(Followed):
         super().__init__(core)
         self.stream = io.StringIO()
         logger = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
-        self.log = DecisionLog(GatewayId("us-1"), US, config or DecisionsConfig(), self.ledger, logger)
+        self.log = DecisionLog(
+            GatewayId("us-1"), US, config or DecisionsConfig(), self.ledger, logger, why_it_waits=core.core.why_it_waits
+        )
         self.ledger.hand_to(self.log.on_finished)
         self.watch([self.log])
 
@@ -134,6 +136,19 @@ def test_a_rejected_request_is_remembered_with_its_outcome() -> None:
     watched.ask("r-1", model=ModelName("nobody's"))
     explained = watched.explain("r-1")
     assert (explained.outcome, explained.placements) == ("rejected_unknown_model", ())
+
+
+def test_a_request_that_waits_tells_for_whom_and_one_that_ended_why() -> None:
+    core = desk(replicas=1)
+    core.probe(healthy=False)
+    watched = Watched(core)
+    watched.ask("r-1")
+    waiting = watched.explain("r-1")
+    assert (waiting.outcome, waiting.detail) == ("", "replica:r0 (unhealthy)")
+    core.probe()
+    assert watched.explain("r-1").detail == ""
+    watched.end("r-1", detail="done")
+    assert watched.explain("r-1").outcome == "completed"
 
 
 def test_a_forward_is_explained_to_its_origin_alone() -> None:

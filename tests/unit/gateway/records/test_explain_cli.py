@@ -166,7 +166,7 @@ def test_the_headline_names_both_ends() -> None:
         "Request r-1 for llama, from a client, at us-1 in us-east-1 (US): ended as completed."
     )
     told = headline(request(origin="eu-1", outcome="", detail="x"))
-    assert told == "Request r-1 for llama, forwarded by gateway eu-1, at us-1 in us-east-1 (US): not over yet (x)."
+    assert told == "Request r-1 for llama, forwarded by gateway eu-1, at us-1 in us-east-1 (US): not over yet."
 
 
 def printed(explanation: Explanation) -> str:
@@ -195,3 +195,19 @@ def test_nothing_from_another_machine_steers_the_terminal() -> None:
     assert "\x1b" not in told
     assert "\r" not in told
     assert "[red]boo[/red]" in told
+
+
+def test_a_request_that_waits_says_for_whom() -> None:
+    waits = request(outcome="", detail="replica:r0 (unhealthy: refused), peer:eu-1 (lost)")
+    assert headline(waits).endswith(": not over yet.")
+    assert sentence(waits) == "It waits for replica:r0 (unhealthy: refused), peer:eu-1 (lost)."
+    failed = placement(replica("a"), result="failed", detail="gone")
+    again = replace(waits, placements=(failed,), shadow=placement(peer()))
+    assert sentence(again).startswith("Attempt 1 went to us-east-1 (replica a)")
+    assert sentence(again).endswith("peer:eu-1 (lost). Had overflow been on, it would have gone to eu-west-1.")
+
+
+def test_a_request_that_never_ran_says_why() -> None:
+    never = request(outcome="rejected_residency_processing", detail="`llama` is served only in eu-west-1")
+    assert headline(never).endswith("rejected_residency_processing (`llama` is served only in eu-west-1).")
+    assert sentence(never) == "It was not placed anywhere."

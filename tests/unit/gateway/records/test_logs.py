@@ -99,7 +99,9 @@ def test_a_request_that_was_never_placed_has_its_line_too() -> None:
     logged.tell(TimePassed())
     logged.finish("q")
     line = logged.line()
-    assert (line["outcome"], line["detail"]) == ("expired_in_queue", "no replica was free for 60000 ms")
+    waited_for = "replica:r0 (stale), replica:r1 (stale)"
+    told = f"no replica was free for 60000 ms: it waited for {waited_for}"
+    assert (line["outcome"], line["detail"]) == ("expired_in_queue", told)
     assert "placed_by" not in line
     assert "region" not in line
 

@@ -75,6 +75,12 @@ class TestWhatClientsMayNotSay:
         read(CHAT_PATH, vllm_xargs={"mine": 1})
         read(CHAT_PATH, vllm_xargs=[1])
 
+    def test_no_more_extra_arguments_than_can_be_looked_at(self) -> None:
+        read(CHAT_PATH, vllm_xargs={"mine": "x" * 60_000})
+        found = fault(CHAT_PATH, vllm_xargs={"mine": "x" * 70_000})
+        assert (found.kind, found.param) == (INVALID_FIELD, "vllm_xargs")
+        assert fault(CHAT_PATH, vllm_xargs=[1] * 70_000).param == "vllm_xargs"
+
     def test_priority_needs_to_be_allowed(self) -> None:
         assert fault(CHAT_PATH, priority=1).param == "priority"
         read(CHAT_PATH, priority=1, passes_priority=True)
@@ -120,6 +126,14 @@ class TestMessages:
         assert asked(1) == asked(2)
         assert b"be brief" in asked(1)
         assert b"x-anthropic" in prompt(read(MESSAGES_PATH, system="x-anthropic-billing-header"))
+
+    @pytest.mark.parametrize("rest", [["x" * 300_000], [1] * 1000])
+    def test_but_nobody_takes_a_prompt_apart_that_is_long_or_in_many_pieces(self, rest: list[object]) -> None:
+        """Each piece costs time, and a body has room for millions."""
+        line = {"type": "text", "text": "x-anthropic-billing-header: 1"}
+        body = read(MESSAGES_PATH, system=[line, *rest], messages=[])
+        assert b"x-anthropic" in prompt(body)
+        assert len(body.prompt_parts()) == 2
 
     def test_the_user_s_id_keeps_a_session_together(self) -> None:
         assert read(MESSAGES_PATH, metadata={"user_id": "ann", "more": 1}).session_hint == "ann"

@@ -261,6 +261,27 @@ class TestFaults:
         assert scanner.fault is not None
 
 
+class TestOddEvents:
+    @pytest.mark.parametrize(
+        "payload", ["5", '"text"', "[]", "[{}]", "true", "null", "NaN", '{"choices":5}', '{"choices":[1]}', "{"]
+    )
+    def test_a_stream_that_begins_with_what_is_no_event_is_no_answer(self, payload: str) -> None:
+        scanner, released = scan(f"data: {payload}\n\n".encode())
+        assert scanner.fault is not None
+        assert released == b""
+
+    def test_so_is_one_in_another_text_than_utf_8(self) -> None:
+        scanner, _ = scan(b'data: {"choices":[{"delta":{"content":"\xff\xfe"}}]}\n\n')
+        assert scanner.fault is not None
+
+    @pytest.mark.parametrize("payload", [b"5", b'["error"]', b'"error"', b"\xff"])
+    def test_one_that_has_begun_goes_on(self, payload: bytes) -> None:
+        """Whatever it means, the client may know it."""
+        sent = (chat({"content": "x"}), b"data: " + payload + b"\n\n", chat({}, "stop"))
+        scanner, released = scan(*sent)
+        assert (scanner.fault, released) == (None, b"".join(sent))
+
+
 class TestEnd:
     @pytest.mark.parametrize("stream", [ROLE + HELLO + STOP, ROLE + HELLO + STOP + USAGE, ROLE + HELLO + DONE])
     def test_a_finish_reason_or_done_is_an_end(self, stream: bytes) -> None:
@@ -327,6 +348,37 @@ class TestMessages:
     def test_a_count_in_between_is_no_abort(self) -> None:
         scanner, _ = scan(MESSAGE_START + BLOCK_DELTA, MESSAGE_ABORT, BLOCK_DELTA, MESSAGE_DELTA, MESSAGE_STOP)
         assert (scanner.fault, scanner.done) == (None, True)
+
+
+class TestContentEvents:
+    """What stands in for a count of tokens where the engine gives none."""
+
+    @pytest.mark.parametrize(
+        ("pieces", "expected"),
+        [
+            ((ROLE, HELLO, WORLD, STOP, DONE), 2),
+            ((ROLE + HELLO + WORLD + STOP + DONE,), 2),
+            ((ROLE, HELLO, WORLD, chat({"content": "!"}, "stop"), DONE), 3),
+            ((ROLE, HELLO, *[WORLD] * 50, STOP, DONE), 51),
+            ((completion("a"), completion("b"), completion("", "length"), DONE), 2),
+            ((completion("a"), completion("b", "length"), DONE), 2),
+            ((ROLE, HELLO, WORLD), 2),
+            ((ROLE,), 0),
+            ((chat({"role": "assistant", "content": "Hello"}), STOP, DONE), 1),
+            ((CREATED, ADDED, DELTA, DELTA, COMPLETED), 2),
+        ],
+    )
+    def test_opening_and_closing_events_are_not_content(self, pieces: tuple[bytes, ...], expected: int) -> None:
+        scanner, _ = scan(*pieces)
+        assert scanner.content_events == expected
+
+    def test_of_messages_only_deltas_are(self) -> None:
+        scanner, _ = scan(MESSAGE_START, BLOCK_START, BLOCK_DELTA, BLOCK_DELTA, BLOCK_STOP, MESSAGE_DELTA, MESSAGE_STOP)
+        assert scanner.content_events == 2
+
+    def test_a_message_left_early_has_counted_its_prompt(self) -> None:
+        scanner, _ = scan(MESSAGE_START + BLOCK_DELTA, BLOCK_DELTA)
+        assert scanner.usage_so_far == TokenUsage(22, None, None)
 
 
 class TestOversizedEvents:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 
+import grpc.aio
 import pytest
 
 from gateway.core import events
+from gateway.core.attempts import BreakerState
 from gateway.core.config import AttemptConfig
+from gateway.core.description import gauges_of
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
@@ -14,8 +18,11 @@ from gateway.core.vocabulary import (
     Outcome,
     RefusalReason,
     RequestId,
+    Standing,
+    TargetKind,
 )
-from gateway.request.legs import LegFailure
+from gateway.request.legs import LegFailure, SinkGone
+from gateway.request.owner import RequestOwner
 from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
@@ -62,6 +69,99 @@ class TestWatching:
         scene.driver.submit(events.DrainRequested())
         assert await scene.play() is Outcome.REJECTED_DRAINING
         assert [type(event) for event in scene.seen_at_end[-2:]] == [events.DrainRequested, events.RequestArrived]
+
+
+class TestWhatWasDelivered:
+    """What an engine does after the last event is between it and us."""
+
+    @pytest.mark.parametrize("pieces", [GOOD_STREAM, GOOD_RESPONSE_STREAM, GOOD_MESSAGE_STREAM, (GOOD,)])
+    @pytest.mark.parametrize("forwarded", [False, True])
+    async def test_a_client_that_leaves_behind_the_last_event_has_its_answer(
+        self, pieces: tuple[bytes, ...], forwarded: bool
+    ) -> None:
+        scene = Scene()
+        scene.sink.drain_s = 0
+        end = await leave_behind(scene, pieces, forwarded=forwarded)
+        assert end.outcome is Outcome.COMPLETED
+        assert scene.sink.body == b"".join(pieces)
+        (ended,) = scene.attempts_ended
+        assert (ended.result, ended.prompt_tokens, ended.output_tokens) == (LegResult.COMPLETED, 22, 6)
+        summary = scene.finished[0][2]
+        assert summary.attempts[0].endswith(": completed")
+        assert (summary.prompt_tokens, summary.output_tokens) == (22, 6)
+
+    async def test_one_that_leaves_before_has_not(self) -> None:
+        scene = Scene()
+        assert (await leave_behind(scene, GOOD_STREAM[:-1])).outcome is Outcome.ABANDONED
+        assert scene.results == [LegResult.CANCELLED]
+
+    async def test_the_attempt_is_over_with_the_last_event_whatever_the_engine_still_does(self) -> None:
+        scene = Scene()
+        never = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.owner(Reply((*GOOD_STREAM, never))).run())
+            while b"".join(GOOD_STREAM) != scene.sink.body or not scene.sink.has_drained:
+                await scene.sink.has_written.wait()
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            scene.driver.tell_observers()
+            assert scene.results == [LegResult.COMPLETED]
+            assert scene.opener.closed == 0
+            assert gauges_of(scene.core, scene.clock.now_ns()).attempts == 0
+            never.set()
+        assert isinstance(running.result(), EndRequest)
+        scene.check()
+
+
+async def leave_behind(scene: Scene, pieces: tuple[bytes, ...], *, forwarded: bool = False) -> EndRequest:
+    """The client goes once it has all of these; the engine never ends its response."""
+    owner = scene.owner(Reply((*pieces, asyncio.Event())), forwarded=forwarded)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(owner.run())
+        while scene.sink.body != b"".join(pieces) or not scene.sink.has_drained:
+            await scene.sink.has_written.wait()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+    scene.check()
+    return scene.finished[0][1]
+
+
+class TestThePrompt:
+    """Of a request that nobody waits for any more, it counts from when an engine has it."""
+
+    async def test_an_engine_that_has_it_when_the_client_leaves_has_taken_it(self) -> None:
+        scene = Scene()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.owner(Reply((asyncio.Event(),))).run())
+            await scene.opener.has_opened.wait()
+            running.cancel()
+        assert scene.finished[0][2].prompt_taken
+        scene.check()
+
+    async def test_nobody_has_it_while_it_waits(self) -> None:
+        scene = Scene()
+        scene.probe(waiting=1)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.owner().run())
+            await scene.has_arrived.wait()
+            running.cancel()
+        assert not scene.finished[0][2].prompt_taken
+        scene.check()
+
+    async def test_looking_at_a_stored_answer_or_counting_generates_nothing(self) -> None:
+        assert Scene().owner().summary.generates
+        assert not Scene().owner(is_control=True).summary.generates
+        scene = Scene()
+        outbound = replace(scene.owner()._outbound, path="/v1/messages/count_tokens")
+        arrival = scene.owner()._arrival
+        assert not RequestOwner(scene.owner()._context, arrival, outbound, scene.sink).summary.generates
+
+    @pytest.mark.parametrize("reply", [FAILED, Reply((b"full",), 503, JSON), Reply((b"{}",), 400, JSON)])
+    async def test_one_that_failed_or_turned_it_down_has_not_taken_it(self, reply: Reply | LegFailure) -> None:
+        scene = Scene(attempts=AttemptConfig(attempts_max=1, refusals_max=0))
+        await scene.play(reply)
+        assert not scene.finished[0][2].prompt_taken
 
 
 class TestEventStreams:
@@ -373,12 +473,109 @@ class TestLeaving:
 
     async def test_a_sink_that_breaks_is_a_client_that_left(self) -> None:
         scene = Scene()
-        scene.sink.failure = ConnectionResetError("gone")
+        scene.sink.failure = SinkGone("gone")
         with pytest.raises(ConnectionResetError):
             await scene.owner(Reply()).run()
         scene.check()
         assert scene.results == [LegResult.CANCELLED]
         assert scene.finished[0][1].outcome is Outcome.ABANDONED
+
+
+OURS = [
+    UnicodeEncodeError("latin-1", "secret \u20ac", 7, 8, "ordinal not in range"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    ValueError("a header would break out of its line"),
+    KeyError("choices"),
+    TypeError("unhashable type: 'list'"),
+    IndexError("out of range"),
+    AttributeError("no such thing"),
+    AssertionError("an answer is unread"),
+    RecursionError("too deep"),
+    MemoryError(),
+    RuntimeError("the transport is closed"),
+    NotImplementedError(),
+    EOFError(),
+    OverflowError("too large"),
+    ZeroDivisionError(),
+    TimeoutError("nobody asked for this one"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    ConnectionResetError("which nobody called a failure of the target's"),
+    asyncio.CancelledError("a future was cancelled, and not this task"),
+    asyncio.InvalidStateError(),
+    grpc.aio.UsageError("the call is over"),
+]
+"""Whatever may come out of an opener, a leg or a sink that is no LegFailure of the target's."""
+
+
+@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("error", OURS, ids=lambda error: type(error).__name__)
+class TestErrorsOfOurs:
+    """They end the request with an error of ours, once, and are held against nobody."""
+
+    @staticmethod
+    def scene(kind: TargetKind) -> Scene:
+        scene = Scene(attempts=AttemptConfig(attempts_max=3, breaker_failures_in_row=1))
+        if kind is TargetKind.PEER:
+            scene.probe(waiting=1)
+            scene.hear()
+        return scene
+
+    @staticmethod
+    def assert_ours(scene: Scene, kind: TargetKind, error: BaseException) -> None:
+        assert scene.results == [LegResult.INTERNAL]
+        assert [end.outcome for end in scene.sink.ends] == [Outcome.FAILED_INTERNALLY]
+        assert scene.faults == [error]
+        assert "secret" not in scene.sink.ends[0].detail
+        targets = scene.core.replicas if kind is TargetKind.REPLICA else scene.core.peers
+        for state in targets:
+            assert state.standing is Standing.AVAILABLE
+            assert state.breaker.state is BreakerState.CLOSED
+            assert state.distrusted_since_ns is None
+
+    async def test_while_it_connects(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(error) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+        assert scene.sink.head is None
+
+    async def test_before_the_first_token(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(Reply((ROLE, error))) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+        assert scene.sink.head is None
+
+    async def test_in_an_answer_in_one_piece(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(Reply((b"{", error), headers=JSON)) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+
+    async def test_in_the_middle_of_a_stream(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        assert await scene.play(Reply((ROLE + token("x"), error))) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+        assert scene.sink.body == ROLE + token("x")
+
+    async def test_on_its_way_to_the_client(self, kind: TargetKind, error: BaseException) -> None:
+        scene = self.scene(kind)
+        scene.sink.failure = error
+        assert await scene.play(Reply()) is Outcome.FAILED_INTERNALLY
+        self.assert_ours(scene, kind, error)
+
+
+@pytest.mark.parametrize("kind", TargetKind)
+async def test_an_opener_may_know_that_it_is_this_gateway_that_lacks_something(kind: TargetKind) -> None:
+    scene = TestErrorsOfOurs.scene(kind)
+    assert await scene.play(LegFailure(LegResult.INTERNAL, "no descriptor left")) is Outcome.FAILED_INTERNALLY
+    assert scene.sink.ends[0].detail == "no descriptor left"
+    assert scene.faults == []
+
+
+async def test_our_error_once_the_client_has_it_all_changes_nothing() -> None:
+    scene = Scene()
+    error = KeyError("late")
+    assert await scene.play(Reply((*GOOD_STREAM, error))) is Outcome.COMPLETED
+    assert scene.faults == [error]
 
 
 class TestOrders:

@@ -18,7 +18,7 @@ from gateway.core.vocabulary import (
     RequestId,
     replica_target,
 )
-from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary
+from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary, SinkGone
 from gateway.request.mailbox import LegScope
 from gateway.request.relay import Feed, Relay
 from tests.fakes.engine import GOOD_STREAM, ROLE, token
@@ -126,10 +126,12 @@ async def test_a_leg_that_comes_after_another_goes_on_behind_what_was_sent() -> 
     )
     beginning = (ROLE, token("a"))
     first, second = (start(leg) for leg in (1, 2))
+    told: list[LegEnded] = []
     with pytest.raises(LegFailure):
-        await Feed(relay, first, LegScope()).run(ScriptedLeg(Reply((*beginning, FAILED)), first))
-    ended = await Feed(relay, second, LegScope()).run(ScriptedLeg(Reply(), second))
+        await Feed(relay, first, LegScope(), told.append).run(ScriptedLeg(Reply((*beginning, FAILED)), first))
+    ended = await Feed(relay, second, LegScope(), told.append).run(ScriptedLeg(Reply(), second))
     assert (ended.leg, ended.result) == (2, LegResult.COMPLETED)
+    assert told == [ended]
     assert scene.sink.body == b"".join(beginning) + GOOD
     assert relay.summary.ran_at is not None
     assert relay.summary.ran_at.replica_id == "b"
@@ -158,7 +160,7 @@ async def test_an_answer_in_one_piece_cannot_go_on_behind_a_stream() -> None:
 async def test_a_client_that_a_leg_beside_finds_gone_is_gone_for_the_owner() -> None:
     scene = hand_off()
     never = asyncio.Event()
-    scene.sink.failure = ConnectionResetError("nobody is there")
+    scene.sink.failure = SinkGone("nobody is there")
     owner = scene.owner(Reply((never,), headers=JSON), Reply())
     with pytest.raises(ConnectionResetError):
         await scene.run(owner)

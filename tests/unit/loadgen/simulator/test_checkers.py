@@ -17,6 +17,7 @@ from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
+    ModelName,
     Outcome,
     PeerSpec,
     PlaceRule,
@@ -162,6 +163,14 @@ def ended_while_it_ran(told: Witness) -> None:
     told.end("other", finish("a"))
 
 
+def waits_for_nobody(told: Witness) -> None:
+    told.tell(RequestArrived(profile("a", model=ModelName("rare")), 100 * SECOND))
+
+
+def refused_beside_a_replica(told: Witness) -> None:
+    told.arrive("a", finish("a", Outcome.REJECTED_RESIDENCY_PROCESSING))
+
+
 @pytest.mark.parametrize(
     ("story", "told", "what"),
     [
@@ -176,6 +185,8 @@ def ended_while_it_ran(told: Witness) -> None:
         (accepted_from_a_stranger, Witness(accept="nobody"), "only accepted origins come in"),
         (refused_as_dishonest, Witness(), "no honest forward is called dishonest"),
         (ended_while_it_ran, Witness(), "who ends a request ends its legs"),
+        (waits_for_nobody, Witness(process="home"), "nobody waits whom nobody may serve"),
+        (refused_beside_a_replica, Witness(), "nobody is refused whom somebody may serve"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )

@@ -1,0 +1,64 @@
+"""What a gateway's process takes at most, with every limit of its region file reached at once: one sum, part by part.
+
+The parts are what the edges hold themselves to; what the allocator loses between pieces of a body is in them. The
+simulator, the journal's and the log's files, and what the system keeps for sockets are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.config.sections import GatewayConfig
+from gateway.ground.values import MEBIBYTE
+from gateway.http.connections import READ_BYTES
+
+_KIBIBYTE = 1024
+_PROGRAM_BYTES = 128 * MEBIBYTE
+"""Python, its libraries, and a gateway that nobody asks anything."""
+_CONNECTION_BYTES = 2 * READ_BYTES + 32 * _KIBIBYTE
+"""Of a body that nobody takes it reads twice a piece; its headers come on top."""
+_TLS_BYTES = 640 * _KIBIBYTE
+"""What is encrypted and decrypted in between, both ways."""
+_STREAM_BYTES = 1152 * _KIBIBYTE
+"""An answer on its way: a piece of 256 KiB from the engine and what came after it, twice, the 64 KiB that a client may
+leave unread, and what is known of the request."""
+_BODY_COPIES = 1.5
+"""A body, and what is lost between those of different sizes."""
+_FORWARDED_COPIES = 4
+"""A body that goes to a peer is also in its message, in what is sent of that, and in what gRPC would send again."""
+_ARRIVED_COPIES = 3
+"""A forward's message as it comes, in one piece, and as a body; the first two are gone when it runs."""
+_COPIES_BEING_MADE = 3
+"""Of the one body that is being put together or taken apart."""
+_STORED_RESPONSE_BYTES = 512
+
+
+def memory_max(config: GatewayConfig) -> Mapping[str, int]:
+    """By part, in bytes."""
+    limits, peering, core = config.limits, config.peering, config.core
+    connection = _CONNECTION_BYTES + limits.headers_max_bytes + (_TLS_BYTES if config.listen.tls else 0)
+    copies = _FORWARDED_COPIES if config.peers else _BODY_COPIES
+    unwritten = config.audit.unwritten_max_bytes if config.audit.folder else 0
+    return {
+        "program": _PROGRAM_BYTES,
+        "connections": 2 * limits.connections_max * connection,  # clients', and by themselves operators'
+        "bodies": round(copies * limits.bodies_held_max_bytes) + _COPIES_BEING_MADE * limits.body_max_bytes,
+        "answers": limits.requests_max * _STREAM_BYTES,
+        "forwards": _ARRIVED_COPIES * peering.forwards_held_max_bytes
+        + _COPIES_BEING_MADE * peering.message_max_bytes
+        + peering.forwards_max * _STREAM_BYTES,
+        "placement": core.placement.prefix_index_bytes_max
+        + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
+        "records": config.decisions.held_max_bytes + unwritten,
+    }
+
+
+def describe_memory(config: GatewayConfig) -> str:
+    """One line for operators."""
+    parts = memory_max(config)
+    each = ", ".join(f"{name} {_in_words(size)}" for name, size in parts.items())
+    return f"memory: at most {_in_words(sum(parts.values()))} with every limit reached: {each}"
+
+
+def _in_words(size: int) -> str:
+    return f"{size / 2**30:.1f}GiB" if size >= 2**30 else f"{-(-size // MEBIBYTE)}MiB"

@@ -1,0 +1,156 @@
+"""Who could ever serve a request, and what is said where nobody could or while it waits for them.
+
+A request waits only for what may come: for a replica that is down or full, for a peer that may return. What no target
+that is known could ever run is refused at once, with the reason. It looks at the fleet and changes nothing; only the
+words that it finds for operators are made here, and a client is shown none about policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.core.bits import slots_of
+from gateway.core.config import OverflowMode
+from gateway.core.peers import PeerState
+from gateway.core.requests import RequestClass, RequestState
+from gateway.core.residency import Verdict, may_process, may_process_under
+from gateway.core.state import GatewayState
+from gateway.core.vocabulary import ModelName, Outcome, Place, RequestProfile, ResidencyStamp, Standing
+
+_PLACES_NAMED_MAX = 3
+_TARGETS_NAMED_MAX = 4
+"""Of each kind."""
+_OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.LOST})
+"""Where there is more to say than the word."""
+
+Refusal = tuple[Outcome, str]
+
+
+def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: RequestClass) -> Refusal | None:
+    """Why nobody could ever serve a client's request that has just come; None while somebody could, if only later.
+    Not for what refers to a stored response."""
+    if core.placer.may_ever_serve(request_class):
+        return None
+    return _why_nobody(core, profile, request_class, None)
+
+
+def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None:
+    """The same of a request that waits, or would wait again."""
+    request_class = request.request_class
+    if core.placer.may_ever_serve(request_class, core.peers.mask_of(request.barred_at)):
+        if request_class.pinned is None or request_class.pinned not in request.barred_at:
+            return None
+    elif core.locked_down and request_class.pinned is not None:
+        return None
+    if request.barred_at:
+        return (
+            Outcome.REJECTED_RESIDENCY_PROCESSING,
+            f"whoever serves it turned it away by policy: {request.last_failure}",
+        )
+    if request.refusals >= max(core.config.attempt.refusals_max, 1):
+        return Outcome.REJECTED_QUEUE_FULL, f"other gateways turned it away {request.refusals} times in a row"
+    if request_class.pinned is not None:
+        return Outcome.REJECTED_UNKNOWN_RESPONSE, "where the response was made is not within reach any more"
+    stamp = None if request.origin_gateway_id is None else request.stamp
+    return _why_nobody(core, request.profile, request_class, stamp)
+
+
+def waits_for(core: GatewayState, request: RequestState) -> str:
+    """Whom it waits for, and what stands against each of them now."""
+    named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)]
+    words = ", ".join(named) or "nobody that is known"
+    return f"{words}; an operator has stopped all forwarding" if core.locked_down else words
+
+
+# Why nobody could
+
+
+def _why_nobody(
+    core: GatewayState, profile: RequestProfile, request_class: RequestClass, stamp: ResidencyStamp | None
+) -> Refusal | None:
+    """`stamp`: of a forward, which is judged by what its origin says. None: a lockdown that ends would let it go."""
+    model, rule = request_class.model, request_class.rule
+    forbidden: dict[Place, str] = {}
+    for place in _places_serving(core, model):
+        verdict = _judge(core, profile, place, stamp)
+        if not verdict.allowed:
+            forbidden[place] = verdict.why
+    allowed_peers = core.peers.eligible(model, rule)
+    if allowed_peers and core.policy.closed_reason:
+        return Outcome.REJECTED_RESIDENCY_PROCESSING, f"closed: nothing is forwarded ({core.policy.closed_reason})"
+    if allowed_peers and core.locked_down:
+        return None
+    if forbidden:
+        return Outcome.REJECTED_RESIDENCY_PROCESSING, _only_in_forbidden(model, forbidden)
+    if allowed_peers and core.config.placement.overflow_of(model) is not OverflowMode.ON:
+        return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` is not served here, and nothing leaves the region"
+    return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` does not exist"
+
+
+def _judge(core: GatewayState, profile: RequestProfile, place: Place, stamp: ResidencyStamp | None) -> Verdict:
+    if stamp is not None:
+        return may_process_under(stamp, place)
+    return may_process(core.policy, profile.tenant, place, profile.process)
+
+
+def _places_serving(core: GatewayState, model: ModelName) -> dict[Place, None]:
+    """Every place that would see plaintext: those of replicas, and of the gateways before them."""
+    places = {state.spec.place: None for state in core.replicas if model in state.spec.models}
+    for peer in core.peers:
+        for capacity in peer.report.capacities if peer.report is not None else ():
+            if capacity.model == model:
+                places[peer.spec.place] = None
+                places[capacity.place] = None
+    return places
+
+
+def _only_in_forbidden(model: ModelName, forbidden: dict[Place, str]) -> str:
+    few = [f"{place.region} ({why})" for place, why in forbidden.items()][:_PLACES_NAMED_MAX]
+    more = len(forbidden) - len(few)
+    return f"`{model}` is served only where it may not be processed: {', '.join(few)}{_and_more(more, 'region')}"
+
+
+# Whom it waits for
+
+
+def _replicas_awaited(core: GatewayState, request: RequestState) -> Iterator[str]:
+    mask = core.placer.replicas_to_wait_for(request.request_class)
+    if request.request_class.pinned is not None:
+        mask &= core.replicas.mask_of((request.request_class.pinned,))
+    for number, slot in enumerate(slots_of(mask)):
+        if number == _TARGETS_NAMED_MAX:
+            yield f"{mask.bit_count() - number} more replicas"
+            return
+        state = core.replicas.at(slot)
+        failed = request.request_class.failed_replicas >> slot & 1
+        standing = Standing.FAILED_BEFORE if failed else state.standing
+        yield f"{state.target} ({_in_words(standing, state.detail)})"
+
+
+def _peers_awaited(core: GatewayState, request: RequestState) -> Iterator[str]:
+    mask = core.placer.peers_to_wait_for(request.request_class)
+    if request.request_class.pinned is not None:
+        mask &= core.peers.mask_of((request.request_class.pinned,))
+    for number, slot in enumerate(slots_of(mask)):
+        if number == _TARGETS_NAMED_MAX:
+            yield f"{mask.bit_count() - number} more peers"
+            return
+        yield f"{core.peers.at(slot).target} ({_peer_in_words(core, request, core.peers.at(slot))})"
+
+
+def _peer_in_words(core: GatewayState, request: RequestState, state: PeerState) -> str:
+    request_class = request.request_class
+    if request_class.failed_peers >> state.slot & 1:
+        return _in_words(Standing.FAILED_BEFORE, "")
+    return _in_words(core.peers.standing_for(state, request_class.model, request_class.rule), state.detail)
+
+
+def _in_words(standing: Standing, detail: str) -> str:
+    word = standing.replace("_", " ")
+    return f"{word}: {detail}" if detail and standing in _OUT_OF_REACH else word
+
+
+def _and_more(count: int, what: str) -> str:
+    if not count:
+        return ""
+    return f" and {count} more {what}{'s' if count > 1 else ''}"

@@ -1,0 +1,34 @@
+"""Has this machine run short, of descriptors or memory? Then whoever was to be reached is not to blame."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+def is_our_shortage(error: OSError) -> bool:
+    """Also where the shortage lies behind it: with one of several addresses, or in the look-up of a name, which tells
+    of it in a dozen other words; so what no other end can have caused is asked of this process."""
+    causes: list[BaseException | None] = [error, error.__cause__, error.__context__]
+    if any(isinstance(each, OSError) and each.errno in _SHORTAGES for each in causes):
+        return True
+    if error.errno is None and tells_our_shortage(str(error)):
+        return True
+    return not isinstance(error, (ConnectionError, TimeoutError)) and not has_descriptor()
+
+
+def tells_our_shortage(text: str) -> bool:
+    """For libraries that say it in the system's words alone."""
+    return any(os.strerror(each) in text for each in _DESCRIPTORS)
+
+
+def has_descriptor() -> bool:
+    """Could this process open anything at this moment?"""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in _DESCRIPTORS
+    return True

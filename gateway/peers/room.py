@@ -1,0 +1,105 @@
+"""Bounds what other gateways' requests hold in memory here, in all and per peer. It counts what is said by nobody.
+
+A message has no length before it has come, so that one on its way is taken to be as large as any may be. Waiting is for
+those alone, since they are soon over; where running requests take all the room, there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Self
+
+WAITING_EACH_MAX = 64
+"""Forwards of one peer that wait for their turn to be read."""
+
+
+class PeerRoom:
+    """How much may still be held for whom."""
+
+    def __init__(self, bytes_max: int, peer_bytes_max: int, message_bytes_max: int, turn_wait_s: float) -> None:
+        self._bytes_max = bytes_max
+        self._peer_bytes_max = peer_bytes_max
+        self.message_bytes_max = message_bytes_max
+        self._turn_wait_s = turn_wait_s
+        self._held: Counter[str] = Counter()
+        self._reading: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+
+    @property
+    def bytes(self) -> int:
+        return self._held.total()
+
+    @property
+    def peers(self) -> int:
+        """Whoever anything is counted for."""
+        return len(self._held.keys() | self._reading.keys() | self._waiting.keys())
+
+    async def place_for(self, peer: str) -> Place | None:
+        """Where a message may be read into. None: there is no room, and soon will not be."""
+        if not self._fits(peer) and not await self._gets_a_turn(peer):
+            return None
+        return Place(self, peer)
+
+    async def _gets_a_turn(self, peer: str) -> bool:
+        if self._waiting[peer] >= WAITING_EACH_MAX:
+            return False
+        self._waiting[peer] += 1
+        try:
+            async with asyncio.timeout(self._turn_wait_s):
+                while self._reading.total() and not self._fits(peer):
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            _take(self._waiting, peer, 1)
+        return self._fits(peer)
+
+    def _fits(self, peer: str) -> bool:
+        size = self.message_bytes_max
+        return self._held[peer] + size <= self._peer_bytes_max and self.bytes + size <= self._bytes_max
+
+    def begin(self, peer: str) -> None:
+        self._held[peer] += self.message_bytes_max
+        self._reading[peer] += 1
+
+    def settle(self, peer: str, size: int) -> None:
+        """The message has come."""
+        _take(self._reading, peer, 1)
+        self.give_back(peer, self.message_bytes_max - size)
+
+    def give_back(self, peer: str, size: int) -> None:
+        _take(self._held, peer, size)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Place:
+    """One forward's part of the room; to be entered as soon as it is got."""
+
+    def __init__(self, room: PeerRoom, peer: str) -> None:
+        self._room = room
+        self._peer = peer
+        self._size: int | None = None
+
+    def __enter__(self) -> Self:
+        self._room.begin(self._peer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._size is None:
+            self.settle(0)
+        self._room.give_back(self._peer, self._size or 0)
+
+    def settle(self, size: int) -> None:
+        """The message is this large, and there is no other."""
+        assert self._size is None, "a message comes once"
+        self._size = size
+        self._room.settle(self._peer, size)
+
+
+def _take(counter: Counter[str], peer: str, amount: int) -> None:
+    counter[peer] -= amount
+    if not counter[peer]:
+        del counter[peer]

@@ -1,0 +1,24 @@
+"""Every series that a gateway's page of metrics can have, without a request having been made: for documents and rules.
+
+It makes up a gateway that does nothing, and shows no value.
+"""
+
+from __future__ import annotations
+
+from gateway.core.description import gauges_of
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
+from gateway.ground.series import Described
+from gateway.records.audit import AuditLevels
+from gateway.records.ledger import Ledger
+from gateway.records.metrics import Metrics
+
+_PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
+
+
+def catalogue() -> list[Described]:
+    """In the order of the page."""
+    core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
+    metrics = Metrics(lambda: gauges_of(core, 0), Ledger(_PLACE, open_max=1))
+    metrics.registry.register(AuditLevels(None))
+    return metrics.catalogue()

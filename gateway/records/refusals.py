@@ -1,0 +1,123 @@
+"""Remembers requests that were turned away at the door, before there was anything to decide: by a count, by a line of
+log now and then, and by request id for whoever asks. It holds nothing that a client wrote but its request's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.value import value
+from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
+from gateway.ground.clock import Clock
+from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest
+from gateway.records.ledger import Ledger
+from gateway.request.callers import KeyId
+
+REMEMBERED_MAX = 1024
+"""Apart from decisions, so that whoever has no key cannot push them out."""
+
+_LINE_EVERY_NS = 1_000_000_000
+_MILLISECOND_NS = 1_000_000
+
+
+@value
+class Refusal:
+    """What is known of a request that was turned away."""
+
+    reason: str
+    """The code that its client was told, one of a closed set."""
+    status: int
+    message: str
+    """The words that belong to the code; none of the client's."""
+    request_id: RequestId | None = None
+    """None where there was no whole request."""
+    tenant: TenantName | None = None
+    key_id: KeyId | None = None
+
+
+OnRefused = Callable[[Refusal], None]
+
+
+class Refusals:
+    """One gateway's. `take` is cheap enough for a flood of them."""
+
+    def __init__(
+        self,
+        gateway_id: GatewayId,
+        place: Place,
+        ledger: Ledger,
+        *,
+        count: Callable[[str, TenantName | None], None],
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._gateway_id = gateway_id
+        self._place = place
+        self._ledger = ledger
+        self._count = count
+        self._clock = clock
+        self._lines = _Lines(log)
+        self._latest: dict[RequestId, tuple[Refusal, int]] = {}
+        """With the time of each."""
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def take(self, refusal: Refusal) -> None:
+        now_ns = self._clock.now_ns()
+        self._count(refusal.reason, refusal.tenant)
+        self._lines.write(refusal, now_ns, names_tenant=self._ledger.policy.logging.tenant)
+        if refusal.request_id is not None:
+            self._latest.pop(refusal.request_id, None)
+            self._latest[refusal.request_id] = refusal, now_ns
+            if len(self._latest) > REMEMBERED_MAX:
+                del self._latest[next(iter(self._latest))]
+
+    def explain(self, wanted: str) -> ExplainedRequest | None:
+        """None if it was not refused, or so long ago that it is forgotten."""
+        found = self._latest.get(RequestId(wanted))
+        if found is None:
+            return None
+        refusal, at_ns = found
+        return ExplainedRequest(
+            gateway=self._gateway_id,
+            region=self._place.region,
+            jurisdiction=self._place.jurisdiction,
+            request_id=wanted,
+            model="",
+            origin="",
+            age_ms=(self._clock.now_ns() - at_ns) / _MILLISECOND_NS,
+            refusals=(ExplainedRefusal(refusal.reason, refusal.message.rstrip(".")),),
+            outcome=REFUSED,
+            detail=f"{refusal.status} {refusal.reason}",
+        )
+
+
+class _Lines:
+    """One line for each reason and second, with how many it stands for."""
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._due_ns: dict[str, int] = {}
+        self._unlogged: dict[str, int] = {}
+
+    def write(self, refusal: Refusal, now_ns: int, *, names_tenant: bool) -> None:
+        reason = refusal.reason
+        count = self._unlogged.get(reason, 0) + 1
+        due_ns = self._due_ns.get(reason)
+        if due_ns is not None and now_ns < due_ns:
+            self._unlogged[reason] = count
+            return
+        self._due_ns[reason], self._unlogged[reason] = now_ns + _LINE_EVERY_NS, 0
+        fields: dict[str, object | None] = {
+            "reason": reason,
+            "status": refusal.status,
+            "request_id": refusal.request_id,
+            "tenant": refusal.tenant if names_tenant else None,
+            "key": refusal.key_id if names_tenant else None,
+            "since_the_last_line": count,
+        }
+        write = self._log.warning if refusal.status >= 500 else self._log.info
+        write("refused", **{name: told for name, told in fields.items() if told is not None})

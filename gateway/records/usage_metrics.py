@@ -1,0 +1,168 @@
+"""Counts what finished requests used, in tokens and in time for each: by model, and by tenant. It names nobody else.
+
+A client's request counts where it came in. Where a replica here ran it for another gateway, it counts in the series
+that begin with `forwards_`, and a gateway in between counts it nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from gateway.core.effects import EndRequest
+from gateway.core.vocabulary import Outcome, RequestProfile, Target, TargetKind, TenantName
+from gateway.ground.series import Distribution, Tally
+from gateway.records.ledger import RequestRecord
+from gateway.records.model_labels import ModelLabels
+from gateway.request.legs import RequestSummary
+from gateway.request.usage import Counted, TokensUsed, tokens_used
+
+FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+_PER_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+_SECOND_NS = 1_000_000_000
+
+
+class UsageMetrics:
+    """The ledger hands it each finished request."""
+
+    def __init__(
+        self, registry: CollectorRegistry, models: ModelLabels, tenant_label: Callable[[TenantName], str]
+    ) -> None:
+        self._registry = registry
+        self._models = models
+        self._tenant_label = tenant_label
+        self._define_clients()
+        self._define_forwards()
+        self._cached_share = self._histogram(
+            "prefix_cached_share",
+            "Share of the prompt that the engine of a replica here had in its cache, where it says so.",
+            SHARE,
+            "model",
+        )
+
+    def on_finished(
+        self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
+    ) -> None:
+        """Also of a request that was left. One without a record counts for its tenant alone."""
+        used = tokens_used(profile, summary)
+        if record is not None and record.legs and used.total:
+            self._count(record, end, summary, used)
+        if record is None or record.origin is None:
+            self._count_for_tenant(self._tenant_label(profile.tenant), end, used)
+
+    def _count_for_tenant(self, tenant: str, end: EndRequest, used: TokensUsed) -> None:
+        self._tenant_requests.add(tenant, end.outcome)
+        if used.total:
+            self._tenant_tokens.add(tenant, "prompt", amount=used.prompt)
+            self._tenant_tokens.add(tenant, "output", amount=used.output)
+
+    def _count(self, record: RequestRecord, end: EndRequest, summary: RequestSummary, used: TokensUsed) -> None:
+        model, leg = self._models.of(record.model), record.first_leg or record.legs[-1]
+        per_token_s = _per_token_s(record, end, summary, used)
+        cached_tokens, is_here = summary.cached_tokens, leg.target.kind is TargetKind.REPLICA
+        if is_here and cached_tokens is not None and used.prompt:
+            self._cached_share.observe(cached_tokens / used.prompt, model)
+        if record.origin is None:
+            self._count_own(model, ran(leg.target), used, cached_tokens or 0, per_token_s)
+        elif is_here:
+            self._count_forwarded(model, used, cached_tokens or 0, per_token_s)
+            if summary.is_event_stream and record.first_token_ns is not None:
+                self._forwards_first_token.observe((record.first_token_ns - record.arrived_ns) / _SECOND_NS, model)
+
+    def _count_own(
+        self, model: str, where: str, used: TokensUsed, cached_tokens: int, per_token_s: float | None
+    ) -> None:
+        self._prompt_tokens.add(model, where, used.prompt_counted, amount=used.prompt)
+        self._output_tokens.add(model, where, used.output_counted, amount=used.output)
+        if cached_tokens:
+            self._cached_tokens.add(model, where, amount=cached_tokens)
+        if per_token_s is not None:
+            self._per_token.observe(per_token_s, model, where, used.output_counted)
+
+    def _count_forwarded(self, model: str, used: TokensUsed, cached_tokens: int, per_token_s: float | None) -> None:
+        self._forwards_prompt_tokens.add(model, used.prompt_counted, amount=used.prompt)
+        self._forwards_output_tokens.add(model, used.output_counted, amount=used.output)
+        if cached_tokens:
+            self._forwards_cached_tokens.add(model, amount=cached_tokens)
+        if per_token_s is not None:
+            self._forwards_per_token.observe(per_token_s, model, used.output_counted)
+
+    def _define_clients(self) -> None:
+        self._prompt_tokens = self._counter(
+            "prompt_tokens", "Prompt tokens of clients' requests that an engine took.", "model", "ran", "counted"
+        )
+        self._output_tokens = self._counter(
+            "output_tokens", "Output tokens of clients' requests, of those left early too.", "model", "ran", "counted"
+        )
+        self._cached_tokens = self._counter(
+            "cached_tokens",
+            "Prompt tokens of clients' requests that engines say they had in their cache.",
+            "model",
+            "ran",
+        )
+        self._per_token = self._histogram(
+            "output_token_seconds",
+            "Mean time per output token after the first, of clients' streams that completed.",
+            _PER_TOKEN_S,
+            "model",
+            "ran",
+            "counted",
+        )
+        self._tenant_requests = self._counter(
+            "tenant_requests", "Clients' requests by tenant and by how they ended.", "tenant", "outcome"
+        )
+        self._tenant_tokens = self._counter(
+            "tenant_tokens", "Tokens of clients' requests by tenant, as limits of keys count them.", "tenant", "kind"
+        )
+
+    def _define_forwards(self) -> None:
+        """Of requests that a peer's clients asked: none of them is in the series above."""
+        self._forwards_prompt_tokens = self._counter(
+            "forwards_prompt_tokens", "Prompt tokens that replicas here took for peers.", "model", "counted"
+        )
+        self._forwards_output_tokens = self._counter(
+            "forwards_output_tokens", "Output tokens of replicas here for peers.", "model", "counted"
+        )
+        self._forwards_cached_tokens = self._counter(
+            "forwards_cached_tokens", "Prompt tokens for peers that engines here say they had in their cache.", "model"
+        )
+        self._forwards_first_token = self._histogram(
+            "forwards_first_token_seconds",
+            "From a forward's arrival here to the first token of its stream, where a replica here ran it.",
+            FIRST_TOKEN_S,
+            "model",
+        )
+        self._forwards_per_token = self._histogram(
+            "forwards_output_token_seconds",
+            "Mean time per output token after the first, of streams that ran here for peers.",
+            _PER_TOKEN_S,
+            "model",
+            "counted",
+        )
+
+    def _counter(self, name: str, words: str, *labels: str) -> Tally:
+        tally = Tally(f"nightside_{name}", words, labels)
+        self._registry.register(tally)
+        return tally
+
+    def _histogram(self, name: str, words: str, bounds: tuple[float, ...], *labels: str) -> Distribution:
+        distribution = Distribution(f"nightside_{name}", words, bounds, labels)
+        self._registry.register(distribution)
+        return distribution
+
+
+def ran(target: Target) -> str:
+    """Whether a replica of this gateway ran it, or it went on to another gateway."""
+    return "forward" if target.kind is TargetKind.PEER else "local"
+
+
+def _per_token_s(record: RequestRecord, end: EndRequest, summary: RequestSummary, used: TokensUsed) -> float | None:
+    """None where there is nothing to measure: an answer in one piece has no tokens that come one after the other."""
+    if end.outcome is not Outcome.COMPLETED or not summary.is_event_stream or used.output < 2:
+        return None
+    ended_ns = record.legs[-1].ended_ns
+    if record.first_token_ns is None or ended_ns is None or used.output_counted is Counted.BYTES:
+        return None
+    return (ended_ns - record.first_token_ns) / (used.output - 1) / _SECOND_NS

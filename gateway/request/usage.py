@@ -1,0 +1,65 @@
+"""How many tokens a request used. One function says so, for the limits of keys and the metrics alike, so that they
+agree. It looks at no byte of an answer, and never at a clock.
+"""
+
+from __future__ import annotations
+
+from gateway.core.value import value
+from gateway.core.vocabulary import RequestProfile, Word
+from gateway.request.legs import RequestSummary
+
+_BYTES_PER_TOKEN = 4
+"""A cautious guess, where nobody has counted."""
+_OUTPUT_GUESS_MAX = 1024
+"""An answer in one piece that tells no usage may be anything, long rows of numbers too."""
+
+
+class Counted(Word):
+    """Who counted."""
+
+    USAGE = "usage"
+    """The engine."""
+    EVENTS = "events"
+    """We: the data events of a stream that brought content."""
+    BYTES = "bytes"
+    """Nobody: a guess by length."""
+
+
+@value
+class TokensUsed:
+    prompt: int
+    prompt_counted: Counted
+    output: int
+    output_counted: Counted
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.output
+
+
+_NOTHING = TokensUsed(0, Counted.USAGE, 0, Counted.USAGE)
+
+
+def prompt_guess(profile: RequestProfile) -> int:
+    return -(-profile.prompt_bytes // _BYTES_PER_TOKEN)
+
+
+def tokens_used(profile: RequestProfile, summary: RequestSummary) -> TokensUsed:
+    """The prompt counts from when an engine has it, whoever leaves then; nothing does where an engine generates nothing
+    for the request: a stored response was paid for when it was made."""
+    if not summary.generates or (summary.first_token_ns is None and not summary.prompt_taken):
+        return _NOTHING
+    if summary.prompt_tokens is None:
+        prompt, prompt_counted = prompt_guess(profile), Counted.BYTES
+    else:
+        prompt, prompt_counted = summary.prompt_tokens, Counted.USAGE
+    if summary.is_event_stream and (summary.content_events or summary.output_tokens is None):
+        output = summary.content_events + (summary.output_tokens or 0)
+        return TokensUsed(prompt, prompt_counted, output, Counted.EVENTS)
+    if summary.output_tokens is not None:
+        return TokensUsed(prompt, prompt_counted, summary.output_tokens, Counted.USAGE)
+    if not summary.answer_bytes:
+        return TokensUsed(prompt, prompt_counted, 0, prompt_counted)
+    output_max = _OUTPUT_GUESS_MAX if profile.output_tokens_max is None else profile.output_tokens_max
+    output = min(-(-summary.answer_bytes // _BYTES_PER_TOKEN), output_max)
+    return TokensUsed(prompt, prompt_counted, output, Counted.BYTES)

@@ -1,0 +1,80 @@
+"""How long the worst bodies that a client can send hold up the event loop: each as large as one may be.
+
+What reads them keeps the interpreter to itself until it is done, so that a thread would not help. Inflating does not:
+what counts there is the one step that the loop takes by itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from time import thread_time_ns
+
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, RequestId, TenantName
+from gateway.http.encodings import Inflater
+from gateway.http.errors import ClientFault
+from gateway.http.fields import LARGE_BYTES, has_too_many_fields
+from gateway.http.parse import Caller, read_request
+from gateway.http.settings import HttpSettings
+from gateway.http.uploads import PROMPT_BYTES_MAX, PROMPT_STEP_BYTES_MAX
+from gateway.request.engine_api import CHAT_PATH, MESSAGES_PATH
+
+_SETTINGS = HttpSettings(GatewayId("gw"), Place(RegionName("us-east-1"), Jurisdiction("US")))
+_CALLER = Caller(RequestId("r"), TenantName("default"), ("", ""))
+_ROUNDS = 3
+_MILLISECOND_NS = 1_000_000
+
+
+def run() -> Mapping[str, object]:
+    """Milliseconds of the loop's thread, the best of a few rounds; `worst_ms` is the largest."""
+    size = _SETTINGS.body_bytes_max
+    figures = {f"{name}_ms": _best_ms(partial(_read, path, body)) for name, path, body in _bodies(size)}
+    packed = gzip.compress(bytes(1 << 21))[:PROMPT_BYTES_MAX]
+    figures["small_gzip_ms"] = _best_ms(lambda: _inflate_small(packed))
+    return {"body_bytes": size, **figures, "worst_ms": max(figures.values())}
+
+
+def _bodies(size: int) -> list[tuple[str, str, bytes]]:
+    """Those that come as far as the loop."""
+    xargs = json.dumps({f"{number:07}": 1 for number in range(size // 13)}).encode()
+    line = b'{"type":"text","text":"x-anthropic-billing-header: 1"}'
+    each = [
+        ("text", CHAT_PATH, b'{"model":"m","messages":"%b"}' % (b"x" * size)),
+        ("numbers", CHAT_PATH, b'{"model":"m","messages":[%b1]}' % _filled(b"1,", size)),
+        ("many_fields", CHAT_PATH, b'{%b"model":"m"}' % _filled(b'"":1,', size)),
+        ("one_field_again_and_again", CHAT_PATH, b'{%b"model":"m"}' % _filled(b'"rid":0,', size)),
+        ("session_of_emoji", CHAT_PATH, b'{"model":"m","user":"%b"}' % _filled("\U0001f600".encode(), size)),
+        ("extra_arguments", CHAT_PATH, b'{"model":"m","vllm_xargs":%b}' % xargs),
+        ("system_in_pieces", MESSAGES_PATH, b'{"model":"m","system":[%b,%b1]}' % (line, _filled(b"1,", size))),
+        ("system_in_pieces_of_256_kib", MESSAGES_PATH, b'{"model":"m","system":[%b,%b1]}' % (line, _filled(b"1,"))),
+        ("many_fields_of_a_small_one", CHAT_PATH, b'{%b"model":"m"}' % _filled(b'"rid":0,', LARGE_BYTES - 100)),
+    ]
+    return [one for one in each if len(one[2]) <= LARGE_BYTES or not has_too_many_fields(one[2])]
+
+
+def _filled(piece: bytes, size: int = 250 * 1024) -> bytes:
+    return piece * (size // len(piece))
+
+
+def _read(path: str, body: bytes) -> None:
+    with suppress(ClientFault):  # that takes as long
+        read_request(path, body, _CALLER, _SETTINGS)
+
+
+def _inflate_small(packed: bytes) -> None:
+    inflater = Inflater("gzip")
+    inflater.feed(packed)
+    inflater.step(PROMPT_STEP_BYTES_MAX)
+
+
+def _best_ms(work: Callable[[], None]) -> float:
+    return round(min(_spent_ms(work) for _ in range(_ROUNDS)), 2)
+
+
+def _spent_ms(work: Callable[[], None]) -> float:
+    started_ns = thread_time_ns()
+    work()
+    return (thread_time_ns() - started_ns) / _MILLISECOND_NS

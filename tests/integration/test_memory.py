@@ -1,0 +1,127 @@
+"""A real gateway with everything that it may hold held at once, against the figure that `gateway check` tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from gateway.core.vocabulary import GatewayId, ResidencyStamp
+from gateway.ground.clock import Clock
+from gateway.peers import codec
+from gateway.request.legs import OutboundRequest
+from protos.mesh.v1 import peer_pb2_grpc
+from tests.fakes.engine import FakeEngine, hang
+from tests.support.core import EU, MODEL, TENANT, US, profile, rule
+from tests.support.gateways import nightside
+from tests.support.orders import forward_order
+from tests.support.processes import Process, gateway_process, region_file
+from tests.support.wire import posted
+
+MIB = 1 << 20
+BODY = 4 * MIB
+MESSAGE = 8 * MIB
+SMALL: dict[str, Any] = {
+    "placement": {"prefix_index_max": "1MiB", "peer_queue_length_max": 1000, "stored_responses_max": 100},
+    "decisions": {"held_max": "1MiB"},
+    "pushing": {"mode": "blind"},
+}
+
+
+@dataclass
+class Stand:
+    gateway: Process
+    peers_at: str
+    told_bytes: int
+    """By `gateway check`."""
+    stack: AsyncExitStack
+
+    @property
+    def peak_bytes(self) -> int:
+        status = Path(f"/proc/{self.gateway.process.pid}/status").read_text()
+        (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+        return int(peak) * 1024
+
+    def check(self) -> None:
+        assert self.told_bytes / 2 <= self.peak_bytes <= self.told_bytes
+
+    async def says(self, data: bytes) -> asyncio.StreamReader:
+        """A client that stays."""
+        host, _, port = self.gateway.http_url.rpartition("/")[2].partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        self.stack.callback(writer.close)
+        writer.write(data)
+        await writer.drain()
+        return reader
+
+    async def forwards(self, count: int) -> Counter[str]:
+        """What is said first to each of so many forwards, all at once, that then stay."""
+        channel = grpc.aio.insecure_channel(self.peers_at, options=[("grpc.max_send_message_length", 2 * MESSAGE)])
+        await self.stack.enter_async_context(channel)
+        calls = [self._forward(channel, f"r-{number}") for number in range(count)]
+        self.stack.callback(calls.clear)
+        return Counter([(await call.read()).WhichOneof("kind") for call in calls])
+
+    def _forward(self, channel: grpc.aio.Channel, request_id: str) -> Any:
+        body = json.dumps({"model": MODEL, "prompt": "x" * (MESSAGE - 100_000)}).encode()
+        order = forward_order(request_id, "us-1", stamp=ResidencyStamp(EU, TENANT, rule(US, EU), "digest"))
+        request = OutboundRequest(profile(request_id), "/v1/completions", (), body)
+        message = codec.forward_to_pb(order, request, GatewayId("eu-1"), Clock().now_ns())
+        return peer_pb2_grpc.PeerServiceStub(channel).Forward(message)
+
+
+@asynccontextmanager
+async def stand(
+    folder: Path, ports: Callable[[], int], engine: FakeEngine, *, with_peer: bool, **sections: Any
+) -> AsyncIterator[Stand]:
+    engine.plays(hang)
+    listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "peers": f"127.0.0.1:{ports()}"}
+    peer = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction, "address": f"127.0.0.1:{ports()}"}
+    peers = [peer] if with_peer else []
+    file = region_file(folder, "us-1", US, engine, listen=listen, peers=peers, **SMALL, **sections)
+    status, _, told = await nightside("gateway", "check", file)
+    assert status == 0, told
+    (told_mib,) = re.findall(r"memory: at most (\d+)MiB", told)
+    async with gateway_process(file) as gateway, AsyncExitStack() as stack:
+        yield Stand(gateway, listen["peers"], int(told_mib) * MIB, stack)
+
+
+async def test_clients_that_hold_all_they_may(
+    tmp_path: Path, engine: FakeEngine, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    limits = {"body_max": "4MiB", "bodies_held_max": "192MiB", "connections_max": 60, "requests_max": 50}
+    peering = {"message_max": "8MiB", "forwards_held_max": "8MiB", "forwards_held_peer_max": "8MiB", "forwards_max": 4}
+    sections = {"limits": limits, "peering": peering}
+    body = json.dumps({"model": MODEL, "messages": ""}).encode()
+    body = body[:-2] + b"x" * (BODY - len(body)) + body[-2:]
+    async with stand(tmp_path, unused_tcp_port_factory, engine, with_peer=False, **sections) as gateway:
+        for _ in range(48):
+            await gateway.says(posted(body=body))
+        await engine.arrived.reaches(48)
+        refused = await gateway.says(posted(body=body))
+        assert b" 503 " in await refused.readline()
+        for _ in range(11):
+            await gateway.says(b"GET / HTTP/1.1\r\nx: " + b"x" * 10_000)
+        gateway.check()
+
+
+async def test_peers_that_hold_all_they_may(
+    tmp_path: Path, engine: FakeEngine, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    limits = {"body_max": "4MiB", "bodies_held_max": "4MiB", "connections_max": 10, "requests_max": 10}
+    held = {"forwards_held_max": "192MiB", "forwards_held_peer_max": "192MiB", "forwards_max": 40}
+    sections = {"limits": limits, "peering": {"message_max": "8MiB", **held}}
+    async with stand(tmp_path, unused_tcp_port_factory, engine, with_peer=True, **sections) as gateway:
+        words = await gateway.forwards(60)
+        assert words["accepted"] + words["refused"] == 60
+        assert words["accepted"] * MESSAGE <= 192 * MIB + MESSAGE
+        assert words["accepted"] >= 20
+        gateway.check()

@@ -1,0 +1,261 @@
+"""Over sockets: what is read, and in which steps."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+import threading
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from gateway.core.vocabulary import GatewayId
+from gateway.http import errors, uploads
+from gateway.http.app import make_runner
+from gateway.http.encodings import Inflater
+from gateway.http.errors import ClientFault, ErrorKind
+from gateway.http.room import Held, Room
+from gateway.http.settings import HttpSettings
+from gateway.http.uploads import Uploads, check_announced
+from tests.support.core import US
+from tests.support.listening import serving_http
+
+MIB = 1 << 20
+
+
+class WatchedHeld(Held):
+    """Remembers by how much it grew at a time."""
+
+    def __init__(self, room: Room) -> None:
+        super().__init__(room, ())
+        self.steps: list[int] = []
+
+    def grow(self, more_bytes: int) -> None:
+        super().grow(more_bytes)
+        self.steps.append(more_bytes)
+
+
+@dataclass
+class Read:
+    """What became of one upload."""
+
+    body: bytes | None = None
+    fault: ErrorKind | None = None
+    steps: list[int] = field(default_factory=list)
+
+
+class Desk:
+    """A server that only reads bodies."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self.settings = settings
+        self.room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
+        self.uploads = Uploads(settings)
+        self.reads: asyncio.Queue[Read] = asyncio.Queue()
+        self.port = 0
+
+    async def take(self, request: web.Request) -> web.Response:
+        held, read = WatchedHeld(self.room), Read()
+        try:
+            check_announced(request, self.settings.body_bytes_max)
+            with held:
+                read.body = await self.uploads.read(request, held)
+        except ClientFault as fault:
+            read.fault = fault.kind
+        read.steps = held.steps
+        self.reads.put_nowait(read)
+        response = web.Response()
+        response.force_close()
+        return response
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    async def reads_one(self, body: bytes, *headers: str) -> Read:
+        async with self.client() as (_, writer):
+            writer.write(posted(*headers, length=len(body)) + body)
+            return await self.reads.get()
+
+
+def posted(*headers: str, length: int | None) -> bytes:
+    framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+    return "\r\n".join(["POST / HTTP/1.1", "host: x", framing, *headers, "", ""]).encode()
+
+
+def chunked(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+@asynccontextmanager
+async def serving(**limits: float) -> AsyncIterator[Desk]:
+    desk = Desk(HttpSettings(GatewayId("us-1"), US, **limits))  # type: ignore[arg-type] # numbers, all of them
+    app = web.Application()
+    app.router.add_post("/", desk.take, expect_handler=say_nothing)
+    async with serving_http(make_runner(app, desk.settings)) as desk.port:
+        yield desk
+    desk.uploads.close()
+    assert (desk.room.bytes, desk.room.requests) == (0, 0)
+
+
+async def say_nothing(_: web.Request) -> None:
+    pass
+
+
+async def test_it_is_counted_as_it_comes_and_not_as_it_is_announced() -> None:
+    async with serving() as desk, desk.client() as (_, writer):
+        writer.write(posted(length=16 * MIB))
+        writer.write(bytes(1000))
+        await until_bytes(desk.room, 1000)
+        writer.write(bytes(5000))
+        await until_bytes(desk.room, 6000)
+
+
+async def until_bytes(room: Room, expected: int) -> None:
+    while room.bytes < expected:  # noqa: ASYNC110 - what is counted has no event to wait for
+        await asyncio.sleep(0.001)
+    assert room.bytes == expected
+
+
+@pytest.mark.parametrize("length", [None, 3 * MIB])
+async def test_a_large_one_arrives_whole(length: int | None) -> None:
+    body = random.Random(1).randbytes(3 * MIB)
+    async with serving() as desk, desk.client() as (_, writer):
+        writer.write(posted(length=length))
+        pieces = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
+        writer.writelines(pieces if length else list(chunked(iter(pieces))))
+        read = await desk.reads.get()
+    assert read.body == body
+    assert sum(read.steps) == len(body)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_what_comes_out_is_counted_step_by_step(encoding: str) -> None:
+    body = bytes(8 * MIB)
+    packed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
+    async with serving() as desk:
+        read = await desk.reads_one(packed, f"content-encoding: {encoding}")
+    assert read.body == body
+    assert max(read.steps) <= uploads.STEP_BYTES_MAX
+    assert sum(read.steps) == len(body)
+
+
+async def test_the_loop_inflates_no_more_than_a_little_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of small pieces, each of which holds a thousand times its size."""
+    by_loop: list[int] = []
+    by_thread: list[int] = []
+
+    class Watched(Inflater):
+        def step(self, bytes_max: int) -> bytes:
+            is_loop = threading.current_thread() is threading.main_thread()
+            (by_loop if is_loop else by_thread).append(bytes_max)
+            return super().step(bytes_max)
+
+    monkeypatch.setattr(uploads, "Inflater", Watched)
+    packed = gzip.compress(bytes(MIB))
+    assert len(packed) < uploads.PROMPT_BYTES_MAX
+    async with serving() as desk:
+        assert (await desk.reads_one(packed, "content-encoding: gzip")).body == bytes(MIB)
+        assert (by_loop, set(by_thread)) == ([uploads.PROMPT_STEP_BYTES_MAX], {uploads.STEP_BYTES_MAX})
+        by_loop.clear()
+        await desk.reads_one(gzip.compress(random.Random(1).randbytes(MIB)), "content-encoding: gzip")
+        assert not by_loop
+
+
+async def test_a_bomb_is_refused_before_it_is_more_than_a_body() -> None:
+    async with serving(body_bytes_max=MIB) as desk:
+        read = await desk.reads_one(gzip.compress(bytes(100 * MIB)), "content-encoding: gzip")
+    assert read.fault is errors.BODY_TOO_LARGE
+    assert sum(read.steps) <= MIB
+
+
+async def test_and_before_it_is_more_than_there_is_room_for() -> None:
+    async with serving(bodies_bytes_max=MIB) as desk:
+        read = await desk.reads_one(gzip.compress(bytes(10 * MIB)), "content-encoding: gzip")
+    assert read.fault is errors.GATEWAY_FULL
+    assert sum(read.steps) <= MIB
+
+
+async def test_what_never_comes_out_is_counted_too() -> None:
+    """Empty blocks: any number of bytes, and nothing in them."""
+    async with serving(body_bytes_max=10_000) as desk, desk.client() as (_, writer):
+        head = zlib.compress(b"")[:2]
+        writer.write(posted("content-encoding: deflate", length=None))
+        writer.writelines(list(chunked(iter([head, *[b"\x00\x00\x00\xff\xff" * 500] * 10]))))
+        assert (await desk.reads.get()).fault is errors.BODY_TOO_LARGE
+
+
+async def test_one_that_stops_is_given_up_when_the_grace_is_over() -> None:
+    async with serving(body_grace_s=0.05, body_rate_min=1e9) as desk, desk.client() as (_, writer):
+        writer.write(posted(length=100) + b"{")
+        assert (await desk.reads.get()).fault is errors.BODY_INCOMPLETE
+
+
+@pytest.mark.parametrize("length", [None, 1000])
+async def test_one_that_drips_is_given_up_although_it_never_stops(length: int | None) -> None:
+    async with serving(body_grace_s=0.05, body_rate_min=1e6) as desk, desk.client() as (_, writer):
+        writer.write(posted(length=length))
+        async with asyncio.TaskGroup() as tasks:
+            dripping = tasks.create_task(drip(writer, is_chunked=length is None))
+            assert (await desk.reads.get()).fault is errors.BODY_INCOMPLETE
+            dripping.cancel()
+
+
+async def drip(writer: asyncio.StreamWriter, *, is_chunked: bool) -> None:
+    while True:
+        writer.write(b"1\r\n \r\n" if is_chunked else b" ")
+        await asyncio.sleep(0.01)
+
+
+async def test_one_that_is_fast_enough_gets_more_time_than_the_grace() -> None:
+    """A grace that is over at once, and each byte worth an hour of patience."""
+    async with serving(body_grace_s=1e-9, body_rate_min=1 / 3600) as desk, desk.client() as (_, writer):
+        writer.write(posted(length=10_000) + b"{")
+        await until_bytes(desk.room, 1)
+        writer.write(b" " * 9999)
+        assert (await desk.reads.get()).body == b"{" + b" " * 9999
+
+
+async def test_who_expects_to_be_told_to_go_on_is_told_when_there_is_room() -> None:
+    async with serving() as desk, desk.client() as (reader, writer):
+        writer.write(posted("expect: 100-Continue", length=2))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"{}")
+        assert (await desk.reads.get()).body == b"{}"
+        assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "length", "expected"),
+    [
+        (("expect: 100-continue",), 17 * MIB, errors.BODY_TOO_LARGE),
+        (("expect: 100-continue", "content-encoding: br"), 10, errors.UNSUPPORTED_ENCODING),
+        (("expect: 100-continue",), 2 * MIB, errors.GATEWAY_FULL),
+        (("expect: a-miracle",), 10, errors.EXPECTATION_FAILED),
+    ],
+)
+async def test_nobody_is_told_to_go_on_who_is_refused(
+    headers: tuple[str, ...], length: int, expected: ErrorKind
+) -> None:
+    async with serving(bodies_bytes_max=MIB) as desk, desk.client() as (reader, writer):
+        writer.write(posted(*headers, length=length))
+        assert (await desk.reads.get()).fault is expected
+        assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_a_large_one_of_nothing_but_fields_is_refused_before_it_is_decoded() -> None:
+    async with serving() as desk:
+        assert (await desk.reads_one(b'{%b"model":"m"}' % (b'"":1,' * MIB))).fault is errors.INVALID_FIELD
+        plain = b'{"model":"m","messages":[%b1]}' % (b'{"role":"user"},' * (MIB // 2))
+        assert (await desk.reads_one(plain)).body == plain
