@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-engines compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -25,6 +25,9 @@ demo: setup ## Run three regions on this machine and show what forwarding gains.
 
 test: setup ## Run every test on emulated engines. ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -n 2 --session-timeout=3000 $(ARGS)
+
+fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seeds rather than 150. EXAMPLES=… is another number, ARGS=-k… one reader.
+	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --fuzz-examples=$(or $(EXAMPLES),20000) $(ARGS)
 
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
 	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
@@ -60,7 +63,7 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test test-engines bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
+nightly: test fuzz test-engines bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 

@@ -1,4 +1,5 @@
-"""What every test shares: how Hypothesis runs, ports that nobody else is given, and the length of the soak.
+"""What every test shares: how Hypothesis runs, ports that nobody else is given, and the lengths of
+the soak and of fuzzing.
 
 Fixtures of one area live beside that area's tests.
 """
@@ -23,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=600,
         help="requests of the soak; 18000 are an hour of a region's five a second",
     )
+    parser.addoption("--fuzz-examples", type=int, default=150, help="mutations that each reader of bytes is given")
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from gateway.app.status_cli import status
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
+from gateway.engines.shared_caches import shared_cache_notes
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
@@ -81,6 +82,8 @@ def check(file: Path, as_json: bool) -> None:
         if problem is not None:
             raise click.ClickException(f"{file.name}: policy: {problem}")
     _check_what_it_names(file, region.as_config())
+    for note in shared_cache_notes(region.as_config()):
+        click.echo(f"{file.name}: {note}", err=True)
     document = region.as_document()
     click.echo(f"{file.name}: {describe_memory(region.as_config())}", err=True)
     click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)

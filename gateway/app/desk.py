@@ -22,6 +22,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
+from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.journal import Header, Journal, new_header, write_tail
@@ -84,6 +85,8 @@ class Desk:
             config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
         )
         self.metrics.follow_readiness(lambda: not self.readiness())
+        alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
+        self.trust = Trust(self.driver.submit, log, *alarms)
 
     @property
     def journal(self) -> Journal | None:
@@ -126,7 +129,7 @@ class Desk:
         notes = {"engines": engines_note(self.core)}
         if self.core.locked_down:
             notes["lockdown"] = self.lockdown.state.reason or "no reason given"
-        return {name: note for name, note in notes.items() if note}
+        return {name: note for name, note in (notes | self.trust.notes()).items() if note}
 
     def metrics_page(self) -> bytes:
         self.driver.tell_observers()

@@ -43,6 +43,7 @@ from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer, PeerService
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
+from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
@@ -141,7 +142,7 @@ async def serve_gateway(
         stack.push_async_callback(roster.close)
         engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
         engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
-        peers = PeerLegOpener(roster.links, config.gateway_id, clock)
+        peers = PeerLegOpener(roster.links, config.gateway_id, clock, on_violation=desk.trust.violated)
         owners = OwnerContext(
             desk.driver,
             clock,
@@ -292,7 +293,7 @@ def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink) -> Heartbeats
         link,
         config.gateway_id,
         config.place,
-        submit=desk.driver.submit,
+        submit=partial(desk.trust.hear, link.peer.spec.gateway_id),
         clock=desk.clock,
         rng=random.Random(),
         on_refused=lambda: desk.metrics.peer_refused("caller"),
@@ -313,7 +314,10 @@ def _peer_server(
         on_refused=lambda: desk.metrics.peer_refused("called"),
         log=desk.log,
         explain=desk.explain_to,
+        cache_salts=CacheSalts(config.engine_cache, config.cache_secret),
+        pass_priority=config.pass_priority,
         why_closed=desk.why_closed,
+        on_malformed=desk.metrics.forward_malformed,
     )
     return PeerServer(service, desk.board, config.peering, transport)
 
@@ -335,6 +339,8 @@ def _admin_app(
         return explained if refused is None else Explanation(refused)
 
     async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
+        if not order.active:
+            desk.trust.restore()
         return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason)
 
     sources = AdminSources(desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes)

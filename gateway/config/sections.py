@@ -222,6 +222,16 @@ class AuditConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCacheConfig:
+    """Who shares what engines keep of prompts. The same in every region, or a prompt is not known again elsewhere."""
+
+    isolate_tenants: bool = True
+    """Each tenant's requests carry a `cache_salt` of its own. Off: bodies go out as they came."""
+    shared_tenants: tuple[str, ...] = ()
+    """These share with each other, as if they were one."""
+
+
+@dataclass(frozen=True, slots=True)
 class StateConfig:
     """What has to survive a restart; nothing does unless a folder is named."""
 
@@ -250,6 +260,7 @@ class Sections:
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
@@ -270,3 +281,5 @@ class GatewayConfig(Sections):
     """What operators have to show, health apart. None: nothing."""
     secret_files: tuple[Path, ...] = ()
     """All files that hold keys or tokens, whoever reads them."""
+    cache_secret: str | None = field(default=None, repr=False)
+    """Goes into every tenant's `cache_salt`."""

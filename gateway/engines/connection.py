@@ -7,6 +7,7 @@ its connection, which is how engines abort work.
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -28,6 +29,10 @@ _HEAD_BYTES_MAX = 64 * 1024
 _HEADERS_MAX = 256
 _LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _SCHEMES = {"http": 80, "https": 443}
+_PLAIN = {"content-encoding": "identity", "transfer-encoding": "chunked"}
+"""The one way in which a body may be coded, where these say that it is."""
+_WITHOUT_BODY = frozenset({204, 304})
+"""Nobody answers a call like this. What an engine sends behind it all the same would be taken for another answer."""
 
 
 class EngineGone(ConnectionError):
@@ -62,6 +67,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._take: Callable[[bytes], bool] | None = None
         """Whoever has the body poured out to, while it wants more."""
+        self._arrivals: select.poll | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -81,10 +87,16 @@ class Connection(asyncio.Protocol):
         return is_open and self._error is None and self.is_complete and self._keeps_alive and not self._body
 
     @property
+    def has_unread(self) -> bool:
+        """Has something come over it that the event loop has not told of yet? What comes unasked-for would be taken for
+        the next request's answer."""
+        return self._arrivals is not None and bool(self._arrivals.poll(0))
+
+    @property
     def headers(self) -> Headers:
         return tuple(self._headers)
 
-    def send(self, head: bytes, body: bytes) -> None:
+    def send(self, head: bytes, body: bytes | memoryview) -> None:
         """Begin an exchange. The whole request goes out in one write."""
         assert self.is_complete, "one exchange at a time"
         assert not self._body, "an answer is unread"
@@ -138,6 +150,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        own = transport.get_extra_info("socket")
+        if own is not None:
+            self._arrivals = select.poll()
+            self._arrivals.register(own.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self.is_complete:
@@ -162,7 +178,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """A body without a length ends with its connection; all else breaks off."""
-        self._transport = None
+        self._transport = self._arrivals = None
         if not self.is_complete:
             if self._has_head and not self._has_length and error is None:
                 self.is_complete = True
@@ -212,7 +228,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._has_head:
             self.is_complete = True
-            self._keeps_alive = self._parser.should_keep_alive()
+            self._keeps_alive = self._parser.should_keep_alive() and self.status not in _WITHOUT_BODY
         else:
             self._headers.clear()
             self._options.clear()  # an interim answer (1xx); the real one follows
@@ -222,7 +238,8 @@ class Connection(asyncio.Protocol):
     def _check_encoding(self) -> None:
         """What passes through unchanged must be readable here too; every request asks for it plain."""
         for name, value in self._headers:
-            if name.lower() == "content-encoding" and value.lower() != "identity":
+            plain = _PLAIN.get(name.lower())
+            if plain is not None and value.lower() != plain:
                 raise EngineGone(f"its answer is in {value}, which it was asked not to use")
 
     def _drop_what_connection_names(self) -> None:
@@ -326,15 +343,23 @@ class ConnectionPool:
         self._is_closed = False
 
     async def request(
-        self, method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], body: bytes
+        self,
+        method: str,
+        origin: Origin,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | memoryview,
+        *,
+        lead: bytes = b"",
     ) -> Response:
-        """Send, and wait for status and headers. Raises EngineGone, and OSError (TimeoutError is one) while connecting:
-        all that an engine or the network can do. Whatever else it raises is an error of ours.
+        """Send, with `lead` as what the body begins with, and wait for status and headers. Raises EngineGone, and
+        OSError (TimeoutError is one) while connecting: all that an engine or the network can do. Whatever else it
+        raises is an error of ours.
 
         An idle connection that turns out to be closed costs a second try on a fresh one: nothing of the request was
         answered, so nothing was done.
         """
-        head = _request_head(method, origin, path, headers, len(body))
+        head = _request_head(method, origin, path, headers, len(lead) + len(body)) + lead
         connection = self._take_idle(origin)
         if connection is not None:
             try:
@@ -363,7 +388,9 @@ class ConnectionPool:
                 connection.abort()
         self._idle.clear()
 
-    async def _exchange(self, connection: Connection, origin: Origin, head: bytes, body: bytes) -> Response:
+    async def _exchange(
+        self, connection: Connection, origin: Origin, head: bytes, body: bytes | memoryview
+    ) -> Response:
         try:
             connection.send(head, body)
             await connection.sent()
@@ -386,7 +413,7 @@ class ConnectionPool:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
-            if connection.is_usable:
+            if connection.is_usable and not connection.has_unread:
                 return connection
             connection.abort()
         self._idle.pop(origin, None)

@@ -134,7 +134,12 @@ class Api:
         if request.path in POSTED_PATHS:
             parsed = read_request(request.path, body, caller, self._settings)
             outbound = OutboundRequest(
-                parsed.profile, request.path, headers, body, stores_response=parsed.stores_response
+                parsed.profile,
+                request.path,
+                headers,
+                body,
+                stores_response=parsed.stores_response,
+                cache_salt=parsed.cache_salt,
             )
         else:
             outbound = self._control_request(request, caller, headers)

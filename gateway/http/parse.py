@@ -11,7 +11,6 @@ from os import urandom
 
 from xxhash import xxh3_64_hexdigest
 
-from gateway.config.names import MODEL_NAME_LENGTH_MAX
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.value import value
@@ -24,26 +23,32 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.values import ID_PATTERN
-from gateway.http.bodies import read_body
 from gateway.http.errors import (
     INVALID_FIELD,
     INVALID_HEADER,
+    INVALID_JSON,
     INVALID_TENANT,
     MODEL_NOT_FOUND,
     TENANT_NOT_ALLOWED,
+    UNSUPPORTED_FIELD,
     ClientFault,
+    ErrorKind,
 )
 from gateway.http.settings import HttpSettings
+from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
+from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
 from gateway.request.header_values import from_text, has_control_character
-from gateway.request.legs import Headers
+from gateway.request.legs import CacheSalt, Headers
 
-REQUEST_ID_HEADER = "x-request-id"
 TENANT_HEADER = "x-nightside-tenant"
 DEFAULT_TENANT = TenantName("default")
 
-_ENGINE_HEADERS = ("accept", "content-type", "traceparent", "tracestate", "user-agent", "x-session-id")
-"""All that an engine gets to see of a client's headers: neither credentials nor anything that steers the engine."""
+_FAULT_KINDS: dict[BodyFaultKind, ErrorKind] = {
+    BodyFaultKind.INVALID_JSON: INVALID_JSON,
+    BodyFaultKind.INVALID_FIELD: INVALID_FIELD,
+    BodyFaultKind.UNSUPPORTED_FIELD: UNSUPPORTED_FIELD,
+}
 _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
 _COUNT_MAX = 2**31
@@ -53,6 +58,7 @@ _COUNT_MAX = 2**31
 class ParsedRequest:
     profile: RequestProfile
     stores_response: bool = False
+    cache_salt: CacheSalt | None = None
 
 
 @value
@@ -107,13 +113,11 @@ def fresh_request_id() -> RequestId:
 
 def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) -> ParsedRequest:
     """Raises ClientFault."""
-    body = read_body(path, raw, passes_priority=settings.pass_priority)
-    if not 0 < len(body.model) <= MODEL_NAME_LENGTH_MAX or not body.model.isprintable():
-        raise ClientFault(INVALID_FIELD, f"model is 1 to {MODEL_NAME_LENGTH_MAX} printable characters", "model")
+    body = _read_body(path, raw, settings)
     model = ModelName(body.model)
     if not caller.may_use(model):
         raise ClientFault(MODEL_NOT_FOUND, f"the model `{model}` does not exist for this key", "model")
-    salt = prefix_salt(model, caller.tenant, body.salt)
+    salt = prefix_salt(model, settings.cache_salts.domain(caller.tenant), body.salt)
     parts = body.prompt_parts()
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=settings.prefix_block_bytes, blocks_max=blocks_max)
@@ -131,7 +135,7 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
         follows="" if followed is None else stored_response_key(caller.tenant, followed),
         process=caller.process,
     )
-    return ParsedRequest(profile, body.stores_response)
+    return ParsedRequest(profile, body.stores_response, settings.cache_salts.salt(caller.tenant, body))
 
 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
@@ -157,11 +161,18 @@ def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
 
 def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
     """Byte for byte as the client sent them. Raises ClientFault."""
-    kept = tuple((name, from_text(headers[name])) for name in _ENGINE_HEADERS if name in headers)
+    kept = tuple((name, from_text(headers[name])) for name in ENGINE_HEADERS if name in headers)
     for name, text in kept:
         if has_control_character(text):
             raise ClientFault(INVALID_HEADER, name, name)
     return (*kept, (REQUEST_ID_HEADER, request_id))
+
+
+def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:
+    try:
+        return read_body(path, raw, passes_priority=settings.pass_priority)
+    except BodyFault as fault:
+        raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
 
 
 def _plausible(tokens: int | None) -> int | None:

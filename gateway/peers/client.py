@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -20,7 +21,8 @@ from gateway.ground.clock import Clock
 from gateway.ground.shortage import tells_our_shortage
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest
+from gateway.peers.trust import Tell
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
@@ -37,7 +39,16 @@ _Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]
 class PeerLegOpener:
     """Opens legs at peers."""
 
-    def __init__(self, links: Mapping[GatewayId, PeerLink], gateway_id: GatewayId, clock: Clock) -> None:
+    def __init__(
+        self,
+        links: Mapping[GatewayId, PeerLink],
+        gateway_id: GatewayId,
+        clock: Clock,
+        *,
+        on_violation: Tell = lambda *_: None,
+    ) -> None:
+        """`on_violation` is told of each answer that says that it comes from where its request must not run."""
+        self._on_violation = on_violation
         self._links = links
         self._gateway_id = gateway_id
         self._clock = clock
@@ -57,15 +68,28 @@ class PeerLegOpener:
         try:
             await _until_accepted(call, link.peering.accept_timeout_ns / _SECOND_NS)
             on_accepted()
-            yield PeerLeg(call, replace(await _until_head(call), attempt=order.attempt, leg=order.leg))
+            head = replace(await _until_head(call), attempt=order.attempt, leg=order.leg)
+            self._check_place(order, head.ran_at)
+            yield PeerLeg(call, head, partial(self._check_place, order))
         finally:
             call.cancel()
+
+    def _check_place(self, order: StartLeg, ran_at: RanAt) -> None:
+        """A peer's word is believed where it speaks against itself. Raises LegFailure: of such an answer nothing more
+        goes on to the client."""
+        assert order.stamp is not None, "the core gives every forward its stamp"
+        if order.stamp.rule.allows(ran_at.place):
+            return
+        self._on_violation(GatewayId(order.target.id), order.request_id, ran_at)
+        where = f"{ran_at.place.region}/{ran_at.place.jurisdiction}"
+        raise LegFailure(LegResult.FAILED, f"it ran in {where}, which the request's residency rule forbids")
 
 
 class PeerLeg:
     """A forward that the peer has begun to answer."""
 
-    def __init__(self, call: _Call, head: LegHead) -> None:
+    def __init__(self, call: _Call, head: LegHead, check_place: Callable[[RanAt], None]) -> None:
+        self._check_place = check_place
         self.head = head
         self._call = call
 
@@ -93,6 +117,8 @@ class PeerLeg:
     async def _end(self, message: pb.Ended) -> None:
         with _faults_as_leg_failures():
             ended = codec.read_ended(message)
+        if ended.ran_at is not None:
+            self._check_place(ended.ran_at)
         failure = failure_of(ended)
         if failure is not None:
             raise failure

@@ -19,7 +19,7 @@ from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event, ForwardArrived
 from gateway.core.residency import may_accept, may_enter, may_process
-from gateway.core.vocabulary import GatewayId, Place, RequestProfile
+from gateway.core.vocabulary import GatewayId, Place, RequestId, RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
@@ -97,7 +97,18 @@ class LostLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
     lines: int
 
 
-AuditRecord = AuditLine | LostLines
+class ForbiddenPlace(msgspec.Struct, frozen=True, tag="violation", tag_field="kind"):
+    """A peer's answer said that it comes from where its request must not run; the request's own line follows."""
+
+    time: str
+    gateway: str
+    request: str
+    peer: str
+    processed: AuditProcessed
+    """As the peer says."""
+
+
+AuditRecord = AuditLine | ForbiddenPlace | LostLines
 
 
 class Audit:
@@ -173,6 +184,10 @@ class Audit:
             self._keep(self._line(profile, record, end.outcome, summary.ran_at))
         elif self._ledger.has_forgotten(profile):
             self._lose("more requests were open than are followed")
+
+    def on_violation(self, peer: GatewayId, request_id: RequestId, ran_at: RanAt) -> None:
+        """Written down whatever becomes of the request."""
+        self._keep(ForbiddenPlace(self._clock.wall_time(), self._gateway_id, request_id, peer, _processed(ran_at)))
 
     def _line(self, profile: RequestProfile, record: RequestRecord, outcome: str, ran_at: RanAt | None) -> AuditLine:
         policy, origin = record.policy, record.origin

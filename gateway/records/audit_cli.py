@@ -19,7 +19,7 @@ from gateway.core.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.vocabulary import Jurisdiction, LegResult, Outcome, Place, RegionName, TargetKind, TenantName
 from gateway.ground.faults import ConfigError
 from gateway.policy.file import PolicyError, load_policy
-from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, LostLines
+from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, ForbiddenPlace, LostLines
 from gateway.records.audit_files import FileHeader
 from gateway.records.audit_heads import SignedHead, Witness, read_noted, read_public_key
 from gateway.records.audit_verify import (
@@ -241,6 +241,10 @@ class Summary:
             return
         if isinstance(record, LostLines):
             self.lost += record.lines
+        elif isinstance(record, ForbiddenPlace):
+            where = f"{record.processed.region}/{record.processed.jurisdiction}"
+            problem = f"{record.peer} said that it ran in {where}, which the request's rule forbade"
+            self._contradicts(Contradiction(path, number, record.request, problem))
         elif isinstance(record, AuditLine):
             self._count(record)
             for problem in self._problems_of(record) if self.judges else ():

@@ -94,6 +94,14 @@ class Metrics:
         """A caller, or whoever answered a call of ours, was not whom it should be."""
         self._refused_peers.add(seen_by)
 
+    def forward_malformed(self, origin: GatewayId) -> None:
+        """A gateway forwarded what none may, or what cannot be read."""
+        self._malformed.add(self._peer(origin))
+
+    def residency_broken(self, peer: GatewayId, *_: object) -> None:
+        """A peer says that it ran a request of ours where that must not run."""
+        self._violations.add(self._peer(peer))
+
     def journal_stopped(self) -> None:
         """It could not be written, and has ended."""
         self._journal_stopped.set(1)
@@ -141,6 +149,12 @@ class Metrics:
         )
         self._no_descriptor = self._counter(
             "descriptors_exhausted", "Looks, ten a second, at which no file descriptor was to be had."
+        )
+        self._malformed = self._counter(
+            "forwards_malformed", "Forwards turned away because no gateway may send such a one.", "peer"
+        )
+        self._violations = self._counter(
+            "residency_violations", "Answers of a peer that say they come from where the request must not run.", "peer"
         )
         self._reloads = self._counter("reloads", "Files read anew while the gateway ran.", "part", "result")
         self._restarts = self._counter("supervised_restarts", "Background loops that failed and run again.", "task")

@@ -205,6 +205,8 @@ class FakeEngine:
         self.port = 0
         self.scripts: deque[Script] = deque([stream(*GOOD_STREAM)])
         self.received: list[Received] = []
+        self.raw_heads: list[bytes] = []
+        """The header lines of each request as they came."""
         self.arrived = Tally()
         self.aborted = Tally()
         """Requests whose client left before the script was through."""
@@ -258,6 +260,7 @@ class FakeEngine:
         headers = {k.lower(): v for k, v in request.headers.items()}
         received = Received(request.path_qs, headers, await request.read(), request.method)
         self.received.append(received)
+        self.raw_heads.append(b"".join(b"%b: %b\r\n" % pair for pair in request.raw_headers))
         assert request.transport is not None
         self.connections.add(request.transport.get_extra_info("peername")[1])
         script = self.scripts.popleft() if len(self.scripts) > 1 else self.scripts[0]

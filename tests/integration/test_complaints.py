@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.named_tests import ROOT, is_there, named_on
+
 PAGE = (ROOT / "docs/complaints.md").read_text()
 SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
-NAMED = re.findall(r"^- `([^`]+)`$", PAGE, flags=re.MULTILINE)
+NAMED = named_on(PAGE)
 
 
 def test_there_are_twelve_and_each_names_its_tests() -> None:
@@ -20,24 +19,4 @@ def test_there_are_twelve_and_each_names_its_tests() -> None:
 
 @pytest.mark.parametrize("test", NAMED)
 def test_a_test_that_is_named_is_there(test: str) -> None:
-    path, _, name = test.partition("::")
-    assert name in names_in(ROOT / path)
-
-
-def names_in(path: Path) -> set[str]:
-    """The names that pytest would find, at whatever depth."""
-    found = set[str]()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef | ast.Assign):
-            found |= classes_of(node)
-    return found
-
-
-def classes_of(node: ast.ClassDef | ast.Assign) -> set[str]:
-    """Hypothesis makes a test of a state machine by assigning it to a name."""
-    if isinstance(node, ast.ClassDef):
-        return {node.name} if node.name.startswith("Test") else set()
-    names = (target.id for target in node.targets if isinstance(target, ast.Name))
-    return {name for name in names if name.startswith("Test")}
+    assert is_there(test)

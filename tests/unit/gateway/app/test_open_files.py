@@ -21,6 +21,8 @@ from tests.support.region_files import SMALLEST, load_config, region_at
 SECRETS = """
 keys: keys.yaml
 admin_token_file: token
+cache_secret_file: token
+audit: {signing_key: audit.key}
 listen: {tls: {certificate: c, key: listen.key}}
 peering: {tls: {certificate: c, key: peering.key, roots: r}}
 """
@@ -58,7 +60,8 @@ def test_every_file_with_a_secret_is_known(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     (tmp_path / "engine-key").write_text("t")
     config = load_config(region_at(tmp_path, ENGINE + SECRETS), environ={})
-    assert sorted(path.name for path in config.secret_files) == [
+    assert sorted({path.name for path in config.secret_files}) == [
+        "audit.key",
         "engine-key",
         "engine.key",
         "keys.yaml",

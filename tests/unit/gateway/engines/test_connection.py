@@ -286,8 +286,15 @@ async def test_what_is_not_http_or_endless_is_an_error(answer: bytes) -> None:
             await post(connections, origin)
 
 
-async def test_an_answer_packed_against_our_wish_is_an_error() -> None:
-    engine = answering(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    ],
+)
+async def test_an_answer_packed_against_our_wish_is_an_error(answer: bytes) -> None:
+    engine = answering(answer)
     async with engine.served() as origin, pool() as connections:
         with pytest.raises(EngineGone, match="gzip"):
             await post(connections, origin)
@@ -418,3 +425,30 @@ def test_gateways_run_on_uvloop_whose_transports_are_not_quite_those_of_asyncio(
         return engine.connections
 
     assert uvloop.run(two_requests()) == 1
+
+
+async def test_what_came_unasked_for_is_never_taken_for_the_next() -> None:
+    """Not even where the event loop has not told of it yet."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await engine.read_request(reader)
+        writer.write(OK)
+        await reader.read()
+
+    engine = RawEngine(talk)
+    async with engine.served() as origin, pool() as connections:
+        assert await whole(await post(connections, origin)) == b"hi"
+        writers[0].write(OK.replace(b"hi", b"no"))
+        assert await whole(await post(connections, origin)) == b"hi"
+        assert engine.connections == 2
+
+
+@pytest.mark.parametrize("first", [b"HTTP/1.1 204 No Content", b"HTTP/1.1 304 Not Modified"])
+async def test_a_connection_is_left_behind_an_answer_that_may_have_no_body(first: bytes) -> None:
+    engine = answering(first + b"\r\ncontent-length: 2\r\n\r\n", OK)
+    async with engine.served() as origin, pool() as connections:
+        for _ in range(2):
+            assert await whole(await post(connections, origin)) == b""
+        assert engine.connections == 2

@@ -1,0 +1,147 @@
+"""Who should have each replica: its home, where it was moved to, or the nearest adopter that residency allows.
+
+Whoever lives keeps what it has until it is told otherwise; what moves without need moves in steps. It looks at the mesh
+and remembers only when the next steps are due.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+from controller.core.adoption import Adopters, adopters_of, least_burdened
+from controller.core.state import HOLDS, MeshState
+from controller.core.vocabulary import Condition, GatewayEntry, ReplicaEntry
+from gateway.core.value import value
+from gateway.core.vocabulary import GatewayId, ReplicaId
+
+_Moves = dict[GatewayId, list[tuple[ReplicaId, GatewayId]]]
+"""By home, what would move where."""
+
+
+@value
+class Wanted:
+    """An assignment, and what could not be assigned."""
+
+    owners: dict[ReplicaId, GatewayId]
+    orphans: dict[GatewayId, tuple[int, str]]
+    """By home, how many replicas nobody may have, and why."""
+
+
+class Assigner:
+    """Works out the assignment anew from what is."""
+
+    def __init__(self, mesh: MeshState) -> None:
+        self._mesh = mesh
+        self._next_step_ns: dict[GatewayId, int] = {}
+        """By home, when the next of its replicas may move without need."""
+
+    def next_step_ns(self) -> int | None:
+        return min(self._next_step_ns.values(), default=None)
+
+    def forget(self, gone: GatewayId) -> None:
+        self._next_step_ns.pop(gone, None)
+
+    def wanted(self, owners: dict[ReplicaId, GatewayId], now_ns: int) -> Wanted:
+        """Who should have each replica from now on, given who has it. O(replicas)."""
+        search = _Search(self._mesh, owners)
+        settled: dict[ReplicaId, GatewayId] = {}
+        waiting: _Moves = {}
+        orphans: Counter[GatewayId] = Counter()
+        for replica_id, replica in self._mesh.replicas.items():
+            owner = owners.get(replica_id)
+            goal = search.goal(replica, owner)
+            if owner is not None and search.may_keep(owner, replica):
+                settled[replica_id] = owner
+                if goal is not None and goal != owner:
+                    waiting.setdefault(replica.home, []).append((replica_id, goal))
+            elif goal is not None:
+                settled[replica_id] = goal
+            else:
+                orphans[replica.home] += 1
+        settled |= self._step(waiting, now_ns)
+        return Wanted(settled, {home: (count, search.adopters(home).why) for home, count in orphans.items()})
+
+    def _step(self, waiting: _Moves, now_ns: int) -> dict[ReplicaId, GatewayId]:
+        """Some of those that would move without need, by home: what they leave and what they come to has to get used
+        to it."""
+        for home in self._next_step_ns.keys() - waiting.keys():
+            del self._next_step_ns[home]
+        if self._mesh.frozen:
+            return {}
+        moved: dict[ReplicaId, GatewayId] = {}
+        config = self._mesh.config
+        homes = Counter(replica.home for replica in self._mesh.replicas.values() if replica.home in waiting)
+        for home, moves in waiting.items():
+            if now_ns < self._next_step_ns.get(home, now_ns):
+                continue
+            at_once = max(1, ceil(config.step_share * homes[home]))
+            moved.update(sorted(moves)[:at_once])
+            if len(moves) > at_once:
+                self._next_step_ns[home] = now_ns + config.step_ns
+            else:
+                self._next_step_ns.pop(home, None)
+        return moved
+
+
+class _Search:
+    """One look at the mesh, in which nothing changes but who has how much."""
+
+    def __init__(self, mesh: MeshState, owners: dict[ReplicaId, GatewayId]) -> None:
+        self._mesh = mesh
+        self._takers = mesh.takers()
+        self._taking = {entry.gateway_id for entry in self._takers}
+        self._burden = Counter(owners.values())
+        self._adopters: dict[GatewayId, Adopters] = {}
+        self._allowed: dict[tuple[GatewayId, GatewayId], bool] = {}
+
+    def goal(self, replica: ReplicaEntry, owner: GatewayId | None) -> GatewayId | None:
+        """Where it belongs, or whoever may take it in; None where it stays, or where there is nobody."""
+        belongs = self._belongs(replica, owner)
+        if belongs is not None:
+            return belongs
+        stays = owner is not None and self.may_keep(owner, replica) and not self._mesh.gateways[owner].is_drained
+        adopters = () if stays else self.adopters(replica.home).gateways
+        if not adopters:
+            return None
+        adopter = least_burdened(adopters, self._burden)
+        self._burden[adopter] += 1
+        return adopter
+
+    def may_keep(self, owner: GatewayId, replica: ReplicaEntry) -> bool:
+        """It lives, or nobody can say that it does not, and the policy of the home still allows it."""
+        health = self._mesh.health.get(owner)
+        if health is None or not self._may_adopt(replica.home, owner):
+            return False
+        return bool(self._mesh.frozen) or health.condition in HOLDS
+
+    def adopters(self, home: GatewayId) -> Adopters:
+        if home not in self._adopters:
+            self._adopters[home] = self._find_adopters(home, self._takers)
+        return self._adopters[home]
+
+    def _belongs(self, replica: ReplicaEntry, owner: GatewayId | None) -> GatewayId | None:
+        """Where an operator has moved it, or home; with a home that was not heard of yet if nobody else has it."""
+        pinned = replica.pinned_to
+        if pinned is not None and pinned in self._taking and self._may_adopt(replica.home, pinned):
+            return pinned
+        if replica.home in self._taking:
+            return replica.home
+        home = self._mesh.health.get(replica.home)
+        is_unknown = home is not None and home.condition is Condition.UNKNOWN
+        return replica.home if owner is None and is_unknown else None
+
+    def _may_adopt(self, home: GatewayId, adopter: GatewayId) -> bool:
+        if home == adopter:
+            return True
+        pair = (home, adopter)
+        if pair not in self._allowed:
+            entry = self._mesh.gateways.get(adopter)
+            self._allowed[pair] = entry is not None and bool(self._find_adopters(home, [entry]).gateways)
+        return self._allowed[pair]
+
+    def _find_adopters(self, home: GatewayId, among: list[GatewayEntry]) -> Adopters:
+        entry = self._mesh.gateways.get(home)
+        if entry is None:
+            return Adopters((), f"its home {home} is not registered")
+        return adopters_of(entry, among, self._mesh.policies.get(entry.place.region), self._mesh.geography)

@@ -1,0 +1,314 @@
+"""The controller's one decision maker: events in, effects out. It never waits, looks at a clock, or touches the world.
+
+Read `handle` first. It computes who should have which replica and what the one name should say, and orders only what is
+different from what it ordered last. It takes nothing from a gateway of whose death it is not sure, and nothing from
+anybody while it cannot trust its own eyes.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from controller.core.assignment import Assigner
+from controller.core.effects import (
+    Assign,
+    Effect,
+    KeepOwners,
+    KeepPolicy,
+    PublishRecords,
+    StartRecovery,
+    TellCondition,
+    TellFrozen,
+    TellOrphans,
+)
+from controller.core.events import (
+    ConfigApplied,
+    Event,
+    FreezeLifted,
+    FreezeOrdered,
+    GatewayConnected,
+    GatewayDisconnected,
+    GatewayProbed,
+    PeersHeard,
+    PolicyAccepted,
+    RegistryApplied,
+    StateRestored,
+    TimePassed,
+)
+from controller.core.health import GatewayHealth
+from controller.core.records import addresses_of, areas_of
+from controller.core.state import HOLDS, MeshState
+from controller.core.vocabulary import Condition, GatewayEntry
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.ground.naming.tree import Area, RecordTree
+
+
+class ControllerCore(MeshState):
+    """Assigns the replicas of one mesh, and says what its name resolves to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: dict[ReplicaId, GatewayId] = {}
+        self.version = 0
+        """Of the assignment; it rises with each change."""
+        self.tree: RecordTree | None = None
+        self.orphans: dict[GatewayId, tuple[int, str]] = {}
+        """By home, how many of its replicas nobody may have, and why."""
+        self._assigner = Assigner(self)
+        self._is_frozen_by_order = False
+        self._is_loss_believed = False
+        """What is missing now is really gone: an operator has said so, or everybody for long enough."""
+        self._frozen_since_ns = 0
+        self._told: dict[GatewayId, tuple[ReplicaId, ...]] = {}
+        """What each gateway was last told that it has."""
+        self._is_settled = True
+        """Nothing has happened since that changes who should have what, or what the name says."""
+        self._now_ns: int | None = None
+        self._effects: list[Effect] = []
+
+    # The two doors
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """Take in one event and answer with what has to be done, in order. `now_ns` never goes backwards."""
+        assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
+        self._now_ns = now_ns
+        self._effects = []
+        self._take_in(event, now_ns)
+        self._look_at_frozen(now_ns)
+        self._look_at_gateways(now_ns)
+        step_ns = self._assigner.next_step_ns()
+        if not self._is_settled or (step_ns is not None and now_ns >= step_ns):
+            self._is_settled = True
+            self._assign(now_ns)
+            self._publish()
+        return self._effects
+
+    def next_wakeup_ns(self) -> int | None:
+        """When TimePassed is wanted next, if nothing else happens first."""
+        times = [self._turn_ns(gateway_id) for gateway_id in self.gateways]
+        if self.frozen and not self._is_frozen_by_order:
+            times.append(self._frozen_since_ns + self.config.freeze_max_ns)
+        times.append(self._assigner.next_step_ns())
+        due = [each for each in times if each is not None and (self._now_ns is None or each > self._now_ns)]
+        return min(due, default=None)
+
+    def _take_in(self, event: Event, now_ns: int) -> None:
+        match event:
+            case ConfigApplied():
+                self.config = event.config
+                self._is_settled = not self.gateways
+            case RegistryApplied():
+                self._register(event, now_ns)
+            case StateRestored():
+                self._restore(event)
+            case GatewayConnected():
+                self._connected(event, now_ns)
+            case PolicyAccepted():
+                self._policy_accepted(event.gateway_id, event.policy)
+            case GatewayDisconnected():
+                if (health := self.health.get(event.gateway_id)) is not None:
+                    health.disconnect(event.detail, now_ns)
+            case GatewayProbed():
+                if (health := self.health.get(event.gateway_id)) is not None:
+                    health.probe(event.healthy, event.detail, now_ns)
+            case PeersHeard():
+                self._peers_heard(event)
+            case FreezeOrdered():
+                self._is_frozen_by_order = True
+                self._freeze(event.reason, now_ns)
+            case FreezeLifted():
+                self._is_frozen_by_order = False
+                self._is_loss_believed = True
+                self._thaw()
+            case TimePassed():
+                pass
+            case _ as never:
+                assert_never(never)
+
+    # What is told
+
+    def _restore(self, event: StateRestored) -> None:
+        assert not self.gateways, "what was written down is read before anybody is registered"
+        self.version, self.owners = event.version, dict(event.owners)
+        self.policies = {policy.place.region: policy for policy in event.policies}
+
+    def _register(self, event: RegistryApplied, now_ns: int) -> None:
+        self.gateways = {each.gateway_id: each for each in event.gateways}
+        self.replicas = {each.replica_id: each for each in event.replicas}
+        for gone in self.health.keys() - self.gateways.keys():
+            del self.health[gone]
+            self._told.pop(gone, None)
+            self._assigner.forget(gone)
+            self.geography.forget(gone)
+            for health in self.health.values():
+                health.said_by.pop(gone, None)
+        for gateway_id in self.gateways:
+            if gateway_id not in self.health:
+                self.health[gateway_id] = GatewayHealth(now_ns)
+        self._is_settled = False
+
+    def _connected(self, event: GatewayConnected, now_ns: int) -> None:
+        health = self.health.get(event.gateway_id)
+        if health is None:
+            return
+        health.connect(now_ns)
+        self._policy_accepted(event.gateway_id, event.policy)
+        self._told.pop(event.gateway_id, None)  # whatever it was told, it is told again: it may have forgotten
+        self._is_settled = False
+
+    def _policy_accepted(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
+        """A gateway speaks for its own region alone."""
+        entry = self.gateways.get(gateway_id)
+        if entry is None or policy.place != entry.place or self.policies.get(entry.place.region) == policy:
+            return
+        self.policies[entry.place.region] = policy
+        self._effects.append(KeepPolicy(policy))
+        self._is_settled = False
+
+    def _peers_heard(self, event: PeersHeard) -> None:
+        if event.gateway_id not in self.gateways:
+            return
+        for said in event.peers:
+            health = self.health.get(said.gateway_id)
+            if health is None or said.gateway_id == event.gateway_id:
+                continue
+            health.said_by[event.gateway_id] = said
+            if said.rtt_ns is not None:
+                self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns)
+
+    # Who lives
+
+    def _turn_ns(self, gateway_id: GatewayId) -> int | None:
+        """When the gateway's condition changes if nothing else happens."""
+        health = self.health[gateway_id]
+        if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
+            return None if self.frozen else health.silent_at_ns(self.config, self._witnesses(gateway_id))
+        return health.back_at_ns(self.config)
+
+    def _witnesses(self, of: GatewayId) -> list[GatewayId]:
+        return [each for each in self.heard() if each != of]
+
+    def _look_at_gateways(self, now_ns: int) -> None:
+        for gateway_id, health in self.health.items():
+            back_ns = health.back_at_ns(self.config)
+            if health.condition is Condition.UP or back_ns is None:
+                self._look_for_silence(gateway_id, health, now_ns)
+            elif now_ns >= back_ns:
+                health.rise(now_ns)
+                self._tell_condition(gateway_id, "it answers")
+            elif health.condition is Condition.DOWN:
+                health.condition = Condition.RETURNING
+                self._tell_condition(gateway_id, "it answers again, and is watched for a while")
+
+    def _look_for_silence(self, gateway_id: GatewayId, health: GatewayHealth, now_ns: int) -> None:
+        if health.condition is Condition.RETURNING and health.answers_since_ns is None:
+            health.condition = Condition.DOWN
+            self._tell_condition(gateway_id, health.detail)
+            return
+        if health.condition not in HOLDS or self.frozen:
+            return
+        silent_ns = health.silent_at_ns(self.config, self._witnesses(gateway_id))
+        if silent_ns is not None and now_ns >= silent_ns:
+            health.fall(now_ns, self.config)
+            self._tell_condition(gateway_id, health.detail)
+            self._effects.append(StartRecovery(gateway_id, health.detail))
+
+    def _tell_condition(self, gateway_id: GatewayId, why: str) -> None:
+        self._is_settled = False
+        self._effects.append(TellCondition(gateway_id, self.health[gateway_id].condition, why))
+
+    # Whether we may believe it
+
+    def _missing(self, now_ns: int) -> list[GatewayId]:
+        """Those that we do not hear, and did a while ago. While we are frozen nobody is forgotten."""
+        seen_ns = self._frozen_since_ns if self.frozen else now_ns
+        since_ns = seen_ns - self.config.freeze_window_ns
+        return [
+            gateway_id
+            for gateway_id, health in self.health.items()
+            if health.condition is not Condition.UNKNOWN and health.lost_ns is not None and health.lost_ns > since_ns
+        ]
+
+    def _look_at_frozen(self, now_ns: int) -> None:
+        missing = self._missing(now_ns)
+        heard = self.heard()
+        is_most = len(self.health) > 1 and len(missing) > len(heard)
+        if not missing:
+            self._is_loss_believed = False
+        if self._is_frozen_by_order:
+            return
+        if not self.frozen and is_most and not self._is_loss_believed:
+            self._freeze(f"{', '.join(sorted(missing))} are missing at once: it may be us who cannot see", now_ns)
+        elif self.frozen and (not is_most or self._is_confirmed(now_ns, heard)):
+            self._is_loss_believed = is_most
+            self._thaw()
+
+    def _is_confirmed(self, now_ns: int, heard: list[GatewayId]) -> bool:
+        """For long enough, and by somebody; who is still heard of by a peer is not called down anyway."""
+        return bool(heard) and now_ns >= self._frozen_since_ns + self.config.freeze_max_ns
+
+    def _freeze(self, reason: str, now_ns: int) -> None:
+        self.frozen = reason or "by order"
+        self._frozen_since_ns = now_ns
+        self._effects.append(TellFrozen(self.frozen))
+
+    def _thaw(self) -> None:
+        if self.frozen:
+            self.frozen = ""
+            self._is_settled = False
+            self._effects.append(TellFrozen(""))
+
+    # Who has what
+
+    def _assign(self, now_ns: int) -> None:
+        wanted = self._assigner.wanted(self.owners, now_ns)
+        changed = {each: owner for each, owner in wanted.owners.items() if self.owners.get(each) != owner}
+        lost = tuple(sorted(self.owners.keys() - wanted.owners.keys()))
+        if changed or lost:
+            self.version += 1
+            self.owners = wanted.owners
+            self._effects.append(KeepOwners(self.version, tuple(sorted(changed.items())), lost))
+        self._tell_gateways()
+        self._tell_orphans(wanted.orphans)
+
+    def _tell_orphans(self, orphans: dict[GatewayId, tuple[int, str]]) -> None:
+        for home, (count, why) in orphans.items():
+            if self.orphans.get(home) != (count, why):
+                self._effects.append(TellOrphans(home, count, why))
+        for home in self.orphans.keys() - orphans.keys():
+            self._effects.append(TellOrphans(home, 0, ""))
+        self.orphans = orphans
+
+    def _tell_gateways(self) -> None:
+        """Whoever is connected and has been told something else, or nothing."""
+        lists: dict[GatewayId, list[ReplicaId]] = {gateway_id: [] for gateway_id in self.gateways}
+        for replica_id, owner in self.owners.items():
+            lists[owner].append(replica_id)
+        for gateway_id, replicas in lists.items():
+            wanted = tuple(sorted(replicas))
+            if self.health[gateway_id].connected and self._told.get(gateway_id) != wanted:
+                self._told[gateway_id] = wanted
+                self._effects.append(Assign(gateway_id, self.version, wanted))
+
+    # What the name says
+
+    def _publish(self) -> None:
+        """Nothing at all is never published: with nobody left the last answer is as good as any."""
+        living = self.living()
+        if not living:
+            return
+        areas = areas_of(self.gateways.values(), living, self.geography, self.config)
+        anywhere = addresses_of(sorted(_undrained(living), key=lambda each: each.gateway_id))
+        if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
+            version = 1 if self.tree is None else self.tree.version + 1
+            self.tree = RecordTree(version, self.config.ttl_s, areas, anywhere)
+            self._effects.append(PublishRecords(self.tree))
+
+
+def _undrained(living: list[GatewayEntry]) -> list[GatewayEntry]:
+    return [each for each in living if not each.is_drained] or living
+
+
+def _says_the_same(tree: RecordTree, ttl_s: int, areas: tuple[Area, ...], anywhere: tuple[str, ...]) -> bool:
+    return (tree.ttl_s, tree.areas, tree.anywhere) == (ttl_s, areas, anywhere)

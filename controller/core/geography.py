@@ -1,0 +1,47 @@
+"""How far gateways are from each other: by measured round trips where there are some, else along the great circle."""
+
+from __future__ import annotations
+
+from math import asin, cos, radians, sin, sqrt
+
+from controller.core.vocabulary import GatewayEntry, Location
+from gateway.core.vocabulary import GatewayId
+
+_EARTH_KM = 6371.0
+_RTT_NS_PER_KM = 10_000
+"""Light in fibre, there and back, which is the least that a round trip can take."""
+_NOBODY_KNOWS_NS = 1 << 60
+
+
+def great_circle_km(one: Location, other: Location) -> float:
+    """By the haversine formula, which is good for near and far points alike."""
+    latitudes = radians(one.latitude), radians(other.latitude)
+    across = sin(radians(other.latitude - one.latitude) / 2) ** 2
+    along = sin(radians(other.longitude - one.longitude) / 2) ** 2
+    return 2 * _EARTH_KM * asin(min(1.0, sqrt(across + cos(latitudes[0]) * cos(latitudes[1]) * along)))
+
+
+class Geography:
+    """Distances between registered gateways, as nanoseconds of round trip."""
+
+    def __init__(self) -> None:
+        self._round_trips_ns: dict[tuple[GatewayId, GatewayId], int] = {}
+
+    def measured(self, one: GatewayId, other: GatewayId, rtt_ns: int) -> None:
+        self._round_trips_ns[one, other] = rtt_ns
+
+    def forget(self, gone: GatewayId) -> None:
+        self._round_trips_ns = {pair: rtt for pair, rtt in self._round_trips_ns.items() if gone not in pair}
+
+    def distance_ns(self, one: GatewayEntry, other: GatewayEntry) -> int:
+        """Nothing within a region; last of all is whoever nobody knows the way to."""
+        if one.place.region == other.place.region:
+            return 0
+        there = self._round_trips_ns.get((one.gateway_id, other.gateway_id))
+        back = self._round_trips_ns.get((other.gateway_id, one.gateway_id))
+        measured = [rtt for rtt in (there, back) if rtt is not None]
+        if measured:
+            return max(1, min(measured))
+        if one.location is None or other.location is None:
+            return _NOBODY_KNOWS_NS
+        return 1 + round(great_circle_km(one.location, other.location) * _RTT_NS_PER_KM)

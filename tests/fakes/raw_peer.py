@@ -1,0 +1,69 @@
+"""A peer that writes any bytes where a message is expected: a real gRPC server without the generated serializers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.engine import Tally
+
+SERVICE = "nightside.mesh.v1.PeerService"
+Message = Any
+"""A protobuf message, or bytes that stand for one."""
+Beat = Callable[[int], Message]
+Forwarded = Callable[[pb.ForwardRequest, Any], Awaitable[None]]
+_BEAT_S = 0.02
+
+
+def written(message: Message) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+class RawPeer:
+    """Set `beat` and `forwarded` to what it should say."""
+
+    def __init__(self, beat: Beat, forwarded: Forwarded) -> None:
+        self.beat = beat
+        self.forwarded = forwarded
+        self.beats = Tally()
+        self.answered = Tally()
+        """Forwards whose answer is all written."""
+        self.port = 0
+
+    async def _subscribe(self, _: bytes, context: Any) -> None:
+        while True:
+            self.beats.add()
+            await context.write(self.beat(self.beats.count))
+            await asyncio.sleep(_BEAT_S)
+
+    async def _forward(self, request: pb.ForwardRequest, context: Any) -> None:
+        await self.forwarded(request, context)
+
+    async def _ping(self, _: bytes, context: Any) -> bytes:
+        return b""
+
+
+@asynccontextmanager
+async def serve_raw_peer(peer: RawPeer) -> AsyncIterator[RawPeer]:
+    handlers = {
+        "Subscribe": grpc.unary_stream_rpc_method_handler(peer._subscribe, response_serializer=written),
+        "Forward": grpc.unary_stream_rpc_method_handler(
+            peer._forward, request_deserializer=pb.ForwardRequest.FromString, response_serializer=written
+        ),
+        "Ping": grpc.unary_unary_rpc_method_handler(peer._ping),
+    }
+    options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    peer.port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield peer
+    finally:
+        await server.stop(0)

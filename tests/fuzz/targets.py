@@ -1,0 +1,392 @@
+"""What reads bytes of strangers, each as a function of bytes: it returns, or there is a finding.
+
+A target lets through only the faults that its reader promises. Seeds are the hostile corpora, and files under
+`tests/fuzz/seeds` where each finding is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import httptools
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import HttpRequestParser
+from google.protobuf.message import DecodeError, Message
+
+from gateway.config.reading import read_region_file
+from gateway.core.vocabulary import GatewayId, RequestId, TenantName
+from gateway.engines.answers import read_error
+from gateway.engines.connection import Connection, Origin, _request_head
+from gateway.ground.faults import ConfigError
+from gateway.http.errors import ClientFault
+from gateway.http.parse import Caller, choose_request_id, engine_headers, read_caller, read_request
+from gateway.http.settings import HttpSettings
+from gateway.http.shapes import Shape, refusal_in_shape
+from gateway.peers import codec
+from gateway.request.answers import first_id_of, inspect_answer
+from gateway.request.engine_api import POSTED_PATHS
+from gateway.request.event_scanner import EventScanner
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.hostile.engine_answers import ENGINE_CASES
+from tests.hostile.http_requests import HTTP_CASES
+from tests.hostile.json_bodies import JSON_CASES
+from tests.hostile.peers import ANSWER_CASES, BEAT_CASES, CALL_CASES, beat, forward
+from tests.support.core import US
+from tests.support.region_files import PEER, PROTECTED, SMALLEST
+
+ROOT = Path(__file__).parents[2]
+SEEDS = Path(__file__).parent / "seeds"
+_SEED_BYTES_MAX = 1 << 16
+_SETTINGS = HttpSettings(GatewayId("us-1"), US, trust_tenant_header=True)
+_CALLER = Caller(RequestId("r-1"), TenantName("default"), ("", ""))
+_ORIGIN = Origin("engine", 80, None)
+_EVENT_BYTES_MAX = 4096
+_NO_LOOP = cast(asyncio.AbstractEventLoop, object())
+"""A parser hands it on, and nobody waits here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    name: str
+    run: Callable[[bytes], None]
+    corpus: Iterable[bytes]
+    words: tuple[bytes, ...]
+    """What a reader looks for, so that a mutation can put it anywhere."""
+
+    def seeds(self) -> Iterator[bytes]:
+        yield from (seed for seed in self.corpus if len(seed) <= _SEED_BYTES_MAX)
+        yield from (path.read_bytes() for path in sorted((SEEDS / self.name).iterdir()))
+
+
+# Heads
+
+
+def read_http_head(data: bytes) -> None:
+    """From a client's first bytes to the head that an engine gets: the engine sees the headers that were meant, and no
+    other."""
+    parser = HttpRequestParser(BaseProtocol(_NO_LOOP), _NO_LOOP, 2**16, max_line_size=16 << 10, max_field_size=16 << 10)
+    try:
+        messages, _, _ = parser.feed_data(data)
+    except HttpProcessingError:
+        return
+    for message, _ in messages:
+        request_id = choose_request_id(message.headers)
+        try:
+            read_caller(message.headers, request_id, _SETTINGS)
+            headers = engine_headers(message.headers, request_id)
+        except ClientFault:
+            continue
+        sent = _request_head("POST", _ORIGIN, "/v1/chat/completions", headers, 0)
+        assert _names_in(sent) == [b"host", *(name.encode() for name, _ in headers), b"content-length"]
+
+
+def _names_in(head: bytes) -> list[bytes]:
+    names: list[bytes] = []
+
+    class Seen:
+        def on_header(self, name: bytes, value: bytes) -> None:
+            names.append(name)
+
+    httptools.HttpRequestParser(Seen()).feed_data(head)
+    return names
+
+
+class _Wire(asyncio.Transport):
+    """A connection that takes everything and leads nowhere."""
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def read_engine_head(data: bytes) -> None:
+    """Whatever an engine writes, in two pieces: an answer, a fault of its own, or nothing yet."""
+    connection = Connection()
+    connection.connection_made(_Wire())
+    connection.send(b"", b"")
+    for piece in (data[: len(data) // 2], data[len(data) // 2 :]):
+        if piece and connection._error is None:
+            connection.data_received(piece)
+    assert len(connection.headers) <= 256
+    assert connection._error is None or isinstance(connection._error, ConnectionError), connection._error
+
+
+# Streams and answers
+
+
+def read_stream(data: bytes) -> None:
+    """Byte for byte what came in comes out, cut anywhere, up to where the stream is at fault."""
+    for size in (len(data) or 1, 1 + sum(data[:8]) % 64):
+        scanner = EventScanner(event_bytes_max=_EVENT_BYTES_MAX)
+        released = bytearray()
+        for start in range(0, len(data), size):
+            released += scanner.feed(data[start : start + size])
+            if scanner.fault is not None:
+                break
+        else:
+            released += scanner.close()
+        assert data.startswith(released)
+        assert scanner.fault is not None or released == data, "bytes are lost"
+        assert scanner.is_finished in (True, False)
+        _check_counts(scanner.usage)
+
+
+def read_answer(data: bytes) -> None:
+    """A whole answer, or an error in whatever shape, ends as something that a client can read."""
+    _check_counts(inspect_answer(data).usage)
+    first_id_of(data)
+    for status in (400, 429, 503):
+        error = read_error(status, data, is_pinned=True)
+        for shape in Shape:
+            assert refusal_in_shape(error.body, error.status, shape, RequestId("r-1")).strip()
+
+
+def _check_counts(usage: object) -> None:
+    for name in ("prompt_tokens", "output_tokens", "cached_tokens"):
+        count = getattr(usage, name, None)
+        assert count is None or (type(count) is int and count >= 0)
+
+
+def read_request_body(data: bytes) -> None:
+    for path in POSTED_PATHS:
+        with suppress(ClientFault):
+            profile = read_request(path, data, _CALLER, _SETTINGS).profile
+            assert profile.model
+            assert profile.model.isprintable()
+
+
+# Peers
+
+
+def read_peer_messages(data: bytes) -> None:
+    for kind, read in _READERS:
+        try:
+            message = kind.FromString(data)
+        except DecodeError:
+            continue
+        with suppress(codec.WireError):
+            read(message)
+
+
+def _read_forward_response(message: pb.ForwardResponse) -> None:
+    match message.WhichOneof("kind"):
+        case "refused":
+            codec.read_refused(message.refused)
+        case "head":
+            codec.read_head(message.head)
+        case "ended":
+            codec.read_ended(message.ended)
+        case _:
+            pass
+
+
+def _read_forward(message: pb.ForwardRequest) -> None:
+    arrived = codec.read_forward(message, now_ns=0)
+    assert arrived.event.stamp.tenant == arrived.event.profile.tenant
+    assert all("\n" not in value and "\r" not in value for _, value in arrived.request.headers)
+
+
+_READERS: tuple[tuple[type[Message], Callable[[Any], object]], ...] = (
+    (pb.ForwardRequest, _read_forward),
+    (pb.ForwardResponse, _read_forward_response),
+    (pb.SubscribeRequest, codec.read_subscribe_request),
+    (pb.SubscribeResponse, codec.read_load),
+    (pb.ExplainRequest, codec.read_explain_request),
+    (pb.ExplainResponse, codec.read_explained),
+)
+
+
+def _peer_messages() -> Iterator[bytes]:
+    for call in CALL_CASES:
+        yield call.changes if isinstance(call.changes, bytes) else forward(call.changes).SerializeToString()
+    for answer in ANSWER_CASES:
+        for message in answer.messages:
+            yield message if isinstance(message, bytes) else message.SerializeToString()
+    for each in BEAT_CASES:
+        yield each.changes if isinstance(each.changes, bytes) else beat(1, each.changes).SerializeToString()
+
+
+# Region files
+
+
+def read_region(data: bytes) -> None:
+    """A file that cannot be used is told by line and key."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "region.yaml"
+        path.write_bytes(data)
+        try:
+            read_region_file(path, environ={}).as_config()
+        except ConfigError as error:
+            told = str(error)
+        else:
+            return
+    assert "region.yaml" in told, "a fault that does not say where"
+
+
+def _region_files() -> Iterator[bytes]:
+    for path in sorted((ROOT / "docs/examples").glob("*.yaml")):
+        yield path.read_bytes()
+    for text in (SMALLEST, SMALLEST + PEER, SMALLEST + PROTECTED):
+        yield text.encode()
+
+
+TARGETS = (
+    Target(
+        "http_heads",
+        read_http_head,
+        [case.raw for case in HTTP_CASES],
+        (
+            b"\r\n",
+            b"\n",
+            b"\r",
+            b"\0",
+            b": ",
+            b"user-agent: ",
+            b"x-request-id: ",
+            b"\xff",
+            b"HTTP/1.1",
+            b"transfer-encoding: chunked",
+        ),
+    ),
+    Target(
+        "engine_heads",
+        read_engine_head,
+        [b"".join(case.pieces) for case in ENGINE_CASES],
+        (
+            b"\r\n",
+            b"\n",
+            b"HTTP/1.1 200 OK\r\n",
+            b"content-length: ",
+            b"transfer-encoding: chunked\r\n",
+            b"0\r\n\r\n",
+            b"\xff",
+        ),
+    ),
+    Target(
+        "streams",
+        read_stream,
+        [b"".join(case.pieces[1:]) for case in ENGINE_CASES if b"event-stream" in b"".join(case.pieces)],
+        (
+            b"data: ",
+            b"\n\n",
+            b"\r\n\r\n",
+            b"\n",
+            b"\r",
+            b"event: error",
+            b"[DONE]",
+            b'"error"',
+            b'"usage"',
+            b'{"choices":',
+            b'"abort"',
+            b'"message_stop"',
+            b"\xff",
+            b"{}",
+            b"[]",
+            b"null",
+            b"1e999",
+        ),
+    ),
+    Target(
+        "answers",
+        read_answer,
+        [case.pieces[0].partition(b"\r\n\r\n")[2] for case in ENGINE_CASES if case.pieces],
+        (
+            b'"error"',
+            b'"usage"',
+            b'"choices"',
+            b'"finish_reason"',
+            b'"code"',
+            b'"object"',
+            b'"response"',
+            b'"type"',
+            b"[",
+            b"]",
+            b"{",
+            b"}",
+            b"null",
+            b"1e999",
+            b"9" * 400,
+            b'"',
+            b"\xff",
+            b"\\ud83d",
+        ),
+    ),
+    Target(
+        "bodies",
+        read_request_body,
+        [case.body for case in JSON_CASES],
+        (
+            b'"model"',
+            b'"stream"',
+            b'"messages"',
+            b'"previous_response_id"',
+            b'"vllm_xargs"',
+            b'"system"',
+            b"x-anthropic-billing-header",
+            b"[",
+            b"]",
+            b"{",
+            b"}",
+            b"null",
+            b"true",
+            b"9" * 400,
+            b"\xff",
+            b"\\ud83d",
+            b"\\u0000",
+        ),
+    ),
+    Target(
+        "peer_messages",
+        read_peer_messages,
+        [*_peer_messages()],
+        (b"\xff" * 9, b"\x0a\x00", b"\xff", b"\0", b"\n", b"us-1"),
+    ),
+    Target(
+        "region_files",
+        read_region,
+        [*_region_files()],
+        (
+            b": ",
+            b"- ",
+            b"\n",
+            b"  ",
+            b"&a ",
+            b"*a",
+            b"!!int ",
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b"'",
+            b'"',
+            b"\t",
+            b"\0",
+            b"\xff",
+            b"1s",
+            b"9" * 400,
+            b"-1",
+            b"~",
+            b"true",
+            b"0x10",
+            b".inf",
+        ),
+    ),
+)

@@ -1,0 +1,30 @@
+"""What `docs/security.md` promises is held by tests that exist, and what has none is said to be no promise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.named_tests import ROOT, is_there, named_on
+
+PAGE = (ROOT / "docs/security.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", PAGE, flags=re.MULTILINE))
+TO_WHOM = ("a client", "a tenant", "a peer", "an operator", "an engine")
+
+
+def test_each_promise_names_a_test() -> None:
+    for party in TO_WHOM:
+        promises = re.split(r"^(?=\*\*)", SECTIONS[f"To {party}"].strip(), flags=re.MULTILINE)
+        assert promises, party
+        assert [promise for promise in promises if promise and not named_on(promise)] == [], party
+
+
+def test_what_is_not_promised_is_said() -> None:
+    assert SECTIONS["Not promised"].count("\n- **") >= 8
+    assert not named_on(SECTIONS["Not promised"])
+
+
+@pytest.mark.parametrize("test", named_on(PAGE), ids=str)
+def test_a_test_that_is_named_is_there(test: str) -> None:
+    assert is_there(test)

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from controller.core.adoption import adopters_of, least_burdened
+from controller.core.geography import Geography
+from gateway.core.residency import closed_policy
+from gateway.core.vocabulary import GatewayId, PlaceRule
+from tests.support.controller import AP, EU, US, gateway, policy
+
+HOME = gateway("eu", EU)
+OTHERS = [gateway("us", US), gateway("ap", AP), gateway("eu2", EU), gateway("eu3", EU)]
+
+
+class TestAdopters:
+    def test_siblings_come_first_and_share(self) -> None:
+        assert adopters_of(HOME, [HOME, *OTHERS], policy(EU), Geography()).gateways == ("eu2", "eu3")
+
+    def test_then_the_nearest_region(self) -> None:
+        assert adopters_of(HOME, OTHERS[:2], policy(EU), Geography()).gateways == ("us",)
+
+    def test_never_one_whose_clients_the_home_does_not_accept(self) -> None:
+        only_ap = policy(EU, accept=PlaceRule(regions=frozenset({AP.region})))
+        assert adopters_of(HOME, OTHERS[:2], only_ap, Geography()).gateways == ("ap",)
+
+    def test_a_closed_region_lets_not_even_a_sibling(self) -> None:
+        found = adopters_of(HOME, OTHERS, closed_policy(EU, "unreadable"), Geography())
+        assert found.gateways == ()
+        assert "eu-west-1 accepts none of ap, eu2, eu3, us" in found.why
+
+    def test_why_there_is_nobody(self) -> None:
+        assert "no other" in adopters_of(HOME, [HOME], policy(EU), Geography()).why
+        assert "not known" in adopters_of(HOME, OTHERS, None, Geography()).why
+
+
+def test_of_equals_whoever_has_least_takes_it_then_by_name() -> None:
+    one, other = GatewayId("b"), GatewayId("a")
+    assert least_burdened([one, other], {one: 1, other: 2}) == one
+    assert least_burdened([one, other], {one: 1, other: 1}) == other

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from controller.core.assignment import Assigner
+from controller.core.health import GatewayHealth
+from controller.core.state import MeshState
+from controller.core.vocabulary import Condition
+from gateway.core.vocabulary import GatewayId, ReplicaId
+from tests.support.controller import AP, EU, SECOND, US, gateway, policy, replicas
+
+
+def mesh_of(**conditions: Condition) -> MeshState:
+    mesh = MeshState()
+    places = {"us": US, "eu": EU, "ap": AP}
+    for name, condition in conditions.items():
+        mesh.gateways[GatewayId(name)] = gateway(name, places[name[:2]])
+        health = mesh.health[GatewayId(name)] = GatewayHealth(0)
+        health.condition = condition
+    mesh.policies = {place.region: policy(place) for place in places.values()}
+    return mesh
+
+
+def own(mesh: MeshState, home: str, count: int) -> dict[ReplicaId, GatewayId]:
+    added = replicas(home, count)
+    mesh.replicas |= {each.replica_id: each for each in added}
+    return {each.replica_id: each.home for each in added}
+
+
+class TestWanted:
+    def test_what_is_equally_near_is_shared(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, us3=Condition.UP)
+        own(mesh, "us1", 10)
+        owners = Assigner(mesh).wanted({}, 0).owners
+        assert sorted(list(owners.values()).count(GatewayId(each)) for each in ("us2", "us3")) == [5, 5]
+
+    def test_a_home_not_heard_of_yet_has_what_nobody_else_has_and_takes_nothing_from_others(self) -> None:
+        mesh = mesh_of(us1=Condition.UNKNOWN, us2=Condition.UP)
+        own(mesh, "us1", 2)
+        taken = {ReplicaId("us1-r0"): GatewayId("us2")}
+        assert Assigner(mesh).wanted(taken, 0).owners == {"us1-r0": "us2", "us1-r1": "us1"}
+
+    def test_only_what_moves_without_need_moves_in_steps(self) -> None:
+        mesh = mesh_of(us1=Condition.UP, us2=Condition.UP, eu1=Condition.DOWN)
+        own(mesh, "us1", 8)
+        own(mesh, "eu1", 8)
+        assigner = Assigner(mesh)
+        owners = dict.fromkeys(mesh.replicas, GatewayId("us2")) | own(mesh, "eu1", 8)
+        moved = assigner.wanted(owners, 0).owners
+        assert [each for each, owner in moved.items() if each.startswith("us1") and owner == "us1"] == [
+            "us1-r0",
+            "us1-r1",
+        ]
+        assert GatewayId("eu1") not in moved.values()
+        assert assigner.next_step_ns() == SECOND
+        assert assigner.wanted(moved, SECOND - 1).owners == moved
+
+    def test_it_forgets_steps_that_are_no_longer_to_be_taken(self) -> None:
+        mesh = mesh_of(us1=Condition.UP, us2=Condition.UP)
+        own(mesh, "us1", 8)
+        assigner = Assigner(mesh)
+        assigner.wanted(dict.fromkeys(mesh.replicas, GatewayId("us2")), 0)
+        assigner.wanted(dict.fromkeys(mesh.replicas, GatewayId("us1")), 1)
+        assert assigner.next_step_ns() is None

@@ -1,0 +1,482 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from controller.core import effects, events
+from controller.core.config import ControllerConfig
+from controller.core.vocabulary import Condition
+from gateway.core.residency import ResidencyPolicy, closed_policy, may_accept
+from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
+from tests.support.controller import AP, EU, SECOND, US, Told, gateway, mesh, policy, replicas
+
+EVERYTHING = 4
+
+
+class TestDown:
+    def test_a_killed_gateway_is_down_and_its_replicas_are_with_the_nearest(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        assert told.condition("eu") is Condition.DOWN
+        assert len(told.owned_by("us")) == 2 * EVERYTHING
+        assert told.owned_by("eu") == []
+        assert told.last(effects.StartRecovery).gateway_id == "eu"
+        assert told.now_ns < SECOND
+
+    def test_probes_alone_take_nothing_away(self) -> None:
+        told = mesh()
+        told.probe("eu", times=100)
+        assert told.condition("eu") is Condition.UP
+
+    def test_nor_does_a_broken_stream(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.wait(600 * SECOND)
+        assert told.condition("eu") is Condition.UP
+
+    def test_nor_do_both_while_a_peer_hears_it(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        for _ in range(100):
+            told.heard("us", "eu")
+            told.probe("eu")
+        assert told.condition("eu") is Condition.UP
+
+    def test_a_peer_that_we_do_not_hear_is_no_witness(self) -> None:
+        told = Told()
+        told.register([gateway(name) for name in ("a", "b", "c", "d")], replicas("a", 2))
+        told.connect("a", "b", "c", "d")
+        told.heard("b", "a")
+        told.heard("c", "a", is_broken=True)
+        told.heard("d", "a", is_broken=True)
+        told.disconnect("b")
+        told.disconnect("a")
+        told.probe("a", times=3)
+        assert told.condition("a") is Condition.DOWN
+
+    def test_a_host_that_fell_silent_takes_the_stale_time_more(self) -> None:
+        told = mesh()
+        told.heard("us", "eu")
+        told.heard("ap", "eu")
+        heard_ns = told.now_ns
+        told.disconnect("eu")
+        told.probe("eu", times=5)
+        assert told.condition("eu") is Condition.UP
+        told.wait(60 * SECOND)
+        assert told.condition("eu") is Condition.DOWN
+        down = [each for each in told.all(effects.TellCondition) if each.condition is Condition.DOWN]
+        assert len(down) == 1
+        assert told.core.config.silence_ns >= 3 * SECOND
+        assert told.core.health[GatewayId("eu")].said_by[GatewayId("us")].heard_ns == heard_ns
+
+    def test_one_that_was_never_heard_of_is_left_alone_for_a_while(self) -> None:
+        told = Told()
+        told.register([gateway("us", US), gateway("eu", EU)], [*replicas("us", 1), *replicas("eu", 3)])
+        told.connect("us", policies={"us": policy(US)})
+        told.tell(events.PolicyAccepted(GatewayId("eu"), policy(EU)))
+        told.probe("eu", times=3)
+        told.wait(20 * SECOND)
+        assert told.owned_by("eu") == ["eu-r0", "eu-r1", "eu-r2"]
+        told.wait(20 * SECOND)
+        assert told.condition("eu") is Condition.DOWN
+        assert len(told.owned_by("us")) == 4
+
+
+class TestReturn:
+    def test_it_is_watched_before_it_gets_anything_back_and_then_step_by_step(self) -> None:
+        told = mesh(ControllerConfig(step_share=0.5))
+        told.kill("eu")
+        told.connect("eu")
+        assert told.condition("eu") is Condition.RETURNING
+        assert told.owned_by("eu") == []
+        told.wait(told.core.config.return_after_ns)
+        assert told.condition("eu") is Condition.UP
+        assert len(told.owned_by("eu")) == 2
+        told.wait(told.core.config.step_ns)
+        assert len(told.owned_by("eu")) == EVERYTHING
+
+    def test_whoever_flaps_waits_twice_as_long_each_time_up_to_a_limit(self) -> None:
+        told = mesh(ControllerConfig(return_after_max_ns=20 * SECOND))
+        waits = []
+        for _ in range(5):
+            told.kill("eu")
+            told.connect("eu")
+            back_ns = told.core.health[GatewayId("eu")].back_at_ns(told.core.config)
+            assert back_ns is not None
+            waits.append((back_ns - told.now_ns) // SECOND)
+            told.wait(back_ns - told.now_ns)
+        assert waits == [5, 10, 20, 20, 20]
+
+    def test_what_was_steady_has_earned_the_short_time_again(self) -> None:
+        told = mesh()
+        for _ in range(3):
+            told.kill("eu")
+            told.connect("eu")
+            told.wait(60 * SECOND)
+        told.wait(told.core.config.steady_after_ns)
+        told.kill("eu")
+        assert told.core.health[GatewayId("eu")].falls == 1
+
+    def test_one_that_breaks_off_while_it_is_watched_is_down_again(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        told.connect("eu")
+        told.disconnect("eu")
+        assert told.condition("eu") is Condition.DOWN
+        assert told.owned_by("eu") == []
+
+
+class TestFrozen:
+    def test_losing_most_at_once_is_taken_for_our_own_fault(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        for name in ("eu", "ap"):
+            told.heard("us", name, is_broken=True)
+            told.probe(name, times=10)
+        assert "ap, eu are missing" in told.core.frozen
+        assert len(told.owned_by("eu")) == EVERYTHING
+        assert told.condition("eu") is Condition.UP
+
+    def test_it_ends_when_they_are_there_again(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        told.connect("ap")
+        assert told.core.frozen == ""
+        assert told.last(effects.TellFrozen).reason == ""
+
+    def test_it_is_believed_at_last_where_somebody_who_is_heard_says_the_same(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        for name in ("eu", "ap"):
+            told.heard("us", name, is_broken=True)
+            told.probe(name, times=10)
+        told.wait(told.core.config.freeze_max_ns)
+        assert told.core.frozen == ""
+        assert len(told.owned_by("us")) == 3 * EVERYTHING
+
+    def test_with_nobody_left_it_never_ends_by_itself(self) -> None:
+        told = mesh()
+        for name in ("us", "eu", "ap"):
+            told.disconnect(name)
+        for name in ("us", "eu", "ap"):
+            told.probe(name, times=10)
+        told.wait(3600 * SECOND)
+        assert told.core.frozen
+        assert all(len(told.owned_by(name)) == EVERYTHING for name in ("us", "eu", "ap"))
+
+    def test_an_operator_lifts_it(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        for name in ("eu", "ap"):
+            told.heard("us", name, is_broken=True)
+            told.probe(name, times=10)
+        told.tell(events.FreezeLifted())
+        assert len(told.owned_by("us")) == 3 * EVERYTHING
+
+    def test_by_order_nothing_moves_until_it_is_lifted(self) -> None:
+        told = mesh()
+        told.tell(events.FreezeOrdered("maintenance of the network"))
+        told.kill("eu")
+        told.wait(3600 * SECOND)
+        assert len(told.owned_by("eu")) == EVERYTHING
+        told.tell(events.FreezeLifted())
+        assert told.owned_by("eu") == []
+
+    def test_the_only_gateway_of_a_mesh_cannot_freeze_it(self) -> None:
+        told = Told()
+        told.register([gateway("us")], replicas("us", 1))
+        told.connect("us")
+        told.disconnect("us")
+        assert told.core.frozen == ""
+
+
+class TestResidency:
+    def test_a_home_that_accepts_nobodys_traffic_is_adopted_by_nobody(self) -> None:
+        told = mesh()
+        told.tell(events.PolicyAccepted(GatewayId("eu"), policy(EU, accept=PlaceRule())))
+        told.kill("eu")
+        assert told.owned_by("us") == ["us-r0", "us-r1", "us-r2", "us-r3"]
+        orphans = told.last(effects.TellOrphans)
+        assert (orphans.gateway_id, orphans.replicas) == ("eu", EVERYTHING)
+        assert "eu-west-1" in orphans.why
+
+    def test_the_nearest_that_is_allowed_and_not_the_nearest(self) -> None:
+        told = mesh()
+        told.tell(events.PolicyAccepted(GatewayId("eu"), policy(EU, accept=PlaceRule(regions=frozenset({AP.region})))))
+        told.kill("eu")
+        assert len(told.owned_by("ap")) == 2 * EVERYTHING
+
+    def test_a_policy_that_changes_takes_back_what_it_no_longer_allows(self) -> None:
+        told = Told()
+        told.register([gateway("eu1", EU), gateway("eu2", EU), gateway("us", US)], replicas("eu1", 2))
+        told.connect("us", "eu2", "eu1")
+        told.kill("eu1")
+        assert told.owned_by("eu2") == ["eu1-r0", "eu1-r1"]
+        told.tell(events.PolicyAccepted(GatewayId("eu2"), closed_policy(EU, "unreadable")))
+        assert told.owned_by("eu2") == []
+
+    def test_an_unknown_policy_allows_nobody(self) -> None:
+        told = Told()
+        told.register([gateway("us", US), gateway("eu", EU)], replicas("eu", 1))
+        told.connect("us")
+        told.probe("eu", times=3)
+        told.wait(60 * SECOND)
+        assert told.core.owners == {}
+        assert "not known" in told.last(effects.TellOrphans).why
+
+    def test_a_gateway_speaks_for_its_own_region_alone(self) -> None:
+        told = mesh()
+        told.tell(events.PolicyAccepted(GatewayId("us"), policy(EU, accept=PlaceRule())))
+        told.kill("eu")
+        assert len(told.owned_by("us")) == 2 * EVERYTHING
+
+
+class TestOrders:
+    def test_a_drained_gateway_gives_what_it_has_away_step_by_step(self) -> None:
+        told = mesh(ControllerConfig(step_share=0.25))
+        gateways = [replace(each, is_drained=each.gateway_id == "eu") for each in told.core.gateways.values()]
+        told.register(gateways, told.core.replicas.values())
+        assert len(told.owned_by("eu")) == 3
+        told.wait(10 * SECOND)
+        assert told.owned_by("eu") == []
+
+    def test_but_keeps_what_nobody_else_may_have(self) -> None:
+        told = mesh()
+        told.tell(events.PolicyAccepted(GatewayId("eu"), policy(EU, accept=PlaceRule())))
+        gateways = [replace(each, is_drained=each.gateway_id == "eu") for each in told.core.gateways.values()]
+        told.register(gateways, told.core.replicas.values())
+        told.wait(10 * SECOND)
+        assert len(told.owned_by("eu")) == EVERYTHING
+
+    def test_a_pinned_replica_goes_where_it_was_moved_and_home_when_that_one_dies(self) -> None:
+        told = mesh()
+        moved = [
+            replace(each, pinned_to=GatewayId("us")) if each.replica_id == "eu-r0" else each
+            for each in told.core.replicas.values()
+        ]
+        told.register(told.core.gateways.values(), moved)
+        assert "eu-r0" in told.owned_by("us")
+        told.kill("us")
+        assert "eu-r0" in told.owned_by("eu")
+
+    def test_what_is_registered_no_more_is_nobodys(self) -> None:
+        told = mesh()
+        told.register(told.core.gateways.values(), replicas("us", 4))
+        assert told.owned_by("eu") == []
+        assert len(told.last(effects.KeepOwners).orphans) == 2 * EVERYTHING
+
+    def test_a_gateway_that_is_registered_no_more_is_forgotten(self) -> None:
+        told = mesh()
+        left = [each for each in told.core.gateways.values() if each.gateway_id != "eu"]
+        told.register(left, told.core.replicas.values())
+        assert GatewayId("eu") not in told.core.health
+        assert all("eu" not in health.said_by for health in told.core.health.values())
+        assert "not registered" in told.last(effects.TellOrphans).why
+
+
+class TestDifferences:
+    def test_owners_are_written_down_before_anybody_is_told(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        kinds = [type(each) for each in told.effects]
+        assert kinds.index(effects.KeepOwners) < kinds.index(effects.Assign)
+
+    def test_nothing_new_orders_nothing(self) -> None:
+        told = mesh()
+        before = len(told.history)
+        told.wait(60 * SECOND)
+        told.tell(events.TimePassed())
+        told.heard("us", "eu")
+        told.probe("us", healthy=True)
+        assert told.history[before:] == []
+
+    def test_whoever_connects_anew_is_told_what_it_has(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.connect("eu")
+        assigned = [each for each in told.effects if isinstance(each, effects.Assign)]
+        assert [(each.gateway_id, len(each.replicas)) for each in assigned] == [("eu", EVERYTHING)]
+
+    def test_what_was_written_down_is_kept_over_a_restart(self) -> None:
+        before = mesh()
+        before.kill("eu")
+        after = Told()
+        owners = tuple(before.core.owners.items())
+        policies = tuple(before.core.policies.values())
+        assert [each.policy for each in before.all(effects.KeepPolicy)] == list(policies)
+        after.tell(events.StateRestored(before.core.version, owners, policies))
+        after.register(before.core.gateways.values(), before.core.replicas.values())
+        after.connect("us", "ap")
+        assert after.core.version >= before.core.version
+        assert len(after.owned_by("us")) == 2 * EVERYTHING
+
+    def test_versions_rise(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        told.connect("eu")
+        told.wait(60 * SECOND)
+        versions = [each.version for each in told.all(effects.KeepOwners)]
+        assert versions == sorted(set(versions))
+
+    def test_time_never_goes_backwards(self) -> None:
+        told = mesh()
+        with pytest.raises(AssertionError):
+            told.core.handle(events.TimePassed(), told.now_ns - 1)
+
+
+class TestRecords:
+    def test_the_name_leads_to_each_regions_own_gateway(self) -> None:
+        told = mesh()
+        tree = told.last(effects.PublishRecords).tree
+        assert {area.region: area.gateways for area in tree.areas} == {
+            US.region: ("us",),
+            EU.region: ("eu",),
+            AP.region: ("ap",),
+        }
+        assert len(tree.anywhere) == 3
+
+    def test_and_elsewhere_once_that_is_down(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        tree = told.last(effects.PublishRecords).tree
+        assert {area.region: area.gateways for area in tree.areas}[EU.region] == ("us",)
+        assert len(tree.anywhere) == 2
+
+    def test_a_closed_jurisdiction_is_never_led_out_of_itself(self) -> None:
+        told = mesh(ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction})))
+        told.kill("eu")
+        area = next(each for each in told.last(effects.PublishRecords).tree.areas if each.region == EU.region)
+        assert area.gateways == ()
+        assert "EU" in area.why
+
+    def test_nothing_at_all_is_never_published(self) -> None:
+        told = mesh()
+        for name in ("us", "eu", "ap"):
+            told.disconnect(name)
+        told.tell(events.FreezeLifted())
+        for name in ("us", "eu", "ap"):
+            told.probe(name, times=3)
+        assert {told.condition(name) for name in ("us", "eu", "ap")} == {Condition.DOWN}
+        assert told.last(effects.PublishRecords).tree.anywhere
+
+
+class AnyStory(RuleBasedStateMachine):
+    """Whatever is told in whatever order, some things never happen."""
+
+    names = st.sampled_from(["us1", "us2", "eu1", "eu2", "ap1"])
+    policies = st.sampled_from(["open", "regional", "closed"])
+
+    @initialize()
+    def begin(self) -> None:
+        self.told = Told(ControllerConfig(step_share=0.5, freeze_max_ns=5 * SECOND))
+        self.places = {"us1": US, "us2": US, "eu1": EU, "eu2": EU, "ap1": AP}
+        gateways = [gateway(name, place) for name, place in self.places.items()]
+        self.told.register(gateways, [each for name in self.places for each in replicas(name, 3)])
+
+    def _policy(self, name: str, how: str) -> ResidencyPolicy:
+        place = self.places[name]
+        if how == "closed":
+            return closed_policy(place, "unreadable")
+        return policy(place) if how == "open" else policy(place, accept=PlaceRule())
+
+    @rule(name=names, how=policies)
+    def connect(self, name: str, how: str) -> None:
+        self.told.connect(name, policies={name: self._policy(name, how)})
+
+    @rule(name=names, how=policies)
+    def change_policy(self, name: str, how: str) -> None:
+        self.told.tell(events.PolicyAccepted(GatewayId(name), self._policy(name, how)))
+
+    @rule(name=names)
+    def disconnect(self, name: str) -> None:
+        self.told.disconnect(name)
+
+    @rule(name=names, healthy=st.booleans(), times=st.integers(1, 4))
+    def probe(self, name: str, healthy: bool, times: int) -> None:
+        self.told.probe(name, healthy=healthy, times=times)
+
+    @rule(by=names, of=names, is_broken=st.booleans(), ago_ns=st.integers(0, 10 * SECOND))
+    def hear(self, by: str, of: str, is_broken: bool, ago_ns: int) -> None:
+        self.told.heard(by, of, ago_ns=ago_ns, is_broken=is_broken)
+
+    @rule(name=names, is_drained=st.booleans())
+    def drain(self, name: str, is_drained: bool) -> None:
+        core = self.told.core
+        gateways = [
+            replace(each, is_drained=is_drained) if each.gateway_id == name else each for each in core.gateways.values()
+        ]
+        self.told.register(gateways, core.replicas.values())
+
+    @rule(name=names, replica=st.integers(0, 2), to=st.none() | names)
+    def pin(self, name: str, replica: int, to: str | None) -> None:
+        core = self.told.core
+        wanted = ReplicaId(f"{name}-r{replica}")
+        owned = [
+            replace(each, pinned_to=None if to is None else GatewayId(to)) if each.replica_id == wanted else each
+            for each in core.replicas.values()
+        ]
+        self.told.register(core.gateways.values(), owned)
+
+    @rule(lift=st.booleans())
+    def freeze(self, lift: bool) -> None:
+        self.told.tell(events.FreezeLifted() if lift else events.FreezeOrdered("by order"))
+
+    @rule(duration_ns=st.integers(0, 30 * SECOND))
+    def wait(self, duration_ns: int) -> None:
+        self.told.wait(duration_ns)
+
+    @invariant()
+    def nobody_has_what_a_policy_does_not_allow(self) -> None:
+        core = getattr(self, "told", None) and self.told.core
+        if core is None:
+            return
+        for replica_id, owner in core.owners.items():
+            home = core.replicas[replica_id].home
+            if owner != home:
+                region_policy = core.policies[core.gateways[home].place.region]
+                assert may_accept(region_policy, core.gateways[owner].place).allowed
+
+    @invariant()
+    def whoever_is_connected_knows_exactly_what_it_has(self) -> None:
+        core = getattr(self, "told", None) and self.told.core
+        if core is None:
+            return
+        last = {each.gateway_id: each.replicas for each in self.told.all(effects.Assign)}
+        for name, health in core.health.items():
+            if health.connected:
+                assert list(last.get(name, ())) == self.told.owned_by(name)
+
+    @invariant()
+    def nobody_who_is_heard_is_called_down(self) -> None:
+        core = getattr(self, "told", None) and self.told.core
+        if core is None:
+            return
+        for each in self.told.effects:
+            if isinstance(each, effects.TellCondition) and each.condition is Condition.DOWN:
+                assert not core.health[each.gateway_id].connected
+
+    @invariant()
+    def nothing_is_taken_from_the_living_while_frozen(self) -> None:
+        core = getattr(self, "told", None) and self.told.core
+        if core is None or not core.frozen:
+            return
+        assert not [each for each in self.told.effects if isinstance(each, effects.StartRecovery)]
+
+    @invariant()
+    def there_is_no_wake_up_in_the_past(self) -> None:
+        told = getattr(self, "told", None)
+        if told is not None:
+            wake_ns = told.core.next_wakeup_ns()
+            assert wake_ns is None or wake_ns > told.now_ns
+
+
+AnyStory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyStory = AnyStory.TestCase

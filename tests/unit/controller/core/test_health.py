@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from controller.core.config import ControllerConfig
+from controller.core.health import GatewayHealth
+from controller.core.vocabulary import HeardPeer
+from gateway.core.vocabulary import GatewayId
+from tests.support.controller import SECOND
+
+CONFIG = ControllerConfig()
+SELF, PEER = GatewayId("self"), GatewayId("peer")
+
+
+def lost(at_ns: int = 0) -> GatewayHealth:
+    """One that was up, whose stream broke and whose probes all fail since."""
+    health = GatewayHealth(0)
+    health.connect(0)
+    health.rise(0)
+    health.disconnect("reset", at_ns)
+    for _ in range(CONFIG.probe_failures_min):
+        health.probe(False, "refused", at_ns)
+    return health
+
+
+class TestSilence:
+    def test_at_once_with_nobody_to_speak_for_it(self) -> None:
+        assert lost(5).silent_at_ns(CONFIG, []) == 5
+
+    def test_not_before_its_last_heartbeat_is_stale(self) -> None:
+        health = lost(5 * SECOND)
+        health.said_by[PEER] = HeardPeer(SELF, 6 * SECOND, is_broken=False)
+        assert health.silent_at_ns(CONFIG, [PEER]) == 6 * SECOND + CONFIG.silence_ns
+        assert health.silent_at_ns(CONFIG, []) == 5 * SECOND
+
+    def test_a_broken_connection_is_silence_whatever_was_heard_before(self) -> None:
+        health = lost(5 * SECOND)
+        health.said_by[PEER] = HeardPeer(SELF, 6 * SECOND, is_broken=True)
+        assert health.silent_at_ns(CONFIG, [PEER]) == 5 * SECOND
+
+    def test_a_probe_that_answers_speaks_for_it(self) -> None:
+        health = lost()
+        health.probe(True, "", 1)
+        assert health.silent_at_ns(CONFIG, []) is None
+
+
+class TestReturn:
+    def test_not_without_stream_and_probes_both(self) -> None:
+        health = lost()
+        health.fall(1, CONFIG)
+        health.probe(True, "", 2)
+        assert health.back_at_ns(CONFIG) is None
+        health.connect(3)
+        assert health.back_at_ns(CONFIG) == 3 + CONFIG.return_after_ns
+        health.probe(False, "refused", 4)
+        assert health.back_at_ns(CONFIG) is None
+        health.probe(True, "", 5)
+        assert health.back_at_ns(CONFIG) == 5 + CONFIG.return_after_ns
+
+    def test_a_thousand_falls_do_not_overflow(self) -> None:
+        health = lost()
+        for number in range(1_000):
+            health.rise(number)
+            health.fall(number, CONFIG)
+        health.connect(1_000)
+        assert health.back_at_ns(CONFIG) == 1_000 + CONFIG.return_after_max_ns

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controller.core.config import ControllerConfig
+from controller.core.geography import Geography
+from controller.core.records import addresses_of, areas_of
+from controller.core.vocabulary import GatewayEntry
+from tests.support.controller import AP, EU, US, gateway
+
+US1, US2, EU1, AP1 = gateway("us1", US), gateway("us2", US), gateway("eu1", EU), gateway("ap1", AP)
+ALL = [US1, US2, EU1, AP1]
+OPEN = ControllerConfig()
+
+
+def by_region(living: list[GatewayEntry], config: ControllerConfig = OPEN) -> dict[str, tuple[str, ...]]:
+    areas = areas_of(ALL, living, Geography(), config)
+    return {area.region: area.gateways for area in areas}
+
+
+class TestAreas:
+    def test_each_region_has_all_of_its_own(self) -> None:
+        assert by_region(ALL) == {US.region: ("us1", "us2"), EU.region: ("eu1",), AP.region: ("ap1",)}
+
+    def test_a_region_without_any_is_sent_to_the_nearest_other(self) -> None:
+        assert by_region([US1, US2, AP1])[EU.region] == ("us1", "us2")
+
+    def test_one_that_is_drained_is_named_only_where_there_is_no_other(self) -> None:
+        drained = replace(EU1, is_drained=True)
+        assert by_region([US1, drained])[EU.region] == ("us1",)
+        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        assert by_region([US1, drained], closed)[EU.region] == ("eu1",)
+
+    def test_a_closed_jurisdiction_lets_others_in_and_nobody_out(self) -> None:
+        closed = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
+        assert by_region([EU1], closed)[US.region] == ()
+        assert by_region([US1], closed)[EU.region] == ("us1",)
+
+    def test_the_order_of_registration_changes_nothing(self) -> None:
+        forwards = areas_of(ALL, ALL, Geography(), OPEN)
+        backwards = areas_of(ALL[::-1], ALL[::-1], Geography(), OPEN)
+        assert forwards == backwards
+
+
+def test_an_address_that_two_gateways_share_is_told_once() -> None:
+    assert addresses_of([US1, replace(US2, addresses=US1.addresses)]) == US1.addresses
