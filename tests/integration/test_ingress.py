@@ -67,7 +67,7 @@ async def refused(line: Wire) -> None:
 
 
 class TestBeforeTheBody:
-    @pytest.mark.parametrize("key", [OUT, NARROW])
+    @pytest.mark.parametrize("key", [OUT, NARROW], ids=["tenant", "key"])
     async def test_the_answer_does_not_wait_for_it(self, tmp_path: Path, engine: FakeEngine, key: str) -> None:
         async with serving(tmp_path, engine) as gateway, wire(gateway) as line:
             line.send(head_only(key))

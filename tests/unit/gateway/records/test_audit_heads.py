@@ -98,7 +98,7 @@ class TestSignatures:
         result = verified(gateway, public)
         assert (result.exit_code, "note" in result.output) == (0, False)
 
-    @pytest.mark.parametrize("key", [None, OTHER])
+    @pytest.mark.parametrize("key", [None, OTHER], ids=["unsigned", "another"])
     def test_one_forged_whole_is_found(self, tmp_path: Path, public: Path, key: Ed25519PrivateKey | None) -> None:
         forged = written(tmp_path / "a", key)
         assert run("verify", *forged.paths()).exit_code == 0, "by itself it holds"
