@@ -68,9 +68,10 @@ class PeerLegOpener:
         try:
             await _until_accepted(call, link.peering.accept_timeout_ns / _SECOND_NS)
             on_accepted()
-            head = replace(await _until_head(call), attempt=order.attempt, leg=order.leg)
-            self._check_place(order, head.ran_at)
-            yield PeerLeg(call, head, partial(self._check_place, order))
+            check_place = partial(self._check_place, order)
+            head = replace(await _until_head(call, check_place), attempt=order.attempt, leg=order.leg)
+            check_place(head.ran_at)
+            yield PeerLeg(call, head, check_place)
         finally:
             call.cancel()
 
@@ -146,12 +147,14 @@ async def _until_accepted(call: _Call, wait_max_s: float) -> None:
         raise LegFailure(LegResult.FAILED, f"the peer's first word was {kind}")
 
 
-async def _until_head(call: _Call) -> LegHead:
+async def _until_head(call: _Call, check_place: Callable[[RanAt], None]) -> LegHead:
     message = await _read(call)
     kind = message.WhichOneof("kind")
     with _faults_as_leg_failures():
         if kind == "ended":
             ended = codec.read_ended(message.ended)
+            if ended.ran_at is not None:
+                check_place(ended.ran_at)
             raise failure_of(ended) or LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} without a head")
         if kind != "head":
             raise LegFailure(LegResult.FAILED, f"the peer sent {kind} before a head")
