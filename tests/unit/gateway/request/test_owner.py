@@ -347,6 +347,16 @@ class TestWholeAnswers:
         assert scene.sink.body == GOOD_ANSWER
         assert scene.sink.head is not None
         assert scene.sink.head.headers == JSON
+        summary = scene.finished[0][2]
+        assert (summary.prompt_tokens, summary.output_tokens, summary.cached_tokens) == (22, 1, 16)
+        assert not summary.answer_bytes, "the engine has counted"
+
+    async def test_nobody_counted_one_too_large_to_hold_whose_end_tells_nothing(self) -> None:
+        scene = Scene(RelaySettings(held_bytes_max=10))
+        assert await scene.play(Reply((b'{"data": [0.25, 0.125', b", 0.5]}"), 200, JSON)) is Outcome.COMPLETED
+        summary = scene.finished[0][2]
+        assert summary.output_tokens is None
+        assert summary.answer_bytes
 
     @pytest.mark.parametrize("status", [400, 404, 413, 422])
     async def test_the_client_s_own_errors_are_relayed_and_never_tried_again(self, status: int) -> None:
