@@ -264,6 +264,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             keys_file=self.keys,
             admin_token=self._admin_token,
             cache_secret=self._cache_secret,
+            secret_files=tuple(self._secret_files()),
             **{each.name: getattr(sections, each.name) for each in fields(sections)},
         )
 
@@ -272,6 +273,14 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         document = self.model_dump(mode="json", exclude_none=True)
         own = {key: document[key] for key in RegionFile.__annotations__ if key in document}
         return own | document
+
+    def _secret_files(self) -> Iterator[Path]:
+        listen, peering = self.sections.listen.tls, self.sections.peering.tls
+        engines = (*self.replicas, *self.dns_replicas)
+        own = (self.keys, self.admin_token_file, self.cache_secret_file, self.sections.audit.signing_key)
+        yield from filter(None, (*own, *(each.api_key_file for each in engines)))
+        yield from (each.key for each in (listen, peering) if each is not None)
+        yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)
 
     def engine_files(self) -> list[Path]:
         """Keys and certificates for engines: read with the region file, and again when they change."""

@@ -14,7 +14,7 @@ from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.config import ListenTlsConfig, LoggingConfig, MeshTlsConfig
-from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address
+from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address, HostName
 
 _CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
 
@@ -42,6 +42,8 @@ class ListenConfig:
     """For clients, and for operators beyond this machine."""
     reuse_port: bool = False
     """Share the clients' port with other gateways on this machine; the system spreads connections over them."""
+    admin_hosts: tuple[HostName, ...] = ()
+    """Names under which the admin address may be asked for on this machine, besides its own: those of a proxy."""
 
     @property
     def admin_tls(self) -> ListenTlsConfig | None:
@@ -210,6 +212,11 @@ class AuditConfig:
     file_max_bytes: int = 64 * MEBIBYTE
     files_max: int | None = None
     """Over it, this gateway's oldest file is deleted. None: nothing is ever deleted."""
+    signing_key: Path | None = None
+    """An Ed25519 key in PEM. With it the chain's heads are signed, so that nobody without it can write the record
+    anew."""
+    head_interval_ns: int = 60 * SECOND_NS
+    """How soon a new head of the chain is signed and logged."""
     unwritten_max_bytes: int = 16 * MEBIBYTE
     """Held in memory while the disk cannot be written; what comes after that is lost, and counted."""
 
@@ -237,7 +244,8 @@ class Sections:
 
     listen: ListenConfig = field(default_factory=ListenConfig)
     trust_tenant_header: bool = False
-    """Take the tenant from a header that something in front of us sets. Off: it is the key's, or the default one."""
+    """Take the tenant from a header that something in front of us sets; where there are keys, from those that
+    `may_name_tenant`. Off: it is the key's, or the default one."""
     pass_priority: bool = False
     prefix_block_bytes: int = 256
     seed: int | None = None
@@ -271,5 +279,7 @@ class GatewayConfig(Sections):
     """Who may call, and what for. None: everybody who can reach us."""
     admin_token: str | None = field(default=None, repr=False)
     """What operators have to show, health apart. None: nothing."""
+    secret_files: tuple[Path, ...] = ()
+    """All files that hold keys or tokens, whoever reads them."""
     cache_secret: str | None = field(default=None, repr=False)
     """Goes into every tenant's `cache_salt`."""

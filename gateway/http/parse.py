@@ -6,6 +6,7 @@ The body itself is never changed, and what is taken from it is never text: hashe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import urandom
 
 from xxhash import xxh3_64_hexdigest
@@ -28,6 +29,7 @@ from gateway.http.errors import (
     INVALID_JSON,
     INVALID_TENANT,
     MODEL_NOT_FOUND,
+    TENANT_NOT_ALLOWED,
     UNSUPPORTED_FIELD,
     ClientFault,
     ErrorKind,
@@ -70,6 +72,11 @@ class Caller:
     key: ClientKey | None = None
     """None where the gateway asks for none."""
 
+    @property
+    def process(self) -> PlaceRule | None:
+        """What the key adds to the policy's rule."""
+        return None if self.key is None else self.key.process
+
     def may_use(self, model: ModelName) -> bool:
         return self.key is None or self.key.may_use(model)
 
@@ -77,13 +84,21 @@ class Caller:
 def read_caller(
     headers: Mapping[str, str], request_id: RequestId, settings: HttpSettings, key: ClientKey | None = None
 ) -> Caller:
-    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count."""
-    tenant = headers.get(TENANT_HEADER, "") if settings.trust_tenant_header else ""
-    if tenant and ID_PATTERN.fullmatch(tenant) is None:
-        raise ClientFault(INVALID_TENANT)
+    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count, and
+    where there are keys, only with one that says so: others would otherwise choose the rules they are held to."""
     hints = (headers.get("x-session-id", ""), headers.get("x-user-id", ""))
     own = DEFAULT_TENANT if key is None else key.tenant
-    return Caller(request_id, TenantName(tenant) if tenant else own, hints, key)
+    named = _tenant_named_in(headers) if settings.trust_tenant_header else None
+    if named is not None and named != own and key is not None and not key.may_name_tenant:
+        raise ClientFault(TENANT_NOT_ALLOWED)
+    return Caller(request_id, named or own, hints, key)
+
+
+def _tenant_named_in(headers: Mapping[str, str]) -> TenantName | None:
+    tenant = headers.get(TENANT_HEADER, "")
+    if tenant and ID_PATTERN.fullmatch(tenant) is None:
+        raise ClientFault(INVALID_TENANT)
+    return TenantName(tenant) if tenant else None
 
 
 def choose_request_id(headers: Mapping[str, str]) -> RequestId:
@@ -118,7 +133,7 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
         stream=body.streams,
         output_tokens_max=_plausible(body.output_tokens_max()),
         follows="" if followed is None else stored_response_key(caller.tenant, followed),
-        process=_process_rule_of(caller),
+        process=caller.process,
     )
     return ParsedRequest(profile, body.stores_response, settings.cache_salts.salt(caller.tenant, body))
 
@@ -126,6 +141,11 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
     """For a call about a stored response: no model, no prompt, and one place where it can go."""
     key = stored_response_key(caller.tenant, response_id)
+    return replace(unread_profile(caller, settings), session_key=key, stream=stream, follows=key, is_control=True)
+
+
+def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
+    """All there is to know of a request before its body is."""
     return RequestProfile(
         request_id=caller.request_id,
         model=ModelName(""),
@@ -133,11 +153,9 @@ def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *,
         prompt_bytes=0,
         prefix=b"",
         prefix_block_bytes=settings.prefix_block_bytes,
-        session_key=key,
-        stream=stream,
-        follows=key,
-        is_control=True,
-        process=_process_rule_of(caller),
+        session_key=caller.request_id,
+        stream=False,
+        process=caller.process,
     )
 
 
@@ -155,10 +173,6 @@ def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:
         return read_body(path, raw, passes_priority=settings.pass_priority)
     except BodyFault as fault:
         raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
-
-
-def _process_rule_of(caller: Caller) -> PlaceRule | None:
-    return None if caller.key is None else caller.key.process
 
 
 def _plausible(tokens: int | None) -> int | None:

@@ -106,6 +106,10 @@ class Metrics:
         """It could not be written, and has ended."""
         self._journal_stopped.set(1)
 
+    def descriptors_exhausted(self) -> None:
+        """There was no file descriptor to be had just now."""
+        self._no_descriptor.add()
+
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
         """Ask at each scrape how long the certificate in use is still valid."""
         self._expiry.follow(left_s, role)
@@ -142,6 +146,9 @@ class Metrics:
         self._lost = self._counter("targets_lost", "Connections to a target that broke.", "target")
         self._refused_peers = self._counter(
             "peers_refused", "Gateways refused for their certificate or for who they claim to be.", "seen_by"
+        )
+        self._no_descriptor = self._counter(
+            "descriptors_exhausted", "Looks, ten a second, at which no file descriptor was to be had."
         )
         self._malformed = self._counter(
             "forwards_malformed", "Forwards turned away because no gateway may send such a one.", "peer"
