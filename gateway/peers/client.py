@@ -66,7 +66,7 @@ class PeerLegOpener:
         timeout_s = max(order.deadline_ns - now_ns, 0) / _SECOND_NS + _DEADLINE_GRACE_S
         call = link.stub.Forward(message, timeout=timeout_s)
         try:
-            await _until_accepted(call, link.peering.accept_timeout_ns / _SECOND_NS)
+            await _until_accepted(call, link)
             on_accepted()
             check_place = partial(self._check_place, order)
             head = replace(await _until_head(call, check_place), attempt=order.attempt, leg=order.leg)
@@ -132,12 +132,16 @@ def failure_of(ended: codec.EndedForward) -> LegFailure | None:
     return None if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR) else LegFailure(result, detail, refusal)
 
 
-async def _until_accepted(call: _Call, wait_max_s: float) -> None:
+async def _until_accepted(call: _Call, link: PeerLink) -> None:
     try:
-        async with asyncio.timeout(wait_max_s):
+        async with asyncio.timeout(link.peering.accept_timeout_ns / _SECOND_NS):
             message = await _read(call)
     except TimeoutError as error:
         raise LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time") from error
+    except LegFailure as failure:
+        if _is_our_shortage(failure.__cause__) and not link.is_connected:
+            raise LegFailure(LegResult.INTERNAL, failure.detail) from failure
+        raise
     kind = message.WhichOneof("kind")
     if kind == "refused":
         with _faults_as_leg_failures():
@@ -209,6 +213,11 @@ def _failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
     is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_AN_ANSWER not in words
     if is_about_ours or code is grpc.StatusCode.INVALID_ARGUMENT:
         return LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
-    if code is grpc.StatusCode.UNAVAILABLE and tells_our_shortage(words):
-        return LegFailure(LegResult.INTERNAL, detail)
     return LegFailure(LegResult.FAILED, detail)
+
+
+def _is_our_shortage(error: BaseException | None) -> bool:
+    """Only where there was no connection: over one, a peer may say these words too."""
+    if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return False
+    return tells_our_shortage(error.details() or "")

@@ -123,6 +123,15 @@ class TestWhatNobodyCouldServe:
         assert ended(told) == [("q", "rejected_unknown_model")]
         assert detail_of(told) == "the model `rare` is not served here, and nothing leaves the region"
 
+    def test_a_model_that_nobody_has_pushes_no_answer_about_others_out(self) -> None:
+        one = knowing_rare_in(EU)
+        one.ask("q", model=RARE)
+        kept = dict(one.core.peers._answers)
+        assert kept
+        for number in range(100):
+            assert ended(one.ask(f"u{number}", model=ModelName(f"unknown-{number}")))
+        assert one.core.peers._answers == kept
+
     def test_a_model_that_nobody_has_is_not_found_even_while_a_peer_is_silent(self) -> None:
         assert ended(us(EU_PEER).ask("q", model=RARE)) == [("q", "rejected_unknown_model")]
 

@@ -298,6 +298,13 @@ class TestErrorsOfOurs:
             except LegFailure:
                 continue
 
+    async def test_a_peer_that_says_so_has_failed_itself(self, peer: FakePeer, origin: Origin) -> None:
+        async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Too many open files")
+
+        peer.forwarded = answer
+        assert await origin.failure() == LegFailure(LegResult.FAILED, "UNAVAILABLE: Too many open files")
+
     async def test_what_is_no_wire_message_is_raised_as_it_is(self, origin: Origin) -> None:
         with pytest.raises(AssertionError, match="the core gives every forward its hops"):
             async with origin.open(replace(forward_order(), hops=None)):
