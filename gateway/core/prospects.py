@@ -104,7 +104,7 @@ def _places_serving(core: GatewayState, model: ModelName) -> dict[Place, None]:
     """Every place that would see plaintext: those of replicas, and of the gateways before them."""
     places = {state.spec.place: None for state in core.replicas if model in state.spec.models}
     for peer in core.peers:
-        for capacity in peer.report.capacities if peer.report is not None else ():
+        for capacity in peer.served:
             if capacity.model == model:
                 places[peer.spec.place] = None
                 places[capacity.place] = None
