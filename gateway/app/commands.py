@@ -23,14 +23,17 @@ from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.lockdown_cli import lockdown
 from gateway.app.memory import describe_memory
 from gateway.app.metrics_cli import metrics
+from gateway.app.open_files import open_records, open_secrets
 from gateway.app.status_cli import status
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
+from gateway.engines.shared_caches import shared_cache_notes
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.policy.file import load_policy_or_closed
+from gateway.records.audit import head_signer
 from gateway.security.keys import read_keys_file
 from gateway.security.tls import Certificates
 
@@ -79,6 +82,8 @@ def check(file: Path, as_json: bool) -> None:
         if problem is not None:
             raise click.ClickException(f"{file.name}: policy: {problem}")
     _check_what_it_names(file, region.as_config())
+    for note in shared_cache_notes(region.as_config()):
+        click.echo(f"{file.name}: {note}", err=True)
     document = region.as_document()
     click.echo(f"{file.name}: {describe_memory(region.as_config())}", err=True)
     click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
@@ -88,10 +93,13 @@ def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
     with _complaints():
         if config.keys_file is not None:
             read_keys_file(config.keys_file)
+        head_signer(config.audit)
         if faults := Certificates(config, Clock()).date_faults():
             raise CertificateFault("\n".join(faults))
     with _complaints(f"{file.name}: "):
         check_engine_certificates(config)
+    for path, mode in (*open_secrets(config), *open_records(config)):
+        click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
 
 
 def _read(file: Path) -> RegionFile:

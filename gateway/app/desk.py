@@ -16,14 +16,17 @@ from gateway.core.description import describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.ground.clock import Clock
+from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
 from gateway.peers.board import LoadBoard
+from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.journal import Header, Journal, new_header, write_tail
-from gateway.records.ledger import Ledger
+from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.records.refusals import Refusals
@@ -57,10 +60,11 @@ class Desk:
         self.refusals = Refusals(
             config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
         )
-        self.audit = _audit(config, clock, log, self.ledger)
+        self.audit = _audit(config, clock, log, self.ledger, self._serves)
+        self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
         self._journal_fault = ""
         self._idle = asyncio.Event()
-        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger).on_finished)
+        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self._serves).on_finished)
         self.ledger.hand_to(self.metrics.usage.on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
         self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
@@ -81,6 +85,8 @@ class Desk:
             config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
         )
         self.metrics.follow_readiness(lambda: not self.readiness())
+        alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
+        self.trust = Trust(self.driver.submit, log, *alarms)
 
     @property
     def journal(self) -> Journal | None:
@@ -94,6 +100,9 @@ class Desk:
 
     def models(self, tenant: TenantName, process: PlaceRule | None) -> Sequence[ModelName]:
         return self.core.models_for(tenant, process)
+
+    def _serves(self, model: ModelName) -> bool:
+        return self.core.replicas.serves(model) or self.core.peers.serves(model)
 
     def readiness(self) -> str:
         """Why no traffic is wanted; empty when it is. Engines have a say in it only where the region file gives them
@@ -111,12 +120,16 @@ class Desk:
     def has_audit(self) -> bool:
         return not self.why_closed()
 
+    def may_enter(self, tenant: TenantName, rule: PlaceRule | None) -> bool:
+        """By the policy that the core would ask now."""
+        return may_enter(self.core.policy, tenant, rule).allowed
+
     def notes(self) -> dict[str, str]:
         """What an operator should know of a gateway that is ready all the same."""
         notes = {"engines": engines_note(self.core)}
         if self.core.locked_down:
             notes["lockdown"] = self.lockdown.state.reason or "no reason given"
-        return {name: note for name, note in notes.items() if note}
+        return {name: note for name, note in (notes | self.trust.notes()).items() if note}
 
     def metrics_page(self) -> bytes:
         self.driver.tell_observers()
@@ -160,12 +173,14 @@ class Desk:
             newest = await self.board.newer_than(newest, wait_max_s=LAST_BYTES_S)
 
     async def watch_loop(self) -> None:
-        """Measures how late the event loop is, which every request feels; and whether anybody could be served."""
+        """Measures how late the event loop is, which every request feels; whether anybody could be served, and whether
+        anything can still be opened."""
         while True:
             asked_ns = self.clock.now_ns() + _LOOP_CHECK_NS
             await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
             self._readiness.look(self.clock.now_ns())
+            self._descriptors.look()
 
     def loop_failed(self, name: str, error: Exception) -> None:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
@@ -194,7 +209,7 @@ class Desk:
         """A disk that cannot take it must not keep the process from ending in order."""
         path = journal.folder / f"{journal.header.story}.crash"
         try:
-            write_tail(path, journal.header, crash.tail)
+            write_tail(path, journal.header, map(journal.told, crash.tail))
         except OSError as error:
             self.log.critical("the steps before the failure are lost", path=str(path), reason=str(error))
         else:
@@ -221,7 +236,9 @@ def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], 
     return Journal(settings, header, on_stopped=on_stopped)
 
 
-def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, ledger: Ledger) -> Audit | None:
+def _audit(
+    config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, ledger: Ledger, serves: ServesModel
+) -> Audit | None:
     if config.audit.folder is None:
         return None
-    return Audit(config.audit, config.gateway_id, config.place, ledger, clock=clock, log=log)
+    return Audit(config.audit, config.gateway_id, config.place, ledger, serves=serves, clock=clock, log=log)

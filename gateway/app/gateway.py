@@ -19,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
 from gateway.app.listening import listen
+from gateway.app.open_files import warn_of_open_files
 from gateway.app.reload import RegionPart
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -42,6 +43,7 @@ from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer, PeerService
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
+from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
@@ -140,7 +142,7 @@ async def serve_gateway(
         stack.push_async_callback(roster.close)
         engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
         engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
-        peers = PeerLegOpener(roster.links, config.gateway_id, clock)
+        peers = PeerLegOpener(roster.links, config.gateway_id, clock, on_violation=desk.trust.violated)
         owners = OwnerContext(
             desk.driver,
             clock,
@@ -155,13 +157,13 @@ async def serve_gateway(
         handle = GatewayHandle(config, desk, peer_server, reloader)
 
         await stack.enter_async_context(loops)
-        _run_loops(loops, desk, certificates)
+        _run_loops(config, loops, desk, certificates)
         roster.replace(config.peers)
         for name, loop in fleet.loops():
             loops.run(name, loop)
         await fleet.start()
         if region is not None:
-            _add_region(reloader, RegionPart(region, partial(_apply, handle, fleet, roster)))
+            _add_region(reloader, RegionPart(region, partial(_apply, handle, desk.log, fleet, roster)))
         _add_parts(reloader, desk, keyring, certificates)
         loops.run("reloader", reloader.run)
 
@@ -179,6 +181,7 @@ async def serve_gateway(
             desk.readiness,
             check_key=keyring.check if keyring else None,
             has_audit=desk.has_audit,
+            may_enter=desk.may_enter,
             on_refused=desk.refusals.take,
         ).make_app()
         handle.http_address = await listen(
@@ -215,8 +218,9 @@ async def run_gateway(
         return 1
 
 
-def _run_loops(loops: Supervisor, desk: Desk, certificates: Certificates) -> None:
+def _run_loops(config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates) -> None:
     """What watches the gateway itself."""
+    warn_of_open_files(config, desk.log)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
@@ -269,7 +273,9 @@ def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certific
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
 
 
-def _apply(handle: GatewayHandle, fleet: Fleet, roster: PeerRoster, config: GatewayConfig) -> None:
+def _apply(
+    handle: GatewayHandle, log: FilteringBoundLogger, fleet: Fleet, roster: PeerRoster, config: GatewayConfig
+) -> None:
     """A region file that changed, in force at once: the event loop does not turn in between. Raises ConfigError, and
     has done nothing then."""
     apply_to_fleet = fleet.prepare(config)
@@ -279,6 +285,7 @@ def _apply(handle: GatewayHandle, fleet: Fleet, roster: PeerRoster, config: Gate
     roster.replace(config.peers)
     apply_to_fleet()
     handle.config = config
+    warn_of_open_files(config, log)
 
 
 def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink) -> Heartbeats:
@@ -286,7 +293,7 @@ def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink) -> Heartbeats
         link,
         config.gateway_id,
         config.place,
-        submit=desk.driver.submit,
+        submit=partial(desk.trust.hear, link.peer.spec.gateway_id),
         clock=desk.clock,
         rng=random.Random(),
         on_refused=lambda: desk.metrics.peer_refused("caller"),
@@ -307,7 +314,10 @@ def _peer_server(
         on_refused=lambda: desk.metrics.peer_refused("called"),
         log=desk.log,
         explain=desk.explain_to,
+        cache_salts=CacheSalts(config.engine_cache, config.cache_secret),
+        pass_priority=config.pass_priority,
         why_closed=desk.why_closed,
+        on_malformed=desk.metrics.forward_malformed,
     )
     return PeerServer(service, desk.board, config.peering, transport)
 
@@ -329,10 +339,14 @@ def _admin_app(
         return explained if refused is None else Explanation(refused)
 
     async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
+        if not order.active:
+            desk.trust.restore()
         return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason)
 
     sources = AdminSources(desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes)
-    return make_admin_app(sources, config.admin_token)
+    listen = config.listen
+    hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
+    return make_admin_app(sources, config.admin_token, hosts)
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -7,12 +7,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 
-from pydantic import Field, PrivateAttr, Strict, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, model_validator
 
 from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, Url
 from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
 from gateway.config.targets import (
+    SALTED_DIALECTS,
     Dialect,
     DnsRecord,
     DnsReplicasConfig,
@@ -66,6 +67,8 @@ class _EngineFile(FileModel):
     api_key_file: FilePath | None = None
     api_key_env: str | None = None
     tls: Annotated[EngineTlsConfig, Section()] | None = None
+    cache_salt: StrictBool | None = None
+    """Whether it takes one; None: as its dialect does."""
     _api_key: str | None = PrivateAttr(None)
 
     @model_validator(mode="after")
@@ -121,6 +124,7 @@ class _EngineFile(FileModel):
             tls=self.tls,
             ranks=self.data_parallel_ranks,
             lists_models=self.models == AUTO_MODELS,
+            takes_cache_salt=self.dialect in SALTED_DIALECTS if self.cache_salt is None else self.cache_salt,
         )
 
 
@@ -204,14 +208,22 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     peers: tuple[PeerFile, ...] = ()
     keys: FilePath | None = None
     admin_token_file: FilePath | None = None
+    cache_secret_file: FilePath | None = None
 
     _admin_token: str | None = PrivateAttr(None)
+    _cache_secret: str | None = PrivateAttr(None)
     _source: YamlFile = PrivateAttr()
 
     @model_validator(mode="after")
     def _read_admin_token(self) -> Self:
         if self.admin_token_file is not None:
             self._admin_token = read_secret(self.admin_token_file, "admin_token_file")
+        return self
+
+    @model_validator(mode="after")
+    def _read_cache_secret(self) -> Self:
+        if self.cache_secret_file is not None:
+            self._cache_secret = read_secret(self.cache_secret_file, "cache_secret_file")
         return self
 
     def overridden(self, environ: Mapping[str, str]) -> Self:
@@ -251,6 +263,8 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             core=replace(self.core, placement=with_version(self.core.placement)),
             keys_file=self.keys,
             admin_token=self._admin_token,
+            cache_secret=self._cache_secret,
+            secret_files=tuple(self._secret_files()),
             **{each.name: getattr(sections, each.name) for each in fields(sections)},
         )
 
@@ -259,6 +273,14 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         document = self.model_dump(mode="json", exclude_none=True)
         own = {key: document[key] for key in RegionFile.__annotations__ if key in document}
         return own | document
+
+    def _secret_files(self) -> Iterator[Path]:
+        listen, peering = self.sections.listen.tls, self.sections.peering.tls
+        engines = (*self.replicas, *self.dns_replicas)
+        own = (self.keys, self.admin_token_file, self.cache_secret_file, self.sections.audit.signing_key)
+        yield from filter(None, (*own, *(each.api_key_file for each in engines)))
+        yield from (each.key for each in (listen, peering) if each is not None)
+        yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)
 
     def engine_files(self) -> list[Path]:
         """Keys and certificates for engines: read with the region file, and again when they change."""

@@ -14,7 +14,7 @@ from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.config import ListenTlsConfig, LoggingConfig, MeshTlsConfig
-from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address
+from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address, HostName
 
 _CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
 
@@ -42,6 +42,8 @@ class ListenConfig:
     """For clients, and for operators beyond this machine."""
     reuse_port: bool = False
     """Share the clients' port with other gateways on this machine; the system spreads connections over them."""
+    admin_hosts: tuple[HostName, ...] = ()
+    """Names under which the admin address may be asked for on this machine, besides its own: those of a proxy."""
 
     @property
     def admin_tls(self) -> ListenTlsConfig | None:
@@ -210,8 +212,23 @@ class AuditConfig:
     file_max_bytes: int = 64 * MEBIBYTE
     files_max: int | None = None
     """Over it, this gateway's oldest file is deleted. None: nothing is ever deleted."""
+    signing_key: Path | None = None
+    """An Ed25519 key in PEM. With it the chain's heads are signed, so that nobody without it can write the record
+    anew."""
+    head_interval_ns: int = 60 * SECOND_NS
+    """How soon a new head of the chain is signed and logged."""
     unwritten_max_bytes: int = 16 * MEBIBYTE
     """Held in memory while the disk cannot be written; what comes after that is lost, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCacheConfig:
+    """Who shares what engines keep of prompts. The same in every region, or a prompt is not known again elsewhere."""
+
+    isolate_tenants: bool = True
+    """Each tenant's requests carry a `cache_salt` of its own. Off: bodies go out as they came."""
+    shared_tenants: tuple[str, ...] = ()
+    """These share with each other, as if they were one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +244,8 @@ class Sections:
 
     listen: ListenConfig = field(default_factory=ListenConfig)
     trust_tenant_header: bool = False
-    """Take the tenant from a header that something in front of us sets. Off: it is the key's, or the default one."""
+    """Take the tenant from a header that something in front of us sets; where there are keys, from those that
+    `may_name_tenant`. Off: it is the key's, or the default one."""
     pass_priority: bool = False
     prefix_block_bytes: int = 256
     seed: int | None = None
@@ -242,6 +260,7 @@ class Sections:
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
@@ -260,3 +279,7 @@ class GatewayConfig(Sections):
     """Who may call, and what for. None: everybody who can reach us."""
     admin_token: str | None = field(default=None, repr=False)
     """What operators have to show, health apart. None: nothing."""
+    secret_files: tuple[Path, ...] = ()
+    """All files that hold keys or tokens, whoever reads them."""
+    cache_secret: str | None = field(default=None, repr=False)
+    """Goes into every tenant's `cache_salt`."""

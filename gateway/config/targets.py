@@ -19,6 +19,10 @@ class Dialect(StrEnum):
     OPENAI = "openai"
 
 
+SALTED_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG})
+"""Of engines that keep prompts apart by a field of the body, `cache_salt`."""
+
+
 class DnsRecord(StrEnum):
     """Which records of a name lead to its replicas."""
 
@@ -57,6 +61,8 @@ class ReplicaConfig:
     """The one of them that this is; None for an engine that balances its ranks itself."""
     lists_models: bool = False
     """The engine itself says which models it serves; those in `spec` are what it said last."""
+    takes_cache_salt: bool = False
+    """The engine keeps prompts apart by the body's `cache_salt`."""
 
     def by_rank(self) -> tuple[ReplicaConfig, ...]:
         """A replica `ID@0`, `ID@1` ... for each rank, where there are several."""

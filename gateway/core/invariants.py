@@ -247,7 +247,7 @@ class Checker:
         within_reach = wanted.may_stay_in_region if is_sibling else wanted.may_cross_regions and overflows
         if peer.target in request.barred_at or not within_reach or not wanted.rule.allows(place):
             return False
-        capacities = None if peer.report is None else peer.report.capacities
+        capacities = None if peer.report is None else peer.served
         return capacities is None or any(
             each.model == wanted.model and wanted.rule.allows(each.place) for each in capacities
         )

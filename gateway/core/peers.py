@@ -12,6 +12,7 @@ from gateway.core.targets import AVAILABLE, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
     LoadReport,
+    ModelCapacity,
     ModelName,
     PeerObservation,
     PeerSpec,
@@ -27,7 +28,7 @@ _ANSWERS_MAX = 64
 class PeerState(TargetState[PeerSpec]):
     """One peer: its last heartbeat, and our forwards there."""
 
-    __slots__ = ("observation", "queue_lengths")
+    __slots__ = ("observation", "queue_lengths", "served")
 
     def __init__(self, home: Peers, spec: PeerSpec, slot: int, config: CoreConfig) -> None:
         super().__init__(
@@ -42,6 +43,9 @@ class PeerState(TargetState[PeerSpec]):
         self.detail = "not heard yet"
         self.observation: PeerObservation | None = None
         self.queue_lengths: dict[ModelName, int] = {}
+        self.served: tuple[ModelCapacity, ...] = ()
+        """What it last said that it serves. One that names nothing at all has only begun: its replicas are still to be
+        found, and nobody who waits for it is to be told that there are none."""
 
     @property
     def report(self) -> LoadReport | None:
@@ -97,8 +101,9 @@ class Peers(Targets[PeerState, PeerSpec]):
         if not state.healthy and state.observation is not None:
             state.ramp.start(now_ns)
         if not _says_the_same(observation.report, state.report):
-            if not _serves_the_same(observation.report, state.report):
+            if observation.report.capacities and not _serves_the_same(observation.report, state.served):
                 self.served_version += 1
+            state.served = observation.report.capacities or state.served
             state.queue_lengths = {queue.model: queue.length for queue in observation.report.queues}
             self._note_change(state)
         state.observation = observation
@@ -145,7 +150,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         return mask
 
     def serves(self, model: ModelName) -> bool:
-        return any(model == capacity.model for state in self if state.report for capacity in state.report.capacities)
+        return any(model == capacity.model for state in self for capacity in state.served)
 
     def models(self) -> list[ModelName]:
         reports = [state.report for state in self if state.report and state.healthy]
@@ -201,9 +206,7 @@ class Peers(Targets[PeerState, PeerSpec]):
 
 
 def _advertises(state: PeerState, model: ModelName, rule: PlaceRule) -> bool:
-    if state.report is None:
-        return False
-    return any(capacity.model == model and rule.allows(capacity.place) for capacity in state.report.capacities)
+    return any(capacity.model == model and rule.allows(capacity.place) for capacity in state.served)
 
 
 def _says_the_same(report: LoadReport, last: LoadReport | None) -> bool:
@@ -211,13 +214,13 @@ def _says_the_same(report: LoadReport, last: LoadReport | None) -> bool:
     return last is not None and report.capacities == last.capacities and report.queues == last.queues
 
 
-def _serves_the_same(report: LoadReport, last: LoadReport | None) -> bool:
+def _serves_the_same(report: LoadReport, served: tuple[ModelCapacity, ...]) -> bool:
     """Where which models are, whatever is free of them."""
-    if last is None or len(report.capacities) != len(last.capacities):
+    if len(report.capacities) != len(served):
         return False
     return all(
         now.model == before.model and now.place == before.place
-        for now, before in zip(report.capacities, last.capacities, strict=True)
+        for now, before in zip(report.capacities, served, strict=True)
     )
 
 

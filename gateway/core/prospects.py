@@ -29,6 +29,9 @@ Refusal = tuple[Outcome, str]
 def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: RequestClass) -> Refusal | None:
     """Why nobody could ever serve a client's request that has just come; None while somebody could, if only later.
     Not for what refers to a stored response."""
+    model = request_class.model
+    if not (core.replicas.serves(model) or core.peers.serves(model)):  # any word of a client's: nothing is kept of it
+        return _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None
     return _why_nobody(core, profile, request_class, None)
@@ -84,6 +87,10 @@ def _why_nobody(
         return Outcome.REJECTED_RESIDENCY_PROCESSING, _only_in_forbidden(model, forbidden)
     if allowed_peers and core.config.placement.overflow_of(model) is not OverflowMode.ON:
         return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` is not served here, and nothing leaves the region"
+    return _does_not_exist(model)
+
+
+def _does_not_exist(model: ModelName) -> Refusal:
     return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` does not exist"
 
 
@@ -97,7 +104,7 @@ def _places_serving(core: GatewayState, model: ModelName) -> dict[Place, None]:
     """Every place that would see plaintext: those of replicas, and of the gateways before them."""
     places = {state.spec.place: None for state in core.replicas if model in state.spec.models}
     for peer in core.peers:
-        for capacity in peer.report.capacities if peer.report is not None else ():
+        for capacity in peer.served:
             if capacity.model == model:
                 places[peer.spec.place] = None
                 places[capacity.place] = None

@@ -15,6 +15,7 @@ from typing import Self
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import LegResult, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
+from gateway.engines.body_edits import CACHE_SALT
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.ground.clock import Clock
@@ -64,9 +65,10 @@ class EngineClient:
             raise LegFailure(LegResult.BUSY, "the replica is no longer assigned to this gateway")
         origin, prefix = origin_of(endpoint.url, endpoint.tls)
         headers = _headers(endpoint, order, request)
+        lead, body = _body(endpoint, request)
         try:
             return endpoint, await self._pool.request(
-                request.method, origin, prefix + request.path, headers, request.body
+                request.method, origin, prefix + request.path, headers, body, lead=lead
             )
         except OSError as error:
             raise LegFailure(_result_of(error), f"no answer: {_in_words(error)}") from error
@@ -211,6 +213,14 @@ def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundReques
         headers = [fresh if pair[0] == "x-request-id" else pair for pair in headers]
     headers += own.items()
     return headers
+
+
+def _body(endpoint: ReplicaEndpoint, request: OutboundRequest) -> tuple[bytes, bytes | memoryview]:
+    """In two parts, so that a large one is not copied."""
+    salt = request.cache_salt
+    if salt is None or not endpoint.takes_cache_salt:
+        return b"", request.body
+    return CACHE_SALT.set(request.body, b'"%b"' % salt.text.encode(), is_named=salt.replaces_own)
 
 
 def _in_words(error: Exception) -> str:

@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
     def headers(self) -> Headers:
         return tuple(self._headers)
 
-    def send(self, head: bytes, body: bytes) -> None:
+    def send(self, head: bytes, body: bytes | memoryview) -> None:
         """Begin an exchange. The whole request goes out in one write."""
         assert self.is_complete, "one exchange at a time"
         assert not self._body, "an answer is unread"
@@ -343,15 +343,23 @@ class ConnectionPool:
         self._is_closed = False
 
     async def request(
-        self, method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], body: bytes
+        self,
+        method: str,
+        origin: Origin,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | memoryview,
+        *,
+        lead: bytes = b"",
     ) -> Response:
-        """Send, and wait for status and headers. Raises EngineGone, and OSError (TimeoutError is one) while connecting:
-        all that an engine or the network can do. Whatever else it raises is an error of ours.
+        """Send, with `lead` as what the body begins with, and wait for status and headers. Raises EngineGone, and
+        OSError (TimeoutError is one) while connecting: all that an engine or the network can do. Whatever else it
+        raises is an error of ours.
 
         An idle connection that turns out to be closed costs a second try on a fresh one: nothing of the request was
         answered, so nothing was done.
         """
-        head = _request_head(method, origin, path, headers, len(body))
+        head = _request_head(method, origin, path, headers, len(lead) + len(body)) + lead
         connection = self._take_idle(origin)
         if connection is not None:
             try:
@@ -380,7 +388,9 @@ class ConnectionPool:
                 connection.abort()
         self._idle.clear()
 
-    async def _exchange(self, connection: Connection, origin: Origin, head: bytes, body: bytes) -> Response:
+    async def _exchange(
+        self, connection: Connection, origin: Origin, head: bytes, body: bytes | memoryview
+    ) -> Response:
         try:
             connection.send(head, body)
             await connection.sent()

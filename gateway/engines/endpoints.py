@@ -43,6 +43,7 @@ class ReplicaEndpoint:
     """The data-parallel rank that this replica is, if it is one."""
     tls: EngineTls | None = None
     lists_models: bool = False
+    takes_cache_salt: bool = False
     engine: Engine = field(init=False, repr=False, compare=False)
     ran_at: RanAt = field(init=False, repr=False, compare=False)
     own_headers: dict[str, str] = field(init=False, repr=False, compare=False)
@@ -68,6 +69,7 @@ class ReplicaEndpoint:
             rank=config.rank,
             tls=None if config.tls is None else contexts.get(config.tls),
             lists_models=config.lists_models,
+            takes_cache_salt=config.takes_cache_salt,
         )
 
 

@@ -14,6 +14,8 @@ import aiohttp
 import click
 import msgspec
 
+from gateway.ground.private_files import open_to_others
+
 ADMIN_URL = "http://127.0.0.1:9090"
 TIMEOUT_S = 15.0
 """A question may be passed on to peers, each of which has some seconds."""
@@ -86,6 +88,9 @@ def _token_in(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        return file.read_text(encoding="utf-8").strip()
+        token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{file} cannot be read", param_hint="--token-file") from error
+    for path, mode in open_to_others([file]):
+        click.echo(f"warning: {path} has mode {mode}, and should have 0640 or less", err=True)
+    return token

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from gateway.ground.private_files import make_private_folder, private_opener
 from gateway.ground.threads import finish_in_thread
 
 
@@ -54,7 +55,7 @@ class JournalFiles:
         self._parts = 0
         self._is_writing = True
         self._one_writer = threading.Lock()
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(settings.folder)
         self._begin_file()
 
     @property
@@ -72,10 +73,10 @@ class JournalFiles:
         try:
             await finish_in_thread(self._write, lines)
         except OSError as error:
-            self._stop(f"cannot write: {error}")
+            self.stop(f"cannot write: {error}")
         except asyncio.CancelledError as cancelled:
             if isinstance(cancelled.__cause__, OSError):
-                self._stop(f"cannot write: {cancelled.__cause__}")
+                self.stop(f"cannot write: {cancelled.__cause__}")
             raise
 
     def close(self) -> None:
@@ -83,7 +84,7 @@ class JournalFiles:
         try:
             self._write(self._take())
         except OSError as error:
-            self._stop(f"cannot write: {error}")
+            self.stop(f"cannot write: {error}")
         self._is_writing = False
 
     def keep(self, line: bytes) -> None:
@@ -92,13 +93,14 @@ class JournalFiles:
         self._buffer.append(line)
         self._buffer_bytes += len(line)
         if self._buffer_bytes > self._settings.buffer_bytes_max:
-            self._stop("the disk cannot keep up")
+            self.stop("the disk cannot keep up")
 
     def _take(self) -> list[bytes]:
         lines, self._buffer, self._buffer_bytes = self._buffer, [], 0
         return lines
 
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
+        """For good, and loudly: what could not be told again is better not begun."""
         self._is_writing = False
         self._take()
         self._on_stopped(reason)
@@ -109,7 +111,7 @@ class JournalFiles:
             for block in _blocks(lines, self._settings.file_bytes_max):
                 if self._file_bytes + len(block) > self._settings.file_bytes_max:
                     self._begin_file()
-                with self._path(self._parts - 1).open("ab") as file:
+                with open(self._path(self._parts - 1), "ab", opener=private_opener) as file:
                     file.write(block)
                 self._file_bytes += len(block)
 
@@ -127,7 +129,8 @@ class JournalFiles:
     def _write_first(self, path: Path, line: bytes) -> None:
         """A file without its first line would spoil the story before it."""
         try:
-            path.write_bytes(line)
+            with open(path, "wb", opener=private_opener) as file:
+                file.write(line)
         except OSError:
             path.unlink(missing_ok=True)
             raise

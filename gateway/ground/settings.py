@@ -120,6 +120,8 @@ def _file_value(field_name: str, value: Any) -> Any:
         return None
     if isinstance(value, Path | Address):
         return str(value)
+    if isinstance(value, tuple):
+        return list(value)
     if is_dataclass(value):
         return _settings_as_file(value)
     if field_name.endswith("_ns"):

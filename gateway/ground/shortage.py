@@ -15,13 +15,13 @@ def is_our_shortage(error: OSError) -> bool:
     causes: list[BaseException | None] = [error, error.__cause__, error.__context__]
     if any(isinstance(each, OSError) and each.errno in _SHORTAGES for each in causes):
         return True
-    if error.errno is None and tells_our_shortage(str(error)):
-        return True
-    return not isinstance(error, (ConnectionError, TimeoutError)) and not has_descriptor()
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return False  # whoever was reached may have put words into it
+    return (error.errno is None and tells_our_shortage(str(error))) or not has_descriptor()
 
 
 def tells_our_shortage(text: str) -> bool:
-    """For libraries that say it in the system's words alone."""
+    """For libraries that say it in the system's words alone; only of what no other end can have said."""
     return any(os.strerror(each) in text for each in _DESCRIPTORS)
 
 

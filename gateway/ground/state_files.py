@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from gateway.ground.private_files import make_private_folder, private_opener
+
 STATE_BYTES_MAX = 16 << 20
 
 _Content = TypeVar("_Content")
@@ -52,9 +54,9 @@ class StateFile(Generic[_Content]):
         """On the disk when this returns, under its name or not at all. Raises OSError."""
         encoded = msgspec.json.encode(content)
         envelope = _Envelope(self._kind, self._version, _checksum(encoded), msgspec.Raw(encoded))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         fresh = self.path.with_name(f"{self.path.name}.new")
-        with fresh.open("wb") as file:
+        with open(fresh, "wb", opener=private_opener) as file:
             file.write(msgspec.json.encode(envelope) + b"\n")
             file.flush()
             os.fsync(file.fileno())

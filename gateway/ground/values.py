@@ -148,7 +148,17 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CERTIFICATE_NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """What a name has to look like for a certificate to hold it: one label of a host name."""
 
+
+def _check_host_name(text: str) -> str:
+    if HOST_NAME_PATTERN.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not the name of a host such as gateway.example.net")
+    return text
+
+
+HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
 Id = Annotated[str, Strict(), AfterValidator(_check_id)]
+HostName = Annotated[str, Strict(), AfterValidator(_check_host_name)]
 FilePath = Annotated[Path, BeforeValidator(_resolve_path), PlainSerializer(str)]
 AddressText = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
 Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), PlainSerializer(format_duration)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from gateway.ground.values import Address
 from gateway.http.entrance import credential_of
 from gateway.http.health import HEALTH_PATHS, Notes, Readiness, add_health_routes
 
@@ -42,8 +43,11 @@ class AdminSources:
     notes: Notes
 
 
-def make_admin_app(sources: AdminSources, token: str | None = None) -> web.Application:
-    """With a token, whoever does not show it gets nothing but health."""
+def make_admin_app(
+    sources: AdminSources, token: str | None = None, hosts: Collection[str] | None = None
+) -> web.Application:
+    """With a token, whoever does not show it gets nothing but health. With `hosts`, nobody gets anything who asks for
+    another host than these or this machine."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=sources.metrics(), headers={"content-type": sources.metrics_content_type})
@@ -67,7 +71,9 @@ def make_admin_app(sources: AdminSources, token: str | None = None) -> web.Appli
             return _fault(400, str(error))
         return _json(await sources.lockdown(order))
 
-    middlewares: list[Middleware] = [] if token is None else [_asks_for(token)]
+    middlewares: list[Middleware] = [] if hosts is None else [_answers_as(hosts)]
+    if token is not None:
+        middlewares.append(_asks_for(token))
     app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/admin/state", state)
@@ -83,6 +89,35 @@ def _json(document: object) -> web.Response:
 
 def _fault(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
+
+
+def _answers_as(hosts: Collection[str]) -> Middleware:
+    """A page in a browser on this machine may come from anywhere, and its name may come to mean this machine (DNS
+    rebinding): then the browser lets it read our answers. The name is in Host, which no page can choose. Whoever sends
+    none is no browser."""
+    names = {host.lower() for host in hosts}
+
+    @web.middleware
+    async def answer(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        shown = request.headers.getall("host", [])
+        if all(host_in(each) in names or is_this_machine(host_in(each)) for each in shown):
+            return await handler(request)
+        return _fault(421, "this is no name of the admin address: ask for localhost, or add it to listen.admin_hosts")
+
+    return answer
+
+
+def host_in(header: str) -> str:
+    """Of `Host`, without its port and brackets."""
+    host, colon, port = header.strip().rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal()):
+        host = header.strip()
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    return (host[1:-1] if is_bracketed else host).lower()
+
+
+def is_this_machine(host: str) -> bool:
+    return Address(host, 0).is_loopback
 
 
 def _asks_for(token: str) -> Middleware:

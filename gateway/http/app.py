@@ -21,7 +21,7 @@ from gateway.http.entrance import CALLER, Entrance
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
 from gateway.http.models import model_entry, models_page
-from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request
+from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request, unread_profile
 from gateway.http.room import Room, holders_of
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
@@ -36,6 +36,8 @@ from gateway.request.owner import OwnerContext, RequestOwner
 Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
 """The names that a client of a tenant may put into `model`, over everything that may serve it, also under what its key
 adds."""
+MayEnter = Callable[[TenantName, PlaceRule | None], bool]
+"""May this region see plaintext of that tenant, also under the rule of its key?"""
 
 _KINDS_BY_STATUS: dict[int, ErrorKind] = {
     404: errors.NOT_FOUND,
@@ -56,12 +58,15 @@ class Api:
         *,
         check_key: KeyCheck | None = None,
         has_audit: Callable[[], bool] = lambda: True,
+        may_enter: MayEnter = lambda _tenant, _rule: True,
         on_refused: OnRefused = lambda _: None,
     ) -> None:
-        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken. `on_refused` is told
-        of each request that is turned away here; what the core turns away has a record of its own."""
+        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken. Of a request that
+        may not enter, no body is read; the core decides the same, so `may_enter` only says how early. `on_refused` is
+        told of each request that is turned away here; what the core turns away has a record of its own."""
         self._on_refused = on_refused
         self._has_audit = has_audit
+        self._may_enter = may_enter
         self._context = context
         self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
         self._settings = settings
@@ -108,6 +113,9 @@ class Api:
     async def _answer(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
         if not self._has_audit():
             raise ClientFault(errors.AUDIT_UNAVAILABLE)
+        if not self._may_enter(caller.tenant, caller.process):
+            await self._turn_away(request, caller, sink)
+            return
         check_announced(request, self._settings.body_bytes_max)  # before there is room: waiting for it would not help
         with self._room.hold(holders_of(caller, request.remote, self._settings)) as held:
             body = await self._uploads.read(request, held)
@@ -116,15 +124,28 @@ class Api:
                 end = await owner.run()
             assert isinstance(end, EndRequest), "only forwards are refused"
 
+    async def _turn_away(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
+        """The core refuses it, and every record tells of it, though nobody has read more than its headers."""
+        outbound = OutboundRequest(unread_profile(caller, self._settings), request.path, (), b"", request.method)
+        await self._own(outbound, sink).run()
+
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink) -> RequestOwner:
         headers = engine_headers(request.headers, caller.request_id)
         if request.path in POSTED_PATHS:
             parsed = read_request(request.path, body, caller, self._settings)
             outbound = OutboundRequest(
-                parsed.profile, request.path, headers, body, stores_response=parsed.stores_response
+                parsed.profile,
+                request.path,
+                headers,
+                body,
+                stores_response=parsed.stores_response,
+                cache_salt=parsed.cache_salt,
             )
         else:
             outbound = self._control_request(request, caller, headers)
+        return self._own(outbound, sink)
+
+    def _own(self, outbound: OutboundRequest, sink: HttpSink) -> RequestOwner:
         deadline_ns = self._context.clock.now_ns() + self._settings.request_deadline_ns
         return RequestOwner(self._context, RequestArrived(outbound.profile, deadline_ns), outbound, sink)
 

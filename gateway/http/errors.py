@@ -52,6 +52,9 @@ INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant head
 INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
+TENANT_NOT_ALLOWED = ErrorKind(
+    403, _BAD_REQUEST, "tenant_not_allowed", "This key may not name a tenant other than its own."
+)
 CONCURRENCY_EXCEEDED = ErrorKind(
     429, _RATE, "concurrency_exceeded", "This key has as many requests running as it may.", 1.0
 )

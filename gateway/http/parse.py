@@ -6,11 +6,11 @@ The body itself is never changed, and what is taken from it is never text: hashe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import urandom
 
 from xxhash import xxh3_64_hexdigest
 
-from gateway.config.names import MODEL_NAME_LENGTH_MAX
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.value import value
@@ -23,19 +23,32 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.values import ID_PATTERN
-from gateway.http.bodies import read_body
-from gateway.http.errors import INVALID_FIELD, INVALID_HEADER, INVALID_TENANT, MODEL_NOT_FOUND, ClientFault
+from gateway.http.errors import (
+    INVALID_FIELD,
+    INVALID_HEADER,
+    INVALID_JSON,
+    INVALID_TENANT,
+    MODEL_NOT_FOUND,
+    TENANT_NOT_ALLOWED,
+    UNSUPPORTED_FIELD,
+    ClientFault,
+    ErrorKind,
+)
 from gateway.http.settings import HttpSettings
+from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
+from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
 from gateway.request.header_values import from_text, has_control_character
-from gateway.request.legs import Headers
+from gateway.request.legs import CacheSalt, Headers
 
-REQUEST_ID_HEADER = "x-request-id"
 TENANT_HEADER = "x-nightside-tenant"
 DEFAULT_TENANT = TenantName("default")
 
-_ENGINE_HEADERS = ("accept", "content-type", "traceparent", "tracestate", "user-agent", "x-session-id")
-"""All that an engine gets to see of a client's headers: neither credentials nor anything that steers the engine."""
+_FAULT_KINDS: dict[BodyFaultKind, ErrorKind] = {
+    BodyFaultKind.INVALID_JSON: INVALID_JSON,
+    BodyFaultKind.INVALID_FIELD: INVALID_FIELD,
+    BodyFaultKind.UNSUPPORTED_FIELD: UNSUPPORTED_FIELD,
+}
 _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
 _COUNT_MAX = 2**31
@@ -45,6 +58,7 @@ _COUNT_MAX = 2**31
 class ParsedRequest:
     profile: RequestProfile
     stores_response: bool = False
+    cache_salt: CacheSalt | None = None
 
 
 @value
@@ -58,6 +72,11 @@ class Caller:
     key: ClientKey | None = None
     """None where the gateway asks for none."""
 
+    @property
+    def process(self) -> PlaceRule | None:
+        """What the key adds to the policy's rule."""
+        return None if self.key is None else self.key.process
+
     def may_use(self, model: ModelName) -> bool:
         return self.key is None or self.key.may_use(model)
 
@@ -65,13 +84,21 @@ class Caller:
 def read_caller(
     headers: Mapping[str, str], request_id: RequestId, settings: HttpSettings, key: ClientKey | None = None
 ) -> Caller:
-    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count."""
-    tenant = headers.get(TENANT_HEADER, "") if settings.trust_tenant_header else ""
-    if tenant and ID_PATTERN.fullmatch(tenant) is None:
-        raise ClientFault(INVALID_TENANT)
+    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count, and
+    where there are keys, only with one that says so: others would otherwise choose the rules they are held to."""
     hints = (headers.get("x-session-id", ""), headers.get("x-user-id", ""))
     own = DEFAULT_TENANT if key is None else key.tenant
-    return Caller(request_id, TenantName(tenant) if tenant else own, hints, key)
+    named = _tenant_named_in(headers) if settings.trust_tenant_header else None
+    if named is not None and named != own and key is not None and not key.may_name_tenant:
+        raise ClientFault(TENANT_NOT_ALLOWED)
+    return Caller(request_id, named or own, hints, key)
+
+
+def _tenant_named_in(headers: Mapping[str, str]) -> TenantName | None:
+    tenant = headers.get(TENANT_HEADER, "")
+    if tenant and ID_PATTERN.fullmatch(tenant) is None:
+        raise ClientFault(INVALID_TENANT)
+    return TenantName(tenant) if tenant else None
 
 
 def choose_request_id(headers: Mapping[str, str]) -> RequestId:
@@ -86,13 +113,11 @@ def fresh_request_id() -> RequestId:
 
 def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) -> ParsedRequest:
     """Raises ClientFault."""
-    body = read_body(path, raw, passes_priority=settings.pass_priority)
-    if not 0 < len(body.model) <= MODEL_NAME_LENGTH_MAX or not body.model.isprintable():
-        raise ClientFault(INVALID_FIELD, f"model is 1 to {MODEL_NAME_LENGTH_MAX} printable characters", "model")
+    body = _read_body(path, raw, settings)
     model = ModelName(body.model)
     if not caller.may_use(model):
         raise ClientFault(MODEL_NOT_FOUND, f"the model `{model}` does not exist for this key", "model")
-    salt = prefix_salt(model, caller.tenant, body.salt)
+    salt = prefix_salt(model, settings.cache_salts.domain(caller.tenant), body.salt)
     parts = body.prompt_parts()
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=settings.prefix_block_bytes, blocks_max=blocks_max)
@@ -108,14 +133,19 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
         stream=body.streams,
         output_tokens_max=_plausible(body.output_tokens_max()),
         follows="" if followed is None else stored_response_key(caller.tenant, followed),
-        process=_process_rule_of(caller),
+        process=caller.process,
     )
-    return ParsedRequest(profile, body.stores_response)
+    return ParsedRequest(profile, body.stores_response, settings.cache_salts.salt(caller.tenant, body))
 
 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
     """For a call about a stored response: no model, no prompt, and one place where it can go."""
     key = stored_response_key(caller.tenant, response_id)
+    return replace(unread_profile(caller, settings), session_key=key, stream=stream, follows=key, is_control=True)
+
+
+def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
+    """All there is to know of a request before its body is."""
     return RequestProfile(
         request_id=caller.request_id,
         model=ModelName(""),
@@ -123,25 +153,26 @@ def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *,
         prompt_bytes=0,
         prefix=b"",
         prefix_block_bytes=settings.prefix_block_bytes,
-        session_key=key,
-        stream=stream,
-        follows=key,
-        is_control=True,
-        process=_process_rule_of(caller),
+        session_key=caller.request_id,
+        stream=False,
+        process=caller.process,
     )
 
 
 def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
     """Byte for byte as the client sent them. Raises ClientFault."""
-    kept = tuple((name, from_text(headers[name])) for name in _ENGINE_HEADERS if name in headers)
+    kept = tuple((name, from_text(headers[name])) for name in ENGINE_HEADERS if name in headers)
     for name, text in kept:
         if has_control_character(text):
             raise ClientFault(INVALID_HEADER, name, name)
     return (*kept, (REQUEST_ID_HEADER, request_id))
 
 
-def _process_rule_of(caller: Caller) -> PlaceRule | None:
-    return None if caller.key is None else caller.key.process
+def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:
+    try:
+        return read_body(path, raw, passes_priority=settings.pass_priority)
+    except BodyFault as fault:
+        raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
 
 
 def _plausible(tokens: int | None) -> int | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Self
 
+from gateway.core.vocabulary import TenantName
 from gateway.http.errors import BODIES_SHARE_EXCEEDED, GATEWAY_FULL, ClientFault
 from gateway.http.parse import Caller
 from gateway.http.settings import HttpSettings
+from gateway.request.callers import KeyId
 
+_REMEMBERED_MAX = 4096
 _NETWORK_LENGTH = len("2001:0db8:0000:0000")
 
 
@@ -29,15 +33,17 @@ def holders_of(caller: Caller, address: str | None, settings: HttpSettings) -> t
     is nobody's: behind it are all clients of a proxy.
     """
     if caller.key is not None:
-        return (
-            Holder("key", caller.key.key_id, settings.key_share),
-            Holder("tenant", caller.tenant, settings.tenant_share),
-        )
+        return _holders_of_key(caller.key.key_id, caller.tenant, settings.key_share, settings.tenant_share)
     if settings.trust_tenant_header:
         return (Holder("tenant", caller.tenant, settings.tenant_share),)
     if address is None or (network := _network_of(address)) is None:
         return ()
     return (Holder("address", network, settings.key_share),)
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _holders_of_key(key: KeyId, tenant: TenantName, key_share: float, tenant_share: float) -> tuple[Holder, ...]:
+    return Holder("key", key, key_share), Holder("tenant", tenant, tenant_share)
 
 
 def _network_of(address: str) -> str | None:
@@ -78,6 +84,8 @@ class Room:
         """Why there is no room for so many bytes more."""
         if self.bytes + more_bytes > self._bytes_max:
             return ClientFault(GATEWAY_FULL)
+        if self.bytes + more_bytes <= self._body_bytes_max:
+            return None  # nobody's share is smaller than what there is in all
         for holder in holders:
             held = self._held.get(holder, 0)
             share = holder.share * (self._bytes_max - (self.bytes - held))

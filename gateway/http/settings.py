@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
-from gateway.config.sections import GatewayConfig
+from gateway.config.sections import EngineCacheConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId, Place
+from gateway.request.cache_salts import CacheSalts
 
 _SECOND_NS = 1_000_000_000
 
@@ -47,6 +48,7 @@ class HttpSettings:
     idle_connection_s: float = 75.0
     shutdown_s: float = 2.0
     """What handlers get to leave after they are cancelled at the end of a drain."""
+    cache_salts: CacheSalts = field(default_factory=lambda: CacheSalts(EngineCacheConfig()))
 
     @classmethod
     def from_config(cls, config: GatewayConfig) -> Self:
@@ -74,4 +76,5 @@ class HttpSettings:
             header_count_max=limits.header_count_max,
             headers_s=limits.headers_wait_ns / _SECOND_NS,
             idle_connection_s=limits.idle_connection_ns / _SECOND_NS,
+            cache_salts=CacheSalts(config.engine_cache, config.cache_secret),
         )

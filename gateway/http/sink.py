@@ -15,10 +15,10 @@ from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
 from gateway.http.aiohttp_internals import http_date, sent_answer
 from gateway.http.errors import ErrorKind, error_headers, kind_of
-from gateway.http.parse import REQUEST_ID_HEADER
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import Shape, error_body, error_event, refusal_in_shape
 from gateway.records.decisions import decision_id
+from gateway.request.engine_api import REQUEST_ID_HEADER
 from gateway.request.legs import LegHead, RanAt, RequestSummary, SinkGone
 
 MESSAGES_REQUEST_ID_HEADER = "request-id"

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -20,7 +21,8 @@ from gateway.ground.clock import Clock
 from gateway.ground.shortage import tells_our_shortage
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest
+from gateway.peers.trust import Tell
+from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
@@ -37,7 +39,16 @@ _Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]
 class PeerLegOpener:
     """Opens legs at peers."""
 
-    def __init__(self, links: Mapping[GatewayId, PeerLink], gateway_id: GatewayId, clock: Clock) -> None:
+    def __init__(
+        self,
+        links: Mapping[GatewayId, PeerLink],
+        gateway_id: GatewayId,
+        clock: Clock,
+        *,
+        on_violation: Tell = lambda *_: None,
+    ) -> None:
+        """`on_violation` is told of each answer that says that it comes from where its request must not run."""
+        self._on_violation = on_violation
         self._links = links
         self._gateway_id = gateway_id
         self._clock = clock
@@ -55,17 +66,31 @@ class PeerLegOpener:
         timeout_s = max(order.deadline_ns - now_ns, 0) / _SECOND_NS + _DEADLINE_GRACE_S
         call = link.stub.Forward(message, timeout=timeout_s)
         try:
-            await _until_accepted(call, link.peering.accept_timeout_ns / _SECOND_NS)
+            await _until_accepted(call, link)
             on_accepted()
-            yield PeerLeg(call, replace(await _until_head(call), attempt=order.attempt, leg=order.leg))
+            check_place = partial(self._check_place, order)
+            head = replace(await _until_head(call, check_place), attempt=order.attempt, leg=order.leg)
+            check_place(head.ran_at)
+            yield PeerLeg(call, head, check_place)
         finally:
             call.cancel()
+
+    def _check_place(self, order: StartLeg, ran_at: RanAt) -> None:
+        """A peer's word is believed where it speaks against itself. Raises LegFailure: of such an answer nothing more
+        goes on to the client."""
+        assert order.stamp is not None, "the core gives every forward its stamp"
+        if order.stamp.rule.allows(ran_at.place):
+            return
+        self._on_violation(GatewayId(order.target.id), order.request_id, ran_at)
+        where = f"{ran_at.place.region}/{ran_at.place.jurisdiction}"
+        raise LegFailure(LegResult.FAILED, f"it ran in {where}, which the request's residency rule forbids")
 
 
 class PeerLeg:
     """A forward that the peer has begun to answer."""
 
-    def __init__(self, call: _Call, head: LegHead) -> None:
+    def __init__(self, call: _Call, head: LegHead, check_place: Callable[[RanAt], None]) -> None:
+        self._check_place = check_place
         self.head = head
         self._call = call
 
@@ -93,6 +118,8 @@ class PeerLeg:
     async def _end(self, message: pb.Ended) -> None:
         with _faults_as_leg_failures():
             ended = codec.read_ended(message)
+        if ended.ran_at is not None:
+            self._check_place(ended.ran_at)
         failure = failure_of(ended)
         if failure is not None:
             raise failure
@@ -105,12 +132,16 @@ def failure_of(ended: codec.EndedForward) -> LegFailure | None:
     return None if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR) else LegFailure(result, detail, refusal)
 
 
-async def _until_accepted(call: _Call, wait_max_s: float) -> None:
+async def _until_accepted(call: _Call, link: PeerLink) -> None:
     try:
-        async with asyncio.timeout(wait_max_s):
+        async with asyncio.timeout(link.peering.accept_timeout_ns / _SECOND_NS):
             message = await _read(call)
     except TimeoutError as error:
         raise LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time") from error
+    except LegFailure as failure:
+        if _is_our_shortage(failure.__cause__) and not link.is_connected:
+            raise LegFailure(LegResult.INTERNAL, failure.detail) from failure
+        raise
     kind = message.WhichOneof("kind")
     if kind == "refused":
         with _faults_as_leg_failures():
@@ -120,12 +151,14 @@ async def _until_accepted(call: _Call, wait_max_s: float) -> None:
         raise LegFailure(LegResult.FAILED, f"the peer's first word was {kind}")
 
 
-async def _until_head(call: _Call) -> LegHead:
+async def _until_head(call: _Call, check_place: Callable[[RanAt], None]) -> LegHead:
     message = await _read(call)
     kind = message.WhichOneof("kind")
     with _faults_as_leg_failures():
         if kind == "ended":
             ended = codec.read_ended(message.ended)
+            if ended.ran_at is not None:
+                check_place(ended.ran_at)
             raise failure_of(ended) or LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} without a head")
         if kind != "head":
             raise LegFailure(LegResult.FAILED, f"the peer sent {kind} before a head")
@@ -180,6 +213,11 @@ def _failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
     is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_AN_ANSWER not in words
     if is_about_ours or code is grpc.StatusCode.INVALID_ARGUMENT:
         return LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
-    if code is grpc.StatusCode.UNAVAILABLE and tells_our_shortage(words):
-        return LegFailure(LegResult.INTERNAL, detail)
     return LegFailure(LegResult.FAILED, detail)
+
+
+def _is_our_shortage(error: BaseException | None) -> bool:
+    """Only where there was no connection: over one, a peer may say these words too."""
+    if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return False
+    return tells_our_shortage(error.details() or "")

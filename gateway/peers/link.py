@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Never
 
+import grpc
 import grpc.aio
 
 from gateway.config.sections import PeeringConfig
@@ -33,6 +34,11 @@ class PeerLink:
     def stub(self) -> peer_pb2_grpc.PeerServiceAsyncStub:
         """For one call each time: the next may have to go out on another channel."""
         return self._line.stub
+
+    @property
+    def is_connected(self) -> bool:
+        """Is there a connection, on which the peer has had its say?"""
+        return self._line.channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def follow_credentials(self) -> Never:
         """New calls go over to a new channel at each change of credentials; the old one closes after its calls."""

@@ -27,7 +27,10 @@ from gateway.ground.values import Address
 from gateway.peers import codec
 from gateway.peers.arrivals import Arrivals
 from gateway.peers.board import LoadBoard
+from gateway.peers.scrutiny import scrutinise
 from gateway.records.decisions import ExplainedRequest
+from gateway.request.bodies import Body
+from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
 from gateway.request.owner import OwnerContext, RequestOwner
 from protos.mesh.v1 import peer_pb2 as pb
@@ -71,12 +74,19 @@ class PeerService:
         on_refused: Callable[[], None],
         log: FilteringBoundLogger,
         explain: Explain,
+        cache_salts: CacheSalts,
+        pass_priority: bool = False,
         why_closed: Callable[[], str] = str,
+        on_malformed: Callable[[GatewayId], None] = lambda _: None,
     ) -> None:
         """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked.
 
-        `on_refused` is told of every caller that is not whom it should be.
+        `on_refused` is told of every caller that is not whom it should be, `on_malformed` of every one that forwards
+        what no gateway may.
         """
+        self._cache_salts = cache_salts
+        self._pass_priority = pass_priority
+        self._on_malformed = on_malformed
         self._explain = explain
         self._why_closed = why_closed
         self._owners = owners
@@ -117,9 +127,9 @@ class PeerService:
 
     async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
         """Run one request here. The caller's leaving cancels this task, and with it the request."""
-        arrived = await self._read_forward(request, context)
+        arrived, body = await self._read_forward(request, context)
         del request  # a second copy of the body
-        busy = self._why_closed() or ("too many forwards at once" if self._is_full else "")
+        busy = self._why_closed() or self._why_not_now(body)
         if busy:
             await context.write(codec.refused_to_pb(RefusalReason.BUSY, busy))
             return
@@ -145,9 +155,12 @@ class PeerService:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no request of yours is known here by that id")
         return codec.explained_to_pb(explained)
 
-    @property
-    def _is_full(self) -> bool:
-        return self._forwards >= self._peering.forwards_max
+    def _why_not_now(self, body: Body | None) -> str:
+        if self._forwards >= self._peering.forwards_max:
+            return "too many forwards at once"
+        if body is not None and body.names_priority and not self._pass_priority:
+            return "priority: the engines here serve in order of arrival"
+        return ""
 
     async def _publish(self, context: _SubscribeContext) -> None:
         """The last report is sent even if the board was closed right after it: it may be our farewell."""
@@ -164,14 +177,30 @@ class PeerService:
             if isinstance(end, RefuseForward):
                 await context.write(codec.refused_to_pb(end.reason, end.detail))
 
-    async def _read_forward(self, request: pb.ForwardRequest, context: _Context) -> codec.ArrivedForward:
+    async def _read_forward(
+        self, request: pb.ForwardRequest, context: _Context
+    ) -> tuple[codec.ArrivedForward, Body | None]:
+        """The body is looked at last, once it is known whose word it comes with."""
         try:
             arrived = codec.read_forward(request, self._owners.clock.now_ns())
         except codec.WireError as error:
-            self._log.error("malformed forward", detail=str(error), caller=context.peer())
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        await self._check_caller(context, (arrived.event.origin_gateway_id, arrived.event.stamp.origin.region))
-        return arrived
+            await self._refuse_malformed(context, GatewayId(""), error)
+        origin = arrived.event.origin_gateway_id
+        await self._check_caller(context, (origin, arrived.event.stamp.origin.region))
+        try:
+            body = scrutinise(arrived.request)
+        except codec.WireError as error:
+            await self._refuse_malformed(context, origin, error)
+        if body is None:
+            return arrived, None
+        salt = self._cache_salts.salt(arrived.event.profile.tenant, body)
+        return replace(arrived, request=replace(arrived.request, cache_salt=salt)), body
+
+    async def _refuse_malformed(self, context: _Context, origin: GatewayId, error: codec.WireError) -> Never:
+        """The caller's fault, which it counts against itself: neither the core nor an engine hears of it."""
+        self._on_malformed(origin)
+        self._log.error("malformed forward", detail=str(error), origin=origin, caller=context.peer())
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def check_caller(self, context: _Context) -> None:
         """Ends the call of whoever is no gateway of this mesh, whatever it would say."""

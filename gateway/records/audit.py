@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,18 +19,18 @@ from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event, ForwardArrived
 from gateway.core.residency import may_accept, may_enter, may_process
-from gateway.core.vocabulary import GatewayId, Outcome, Place, RefusalReason, RequestProfile
+from gateway.core.vocabulary import GatewayId, Place, RequestId, RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
-from gateway.records.ledger import Ledger, LegRecord, RequestRecord, refusal_in
+from gateway.records.audit_heads import Head, HeadSigner
+from gateway.records.ledger import Ledger, LegRecord, RequestRecord, ServesModel, names_served_model, refusal_in
 from gateway.request.legs import RanAt, RequestSummary
 
 UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"
 """Begins the outcome of a forward that was turned away: its reason follows."""
 
-_UNKNOWN_MODEL = frozenset({Outcome.REJECTED_UNKNOWN_MODEL, f"{REFUSED_PREFIX}{RefusalReason.UNKNOWN_MODEL}"})
 _SECOND_NS = 1_000_000_000
 
 
@@ -83,7 +84,7 @@ class AuditLine(msgspec.Struct, frozen=True, tag="request", tag_field="kind", om
     tenant: str | None = None
     """Only if the policy lets logs name it."""
     model: str = ""
-    """Empty where nobody knows such a model: then it is only what a client wrote."""
+    """Empty where nobody serves such a model: then it is only what a client wrote."""
     attempts: tuple[AuditAttempt, ...] = ()
     processed: AuditProcessed | None = None
 
@@ -96,7 +97,18 @@ class LostLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
     lines: int
 
 
-AuditRecord = AuditLine | LostLines
+class ForbiddenPlace(msgspec.Struct, frozen=True, tag="violation", tag_field="kind"):
+    """A peer's answer said that it comes from where its request must not run; the request's own line follows."""
+
+    time: str
+    gateway: str
+    request: str
+    peer: str
+    processed: AuditProcessed
+    """As the peer says."""
+
+
+AuditRecord = AuditLine | ForbiddenPlace | LostLines
 
 
 class Audit:
@@ -110,10 +122,12 @@ class Audit:
         place: Place,
         ledger: Ledger,
         *,
+        serves: ServesModel,
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Raises OSError when the folder cannot be written: that is better known at the start."""
+        """Raises OSError when the folder cannot be written, and ConfigError when the key cannot be used: that is better
+        known at the start."""
         assert config.folder is not None, "the audit is off without a folder"
         self.is_failing = False
         self.fault = ""
@@ -123,6 +137,7 @@ class Audit:
         self._config = config
         self._gateway_id = gateway_id
         self._place = place
+        self._serves = serves
         self._clock = clock
         self._log = log
         self._ledger = ledger
@@ -130,11 +145,17 @@ class Audit:
         self._fresh_bytes = 0
         self._lost_untold = 0
         self._is_over = asyncio.Event()
+        self._head_due_ns = 0
         settings = ChainSettings(
             config.folder, config.file_max_bytes, config.files_max, syncs=config.sync is not AuditSync.NONE
         )
         self._files = ChainedFiles(
-            settings, gateway_id, place, wall_time=clock.wall_time, on_deleted=self._say_what_was_deleted
+            settings,
+            gateway_id,
+            place,
+            wall_time=clock.wall_time,
+            on_deleted=self._say_what_was_deleted,
+            signer=head_signer(config),
         )
 
     @property
@@ -164,6 +185,10 @@ class Audit:
         elif self._ledger.has_forgotten(profile):
             self._lose("more requests were open than are followed")
 
+    def on_violation(self, peer: GatewayId, request_id: RequestId, ran_at: RanAt) -> None:
+        """Written down whatever becomes of the request."""
+        self._keep(ForbiddenPlace(self._clock.wall_time(), self._gateway_id, request_id, peer, _processed(ran_at)))
+
     def _line(self, profile: RequestProfile, record: RequestRecord, outcome: str, ran_at: RanAt | None) -> AuditLine:
         policy, origin = record.policy, record.origin
         if origin is None:
@@ -184,7 +209,7 @@ class Audit:
             hops_in_region=0 if origin is None else origin.hops.in_region,
             hops_cross_region=0 if origin is None else origin.hops.cross_region,
             tenant=profile.tenant if policy.logging.tenant else None,
-            model="" if outcome in _UNKNOWN_MODEL else profile.model,
+            model=profile.model if names_served_model(profile, record, self._serves) else "",
             attempts=tuple([_attempt(profile, record, leg, leg.place) for leg in record.legs if leg.place is not None]),
             processed=None if ran_at is None else _processed(ran_at),
         )
@@ -195,7 +220,9 @@ class Audit:
         """Write what has gathered, again and again, until cancelled; call `close` afterwards."""
         while True:
             if self._config.sync is AuditSync.LINE and not self.is_failing:
-                await self._is_over.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.head_interval_ns / _SECOND_NS):
+                        await self._is_over.wait()
             else:
                 await asyncio.sleep(self._config.flush_interval_ns / _SECOND_NS)
             await self.flush()
@@ -203,7 +230,7 @@ class Audit:
     async def flush(self) -> None:
         lines = self._take()
         try:
-            await finish_in_thread(self._files.write, lines)
+            self._say_where_it_stands(await finish_in_thread(self._write, lines))
         except OSError as error:
             self._failed(str(error))
         except asyncio.CancelledError as cancelled:
@@ -212,6 +239,21 @@ class Audit:
             raise
         else:
             self._succeeded()
+
+    def _write(self, lines: list[bytes]) -> Head | None:
+        self._files.write(lines)
+        now_ns = self._clock.now_ns()
+        if now_ns < self._head_due_ns:
+            return None
+        head = self._files.seal()
+        if head is not None:
+            self._head_due_ns = now_ns + self._config.head_interval_ns
+        return head
+
+    def _say_where_it_stands(self, head: Head | None) -> None:
+        """Into the log, which is kept elsewhere: held against it, files show later whether their end was cut off."""
+        if head is not None:
+            self._log.info("audit head", file=head.file, line=head.line, head=head.head)
 
     def close(self) -> None:
         """Write what is left, and how much was lost until now. What cannot be written any more is lost as well."""
@@ -223,7 +265,7 @@ class Audit:
             self._failed(str(error))
         if self._files.unwritten_bytes:
             self._log.critical("audit lines were lost at the end", bytes=self._files.unwritten_bytes)
-        self._files.close()
+        self._say_where_it_stands(self._files.close())
 
     def _keep(self, record: AuditRecord) -> None:
         line = msgspec.json.encode(record)
@@ -261,6 +303,13 @@ class Audit:
 
     def _say_what_was_deleted(self, path: object) -> None:
         self._log.warning("the oldest audit file was deleted, as audit.files_max says", path=str(path))
+
+
+def head_signer(config: AuditConfig) -> HeadSigner | None:
+    """Raises ConfigError."""
+    if config.signing_key is None:
+        return None
+    return HeadSigner.read(config.signing_key, config.head_interval_ns / _SECOND_NS)
 
 
 class AuditLevels(Collector):

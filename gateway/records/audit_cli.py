@@ -17,16 +17,26 @@ from rich.text import Text
 
 from gateway.core.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.vocabulary import Jurisdiction, LegResult, Outcome, Place, RegionName, TargetKind, TenantName
+from gateway.ground.faults import ConfigError
 from gateway.policy.file import PolicyError, load_policy
-from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, LostLines
-from gateway.records.audit_files import BrokenLine, FileHeader, VerifiedFile, gaps_between, in_order, verify_file
+from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, ForbiddenPlace, LostLines
+from gateway.records.audit_files import FileHeader
+from gateway.records.audit_heads import SignedHead, Witness, read_noted, read_public_key
+from gateway.records.audit_verify import (
+    BrokenLine,
+    VerifiedFile,
+    files_not_given,
+    gaps_between,
+    in_order,
+    verify_file,
+)
 
 PLAIN_WIDTH = 110
 """Columns when the output is no terminal."""
 SHOWN_MAX = 100
 """Contradictions that are printed one by one; all are counted."""
 
-_DECODER = msgspec.json.Decoder(FileHeader | AuditRecord)
+_DECODER = msgspec.json.Decoder(FileHeader | SignedHead | AuditRecord)
 
 _files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -43,25 +53,66 @@ def audit() -> None:
 
 @audit.command()
 @_files_argument
+@click.option(
+    "--public-key",
+    "key_files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Of audit.signing_key: every file has to be signed with it. May be repeated, where keys were exchanged.",
+)
+@click.option(
+    "--noted",
+    "noted_files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Heads noted before: what `audit heads` printed, or a gateway's log as JSON. May be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of words.")
-def verify(files: tuple[Path, ...], *, as_json: bool) -> None:
+def verify(
+    files: tuple[Path, ...], *, key_files: tuple[Path, ...], noted_files: tuple[Path, ...], as_json: bool
+) -> None:
     """Say whether FILES are as they were written: no line changed, taken out or put in.
 
-    Give all files of a gateway at once, in any order: each continues the one before. The hash printed as a gateway's
-    head, noted elsewhere, shows later whether the end was cut off or the whole was written anew.
+    Give all files of a gateway at once, in any order: each continues the one before. By themselves they cannot show
+    that they were forged whole or cut at the end: for that give --public-key, --noted, or best of all both.
 
     Exit codes: 0 whole, 1 something does not fit, 2 a file cannot be read.
     """
-    checked = check_files(files)
+    checked = check_files(files, _witness(key_files, noted_files))
     click.echo(msgspec.json.encode(_as_document(checked)) if as_json else "\n".join(_in_words(checked)))
     if checked.broken:
         raise SystemExit(1)
+
+
+@audit.command()
+@_files_argument
+def heads(files: tuple[Path, ...]) -> None:
+    """Print where FILES stand, a JSON object a line, to be noted elsewhere for `audit verify --noted`.
+
+    Exit codes: 0 whole, 1 something does not fit: then nothing is printed, 2 a file cannot be read.
+    """
+    checked = check_files(files)
+    if checked.broken:
+        raise click.ClickException("the files are broken: see `nightside audit verify`")
+    for file in in_order(checked.files):
+        click.echo(msgspec.json.encode(file.noted))
+
+
+def _witness(key_files: Iterable[Path], noted_files: Iterable[Path]) -> Witness:
+    """Raises UsageError for a file that cannot be used."""
+    try:
+        noted = [head for path in noted_files for head in read_noted(path)]
+        return Witness([read_public_key(path) for path in key_files], noted)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFiles:
     files: list[VerifiedFile]
     broken: list[BrokenLine]
+    notes: list[str]
+    """What need not be wrong, and is for people to judge."""
 
     @property
     def lines(self) -> int:
@@ -73,15 +124,18 @@ class CheckedFiles:
         return {file.header.gateway: file.head for file in in_order(self.files) if file.header is not None}
 
 
-def check_files(paths: Iterable[Path]) -> CheckedFiles:
+def check_files(paths: Iterable[Path], witness: Witness | None = None) -> CheckedFiles:
     """Raises UsageError where a file cannot be read."""
-    files = [_verified(path) for path in dict.fromkeys(paths)]
-    return CheckedFiles(files, [*(each for file in files for each in file.broken), *gaps_between(files)])
+    witness = witness or Witness()
+    files = [_verified(path, witness) for path in dict.fromkeys(paths)]
+    missing, notes = files_not_given(files, witness)
+    broken = [*(each for file in files for each in file.broken), *gaps_between(files), *missing]
+    return CheckedFiles(files, broken, [*(f"{file.path}: {note}" for file in files for note in file.notes), *notes])
 
 
-def _verified(path: Path) -> VerifiedFile:
+def _verified(path: Path, witness: Witness) -> VerifiedFile:
     try:
-        return verify_file(path)
+        return verify_file(path, witness)
     except OSError as error:
         raise click.UsageError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -92,6 +146,8 @@ def _in_words(checked: CheckedFiles) -> Iterator[str]:
     for file in checked.files:
         if file.was_cut_off:
             yield f"note: {file.path}: its last line was cut off in writing, as by a power cut"
+    for note in checked.notes:
+        yield f"note: {note}"
     verdict = "broken" if checked.broken else "whole"
     yield f"{verdict}: {checked.lines} lines in {len(checked.files)} files"
     for gateway, head in checked.heads.items():
@@ -105,6 +161,7 @@ def _as_document(checked: CheckedFiles) -> dict[str, object]:
         "lines": checked.lines,
         "broken": [{"file": str(each.path), "line": each.line, "problem": each.problem} for each in checked.broken],
         "cut_off": [str(file.path) for file in checked.files if file.was_cut_off],
+        "notes": checked.notes,
         "heads": checked.heads,
     }
 
@@ -184,6 +241,10 @@ class Summary:
             return
         if isinstance(record, LostLines):
             self.lost += record.lines
+        elif isinstance(record, ForbiddenPlace):
+            where = f"{record.processed.region}/{record.processed.jurisdiction}"
+            problem = f"{record.peer} said that it ran in {where}, which the request's rule forbade"
+            self._contradicts(Contradiction(path, number, record.request, problem))
         elif isinstance(record, AuditLine):
             self._count(record)
             for problem in self._problems_of(record) if self.judges else ():

@@ -9,25 +9,27 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from gateway.core.vocabulary import GatewayId, Place
+from gateway.ground.private_files import make_private_folder, private_opener
+from gateway.records.audit_heads import Head, HeadSigner
 
 FORMAT = 1
 SUFFIX = ".audit"
 LINE_BYTES_MAX = 1 << 20
 
-_HASH = re.compile(rb'^\{.*"prev":"(?P<hash>[0-9a-f]{64}|)"\}$', re.DOTALL)
 _TAIL_BYTES = 2 * LINE_BYTES_MAX
 _BLOCK_BYTES = 256 * 1024
 _CHAIN_BYTES = 75
 """What a line grows by when it is chained and ended."""
-_FILE_MODE = 0o640
+_SIGNATURES_BYTES = 1024
+"""Room for a signed head and a signed end."""
 
 
 class FileHeader(msgspec.Struct, frozen=True, tag="file", tag_field="kind"):
@@ -63,8 +65,16 @@ class ChainedFiles:
         *,
         wall_time: Callable[[], str],
         on_deleted: Callable[[Path], None],
+        signer: HeadSigner | None = None,
     ) -> None:
         """Begins a file of its own that continues the last one. Raises OSError when the folder cannot be written."""
+        self._signer = signer
+        self._line = 0
+        """Lines of this file."""
+        self._sealed_line = 0
+        """As of the last time that the head was asked for."""
+        self._is_ended = False
+        """Its end is signed, and nothing is added any more."""
         self.unwritten_bytes = 0
         """Given to `write` and not yet in a file."""
         self._settings = settings
@@ -74,7 +84,7 @@ class ChainedFiles:
         self._on_deleted = on_deleted
         self._one_writer = threading.Lock()
         self._unwritten: list[bytes] = []
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(settings.folder)
         self._number, self._head = self._last()
         self._fd = -1
         self._size = 0
@@ -92,20 +102,57 @@ class ChainedFiles:
             if self._settings.syncs:
                 os.fsync(self._fd)
 
-    def close(self) -> None:
+    def seal(self) -> Head | None:
+        """Where the chain stands now, for whoever notes it; with a key it is signed in the chain too. None while there
+        is nothing new. Raises OSError."""
         with self._one_writer:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            if self._fd < 0 or self._line == self._sealed_line:
+                return None
+            self._sign(ends=False)
+            return self._stand()
+
+    def close(self) -> Head | None:
+        """Where the chain ends; a disk that cannot take the signature leaves a file that was not closed."""
+        with self._one_writer:
+            if self._fd < 0:
+                return None
+            with suppress(OSError):
+                self._end_file()
+            os.close(self._fd)
+            self._fd = -1
+            return self._stand()
+
+    def _stand(self) -> Head:
+        self._sealed_line = self._line
+        return Head(self._gateway_id, self._number, self._line, self._head)
+
+    def _end_file(self) -> None:
+        if not self._is_ended and os.fstat(self._fd).st_nlink > 0:
+            self._sign(ends=True)
+            self._is_ended = True
+
+    def _sign(self, *, ends: bool) -> None:
+        if self._signer is None:
+            return
+        line = self._signed(self._signer, Head(self._gateway_id, self._number, self._line, self._head), ends=ends)
+        self._append(self._fd, line + b"\n")
+        self._size += len(line) + 1
+        self._line += 1
+        self._head = hash_of(line)
+
+    def _signed(self, signer: HeadSigner, head: Head, *, ends: bool) -> bytes:
+        return chain(signer.sign(head, self._wall_time(), ends=ends), head.head)
 
     def _write_block(self) -> None:
         holds_lines = self._size > self._header_size
         first_bytes = len(self._unwritten[0]) + _CHAIN_BYTES
-        if (holds_lines and self._is_full(first_bytes)) or os.fstat(self._fd).st_nlink == 0:
+        if (holds_lines and self._is_full(first_bytes)) or self._is_ended or os.fstat(self._fd).st_nlink == 0:
+            self._end_file()
             self._begin_file()
         block, head, count = self._next_block()
         self._append(self._fd, block)
         self._size += len(block)
+        self._line += count
         self._head = head
         self.unwritten_bytes -= sum(map(len, self._unwritten[:count]))
         del self._unwritten[:count]
@@ -124,7 +171,8 @@ class ChainedFiles:
         return b"".join(chained), head, len(chained)
 
     def _is_full(self, more_bytes: int) -> bool:
-        return self._size + more_bytes > self._settings.file_bytes_max
+        signatures = 0 if self._signer is None else _SIGNATURES_BYTES
+        return self._size + more_bytes + signatures > self._settings.file_bytes_max
 
     def _append(self, fd: int, block: bytes) -> None:
         """All of it or nothing: half a line would break the chain for good."""
@@ -141,10 +189,11 @@ class ChainedFiles:
         if self._fd >= 0:
             os.fsync(self._fd)
         path = self._settings.folder / f"{self._gateway_id}-{number:08}{SUFFIX}"
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, _FILE_MODE)
-        line = msgspec.json.encode(self._header(number))
+        fd = private_opener(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+        beginning = self._beginning(number)
+        block = b"".join(line + b"\n" for line in beginning)
         try:
-            os.write(fd, line + b"\n")
+            os.write(fd, block)
             os.fsync(fd)
             self._sync_folder()
         except OSError:
@@ -153,9 +202,18 @@ class ChainedFiles:
             raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._number, self._head = fd, number, hash_of(line)
-        self._size = self._header_size = len(line) + 1
+        self._fd, self._number, self._head = fd, number, hash_of(beginning[-1])
+        self._size = self._header_size = len(block)
+        self._line, self._sealed_line, self._is_ended = len(beginning), 0, False
         self._delete_oldest()
+
+    def _beginning(self, number: int) -> list[bytes]:
+        """The header, and what shows that it was not made by anybody else."""
+        header = msgspec.json.encode(self._header(number))
+        if self._signer is None:
+            return [header]
+        head = Head(self._gateway_id, number, 1, hash_of(header))
+        return [header, self._signed(self._signer, head, ends=False)]
 
     def _header(self, number: int) -> FileHeader:
         return FileHeader(
@@ -212,127 +270,3 @@ def last_hash(path: Path) -> str:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         whole, end, _ = file.read().rpartition(b"\n")
     return hash_of(whole.rpartition(b"\n")[2]) if end else ""
-
-
-# Reading
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenLine:
-    """A place where the chain does not hold, or where a file is not what it should be."""
-
-    path: Path
-    line: int
-    """Counted from 1; 0 for the file as a whole."""
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.problem}" if self.line else f"{self.path}: {self.problem}"
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedFile:
-    path: Path
-    header: FileHeader | None
-    """None when the file has no readable header."""
-    lines: int
-    """Whole lines, the header among them."""
-    head: str
-    """Hash of the last whole line. Noted elsewhere, it shows later whether the end was cut off."""
-    broken: tuple[BrokenLine, ...]
-    was_cut_off: bool
-    """The last line is not whole, as after a power cut."""
-
-
-def verify_file(path: Path) -> VerifiedFile:
-    """Follow one file's chain from its first line to its last. Raises OSError."""
-    followed = _Followed(path)
-    with path.open("rb") as file:
-        for line in _lines(file):
-            followed.take(line)
-    return followed.result()
-
-
-class _Followed:
-    """A chain as far as it was read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._header: FileHeader | None = None
-        self._broken: list[BrokenLine] = []
-        self._count = 0
-        self._head = ""
-        self._was_cut_off = False
-
-    def take(self, line: bytes) -> None:
-        if not line.endswith(b"\n"):
-            self._was_cut_off = True
-            return
-        line = line[:-1]
-        self._count += 1
-        problem = self._read_header(line) if self._count == 1 else _problem_of(line, self._head)
-        if problem is not None:
-            self._broken.append(BrokenLine(self._path, self._count, problem))
-        self._head = hash_of(line)
-
-    def result(self) -> VerifiedFile:
-        if self._count == 0:
-            self._broken.append(BrokenLine(self._path, 0, "holds no whole line"))
-        return VerifiedFile(self._path, self._header, self._count, self._head, tuple(self._broken), self._was_cut_off)
-
-    def _read_header(self, line: bytes) -> str | None:
-        self._header = read_header(line)
-        return "is no header of an audit file of this format" if self._header is None else None
-
-
-def gaps_between(files: Iterable[VerifiedFile]) -> list[BrokenLine]:
-    """Where the files of a gateway, oldest first, do not follow each other."""
-    last_of: dict[str, VerifiedFile] = {}
-    found: list[BrokenLine] = []
-    for file in in_order(files):
-        assert file.header is not None
-        before = last_of.get(file.header.gateway)
-        if before is not None and (problem := _gap_between(before, file)) is not None:
-            found.append(BrokenLine(file.path, 1, problem))
-        last_of[file.header.gateway] = file
-    return found
-
-
-def in_order(files: Iterable[VerifiedFile]) -> list[VerifiedFile]:
-    """Those with a header, by gateway and number."""
-    named = [(each.header.gateway, each.header.number, each) for each in files if each.header is not None]
-    return [each for *_, each in sorted(named, key=lambda entry: entry[:2])]
-
-
-def read_header(line: bytes) -> FileHeader | None:
-    try:
-        header = msgspec.json.decode(line, type=FileHeader)
-    except msgspec.DecodeError:
-        return None
-    return header if header.format == FORMAT else None
-
-
-def _problem_of(line: bytes, head: str) -> str | None:
-    match = _HASH.match(line)
-    if match is None:
-        return "is no line of an audit file"
-    if match["hash"].decode() != head:
-        return "does not follow the line before it: one of the two was changed, or lines were taken out or put in"
-    return None
-
-
-def _gap_between(before: VerifiedFile, file: VerifiedFile) -> str | None:
-    assert before.header is not None
-    assert file.header is not None
-    if file.header.number == before.header.number:
-        return f"has the number of {before.path}"
-    if file.header.number != before.header.number + 1:
-        return f"is number {file.header.number}, and number {before.header.number + 1} was not given"
-    if file.header.prev != before.head:
-        return f"does not follow the last line of {before.path}: its end was changed or cut off"
-    return None
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    while line := file.readline(LINE_BYTES_MAX):
-        yield line

@@ -1,4 +1,7 @@
-"""Keeps a live gateway's story, one step a line, and tells it again to a fresh core."""
+"""Keeps a live gateway's story, one step a line, and tells it again to a fresh core.
+
+It never writes down what would confirm a guess at what somebody asked: see `gateway.records.pseudonyms`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from typing import Any, get_args
 import msgspec
 
 from gateway.config.placement_plug_ins import find_policy, placement_faults
-from gateway.core.config import PlacementConfig
+from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.core.effects import Effect
-from gateway.core.events import ConfigApplied, Event
+from gateway.core.events import ConfigApplied, Event, ForwardArrived, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version, complete_lines
+from gateway.ground.private_files import private_opener
 from gateway.ground.pump import Step
+from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep
 
 FORMAT = 2
@@ -50,24 +55,53 @@ class Header(msgspec.Struct, frozen=True):
 class Journal(JournalFiles):
     """An observer of the driver, which only encodes."""
 
-    def __init__(self, settings: JournalSettings, header: Header, on_stopped: Callable[[str], None]) -> None:
-        """Raises OSError when the folder cannot be written."""
+    def __init__(
+        self,
+        settings: JournalSettings,
+        header: Header,
+        on_stopped: Callable[[str], None],
+        pseudonyms: Pseudonyms | None = None,
+    ) -> None:
+        """Raises OSError when the folder cannot be written. Only tests bring their own pseudonyms."""
         self.header = header
         """With the placement policy of now."""
+        self._pseudonyms = pseudonyms or Pseudonyms()
+        self._keeps_sessions = places_by_session(header.policy)
+        self._has_hidden_sessions = False
         super().__init__(settings, header.story, self._begin_part, on_stopped)
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         if isinstance(event, ConfigApplied):
-            named = event.config.placement
-            self.header = msgspec.structs.replace(self.header, policy=named.policy, policy_version=named.policy_version)
-        self.keep(encode_step(Step(now_ns, event, effects)))
+            self._follow_policy(event.config.placement)
+        self.keep(encode_step(self.told(Step(now_ns, event, effects))))
 
     def on_crash(self, now_ns: int, event: Event) -> None:
         """The core failed over this event; a replay is expected to fail there too."""
-        self.keep(encode_step(Step(now_ns, event, None)))
+        self.keep(encode_step(self.told(Step(now_ns, event, None))))
+
+    def told(self, step: GatewayStep) -> GatewayStep:
+        """As it may be written down."""
+        if isinstance(step.event, RequestArrived | ForwardArrived):
+            self._has_hidden_sessions |= not self._keeps_sessions
+            return self._pseudonyms.step(step, keeps_session=self._keeps_sessions)
+        return step
+
+    def _follow_policy(self, placement: PlacementConfig) -> None:
+        self.header = msgspec.structs.replace(
+            self.header, policy=placement.policy, policy_version=placement.policy_version
+        )
+        self._keeps_sessions = places_by_session(placement.policy)
+        if self._keeps_sessions and self._has_hidden_sessions:
+            self.stop(f"placement policy {placement.policy} may go by session keys, and those so far are not in it")
 
     def _begin_part(self, part: int) -> bytes:
         return encode_header(msgspec.structs.replace(self.header, part=part))
+
+
+def places_by_session(policy: str) -> bool:
+    """Whether a placement may depend on what a session key is, rather than on which are equal: then a replay needs it.
+    A policy that does not come with us may go by anything."""
+    return policy == PlacementPolicy.CONSISTENT_HASH or policy not in frozenset(PlacementPolicy)
 
 
 def new_header(gateway_id: GatewayId, place: Place, placement: PlacementConfig, *, seed: int, story: str) -> Header:
@@ -88,7 +122,8 @@ def encode_step(step: GatewayStep) -> bytes:
 def write_tail(path: Path, header: Header, steps: Iterable[GatewayStep]) -> None:
     """Keep the steps before a crash in a file of their own: readable like a journal, though not a whole story."""
     lines = [encode_header(msgspec.structs.replace(header, tail=True)), *(encode_step(step) for step in steps)]
-    path.write_bytes(b"".join(lines))
+    with open(path, "wb", opener=private_opener) as file:
+        file.write(b"".join(lines))
 
 
 def read_journal(path: Path) -> tuple[Header, Iterator[GatewayStep]]:

@@ -292,6 +292,20 @@ class Ledger:
             self.replicas_of[model] = self.replicas_of.get(model, 0) + 1
 
 
+ServesModel = Callable[[ModelName], bool]
+"""Whether anybody serves a model now, here or at a peer."""
+
+
+def names_served_model(profile: RequestProfile, record: RequestRecord | None, serves: ServesModel) -> bool:
+    """Whether the model of a request may be written down: one that nobody serves is only what a client wrote.
+
+    Whoever was placed asked for one that was served then, but for those that follow on a stored response: they go where
+    that is, whatever they call its model.
+    """
+    was_placed = record is not None and bool(record.legs) and not profile.follows
+    return was_placed or serves(profile.model)
+
+
 def refusal_in(effects: Iterable[Effect]) -> ordered.RefuseForward | None:
     """Whether a forward that arrived was turned away."""
     return next((each for each in effects if isinstance(each, ordered.RefuseForward)), None)

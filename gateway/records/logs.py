@@ -6,9 +6,9 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.effects import EndRequest
 from gateway.core.residency import LoggingRule
-from gateway.core.vocabulary import GatewayId, Outcome, RequestProfile
+from gateway.core.vocabulary import GatewayId, ModelName, Outcome, RequestProfile
 from gateway.records.decisions import decision_id
-from gateway.records.ledger import Ledger, RequestRecord
+from gateway.records.ledger import Ledger, RequestRecord, ServesModel, names_served_model
 from gateway.request.legs import RequestSummary
 
 _MILLISECOND_NS = 1_000_000
@@ -25,7 +25,8 @@ _WARNED_OUTCOMES = frozenset(
 class RequestLog:
     """Writes the line of each finished request."""
 
-    def __init__(self, log: FilteringBoundLogger, gateway_id: GatewayId, ledger: Ledger) -> None:
+    def __init__(self, log: FilteringBoundLogger, gateway_id: GatewayId, ledger: Ledger, serves: ServesModel) -> None:
+        self._serves = serves
         self._log = log
         self._gateway_id = gateway_id
         self._ledger = ledger
@@ -36,6 +37,8 @@ class RequestLog:
         """Before any policy is applied, the line names no tenant. Without a record it names no decision."""
         write = self._log.warning if end.outcome in _WARNED_OUTCOMES else self._log.info
         line = request_line(profile, end, summary, self._ledger.policy.logging)
+        if not names_served_model(profile, record, self._serves):
+            line = without_model(line, profile.model)
         write("request", **line, **_decision_line(self._gateway_id, record))
 
 
@@ -61,6 +64,12 @@ def request_line(
         "content_events": summary.content_events or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def without_model(line: dict[str, object], model: ModelName) -> dict[str, object]:
+    """For one that nobody serves: whatever names it is left out, and the outcome tells why."""
+    named = f"`{model}`"
+    return {name: value for name, value in line.items() if name != "model" and named not in str(value)}
 
 
 def _decision_line(gateway_id: GatewayId, record: RequestRecord | None) -> dict[str, object]:

@@ -94,9 +94,21 @@ class Metrics:
         """A caller, or whoever answered a call of ours, was not whom it should be."""
         self._refused_peers.add(seen_by)
 
+    def forward_malformed(self, origin: GatewayId) -> None:
+        """A gateway forwarded what none may, or what cannot be read."""
+        self._malformed.add(self._peer(origin))
+
+    def residency_broken(self, peer: GatewayId, *_: object) -> None:
+        """A peer says that it ran a request of ours where that must not run."""
+        self._violations.add(self._peer(peer))
+
     def journal_stopped(self) -> None:
         """It could not be written, and has ended."""
         self._journal_stopped.set(1)
+
+    def descriptors_exhausted(self) -> None:
+        """There was no file descriptor to be had just now."""
+        self._no_descriptor.add()
 
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
         """Ask at each scrape how long the certificate in use is still valid."""
@@ -134,6 +146,15 @@ class Metrics:
         self._lost = self._counter("targets_lost", "Connections to a target that broke.", "target")
         self._refused_peers = self._counter(
             "peers_refused", "Gateways refused for their certificate or for who they claim to be.", "seen_by"
+        )
+        self._no_descriptor = self._counter(
+            "descriptors_exhausted", "Looks, ten a second, at which no file descriptor was to be had."
+        )
+        self._malformed = self._counter(
+            "forwards_malformed", "Forwards turned away because no gateway may send such a one.", "peer"
+        )
+        self._violations = self._counter(
+            "residency_violations", "Answers of a peer that say they come from where the request must not run.", "peer"
         )
         self._reloads = self._counter("reloads", "Files read anew while the gateway ran.", "part", "result")
         self._restarts = self._counter("supervised_restarts", "Background loops that failed and run again.", "task")

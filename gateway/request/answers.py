@@ -35,6 +35,9 @@ ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
 TOKENS_MAX = 1 << 24
 """More than any context holds; a count beyond it is none."""
 _RESPONSE_ID_LENGTH_MAX = 256
+USAGE_WITHIN_BYTES = 16 * 1024
+"""Of its end an answer tells its usage, whatever follows behind."""
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
 
 
@@ -116,6 +119,13 @@ def usage_of(document: Any) -> TokenUsage | None:
         if isinstance(usage, dict):
             return _newer_usage(usage) if "input_tokens" in usage or "output_tokens" in usage else _older_usage(usage)
     return None
+
+
+def usage_at_end(tail: bytes) -> TokenUsage | None:
+    """Of the last bytes of an answer too large to hold: engines tell it behind all that they generated. Within text
+    they write every quote with a backslash, so that no text looks like it."""
+    found = _USAGE.match(tail, max(tail.rfind(b'"usage"'), 0))
+    return None if found is None else usage_of({"usage": decode(found[1])})
 
 
 def fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:

@@ -35,6 +35,8 @@ class ClientKey:
     """Narrows where the policy lets this tenant's requests be processed."""
     models: frozenset[ModelName] | None = None
     """None: every model."""
+    may_name_tenant: bool = False
+    """It is held by something in front of us, which may say whose request it passes on."""
 
     def may_use(self, model: ModelName) -> bool:
         return self.models is None or model in self.models

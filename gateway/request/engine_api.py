@@ -29,6 +29,11 @@ POSTED_PATHS = (
 )
 """What takes a body that names a model."""
 
+REQUEST_ID_HEADER = "x-request-id"
+ENGINE_HEADERS = ("accept", "content-type", "traceparent", "tracestate", "user-agent", "x-session-id")
+"""All that an engine gets to see of a client's headers, besides the request's id: neither credentials nor anything that
+steers the engine."""
+
 RESPONSE_ID_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 """Ids of stored responses that may become part of a path."""
 _QUERY = r"(?:\?[A-Za-z0-9_.=&%\[\]-]{1,512})?"

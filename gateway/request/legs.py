@@ -25,6 +25,16 @@ Headers = tuple[tuple[str, str], ...]
 
 
 @value
+class CacheSalt:
+    """What keeps a prompt apart from other tenants' in an engine's cache."""
+
+    text: str
+    """Letters and digits: it needs no escape in JSON."""
+    replaces_own: bool
+    """The body names a `cache_salt` itself, of which this one is made."""
+
+
+@value
 class OutboundRequest:
     """What is sent to a target: the client's own bytes, with only the headers an engine may see."""
 
@@ -36,6 +46,8 @@ class OutboundRequest:
     method: str = "POST"
     stores_response: bool = False
     """The engine will keep the answer under its id, and later requests may refer to it."""
+    cache_salt: CacheSalt | None = None
+    """For engines that take one; other gateways work it out themselves. None: the body goes out as it came."""
 
 
 @value

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
-from gateway.core.vocabulary import LegResult, RefusalReason, RequestProfile, TargetKind
+from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
 from gateway.request.engine_api import COUNT_TOKENS_PATH
@@ -193,10 +193,15 @@ class RequestOwner:
                 self._mailbox.idle()
             if ended is None:
                 ended = feed.ended_early(LegResult.CANCELLED, "the owner left")
-            elif ended.result is not LegResult.COMPLETED:
+            elif ended.result is not LegResult.COMPLETED and not self._has_run_out(ended):
                 self._summary.prompt_taken = False  # turned down or failed: it is nobody's to pay for
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)
+
+    def _has_run_out(self, ended: LegEnded) -> bool:
+        """Did it work up to the request's deadline? That is no failure of the target's."""
+        end = self._mailbox.end
+        return ended.result is LegResult.CANCELLED and end is not None and end.outcome is Outcome.EXPIRED_RUNNING
 
     def _fault(self, feed: Feed, error: BaseException) -> LegEnded:
         """Its words stay out of what is told of the request: they may quote what the client sent."""

@@ -13,7 +13,14 @@ from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStore
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import LegResult, LegRole, RefusalReason, TargetKind
 from gateway.ground.clock import Clock
-from gateway.request.answers import Fault, TokenUsage, first_id_of, inspect_answer
+from gateway.request.answers import (
+    USAGE_WITHIN_BYTES,
+    Fault,
+    TokenUsage,
+    first_id_of,
+    inspect_answer,
+    usage_at_end,
+)
 from gateway.request.driver import Driver
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
@@ -245,9 +252,18 @@ class Feed:
         relay.sink.put(body)
         if rest is not None:
             await relay.sink.drain()
-            async for data in rest:
-                await relay.write(data)
+            await self._relay_rest(body, rest)
         return self._completed()
+
+    async def _relay_rest(self, body: bytes, rest: AsyncIterator[bytes]) -> None:
+        """What comes behind as much as may be held, whose end tells the usage."""
+        tail = body
+        async for data in rest:
+            tail = (tail + data)[-USAGE_WITHIN_BYTES:]
+            await self._relay.write(data)
+        self._usage = usage_at_end(tail)
+        if self._usage is not None:
+            self._relay.summary.answer_bytes -= len(body)
 
     def _inspect(self, content_type: str, body: bytes) -> Fault | None:
         """Numbers in bytes have nothing to look at, and what a stored response says of itself is no fault of now."""

@@ -124,6 +124,8 @@ class KeyEntry(FileModel):
     tokens_per_minute: _Count | None = None
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=MODELS_MAX)] | None = None
     process: ProcessSection | None = None
+    may_name_tenant: StrictBool = False
+    """With `trust_tenant_header`: its holder may name any tenant in x-nightside-tenant."""
     expires: Annotated[datetime, BeforeValidator(parse_time)] | None = None
     disabled: StrictBool = False
 
@@ -144,6 +146,7 @@ class KeyEntry(FileModel):
             KeyLimits(self.concurrency, self.requests_per_minute, self.tokens_per_minute),
             process=self.process.rule() if self.process else None,
             models=frozenset(map(ModelName, self.models)) if self.models else None,
+            may_name_tenant=self.may_name_tenant,
         )
 
 

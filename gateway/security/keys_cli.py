@@ -42,6 +42,12 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--jurisdiction", "jurisdictions", multiple=True, help="Process only here; may be repeated.")
 @click.option("--region", "regions", multiple=True, help="Process only here; may be repeated.")
 @click.option("--deny-region", "denied_regions", multiple=True, help="Never process here; may be repeated.")
+@click.option(
+    "--may-name-tenant",
+    is_flag=True,
+    default=None,
+    help="It may name another tenant in x-nightside-tenant, where trust_tenant_header is on.",
+)
 @click.option("--expires", help="2027-01-31, or 2027-01-31T12:00:00Z")
 @_as_json
 def add(file: Path, key_id: str, as_json: bool, **options: Any) -> None:

@@ -60,19 +60,22 @@ async def accept_and_hang(_: pb.ForwardRequest, context: ForwardContext) -> None
     await asyncio.Event().wait()
 
 
-def serve_with(*pieces: bytes) -> Forwarded:
+AT_HOME = RanAt(ReplicaId("eu-a"), EU)
+
+
+def serve_with(*pieces: bytes, ran_at: RanAt = AT_HOME) -> Forwarded:
     """Run it, or so it says."""
 
     async def script(_: pb.ForwardRequest, context: ForwardContext) -> None:
         await context.write(codec.accepted_to_pb())
-        for message in answered_with(*pieces):
+        for message in answered_with(*pieces, ran_at=ran_at):
             await context.write(message)
 
     return script
 
 
-def answered_with(*pieces: bytes) -> list[pb.ForwardResponse]:
-    head = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
+def answered_with(*pieces: bytes, ran_at: RanAt = AT_HOME) -> list[pb.ForwardResponse]:
+    head = LegHead(200, (("content-type", "text/event-stream"),), ran_at)
     ended = pb.ForwardResponse(ended=pb.Ended(outcome=Outcome.COMPLETED))
     return [codec.head_to_pb(head), *map(codec.data_to_pb, pieces), ended]
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gateway.config.sections import AuditConfig, AuditSync
 from tests.fakes.engine import GOOD_STREAM, hang_up
@@ -160,3 +162,26 @@ async def test_a_folder_that_cannot_be_written_stops_the_start(mesh: Mesh, tmp_p
     us.config = replace(us.config, audit=audited(tmp_path / "file"))
     with pytest.raises(OSError, match="file"):
         await us.start()
+
+
+async def test_a_signed_record_is_checked_by_its_public_key_and_by_what_was_logged(mesh: Mesh, tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    private, public = tmp_path / "audit.key", tmp_path / "audit.pub"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    us, eu = await busy_us_and_free_eu(mesh, audit=audited(tmp_path / "audit", signing_key=private))
+    await answered(mesh, us)
+    for region in (us, eu):
+        await region.stop()
+    files = sorted((tmp_path / "audit").iterdir())
+    noted = tmp_path / "noted"
+    status, out, _ = await nightside("audit", "heads", *files)
+    noted.write_text(out)
+    checks = ("--public-key", public, "--noted", noted)
+    status, out, _ = await nightside("audit", "verify", *files, *checks)
+    assert (status, "note" in out) == (0, False)
+    assert (await nightside("audit", "summary", *files))[0] == 0, "signatures are no requests"
+    files[0].write_bytes(b"".join(files[0].read_bytes().splitlines(keepends=True)[:3]))
+    assert (await nightside("audit", "verify", *files))[0] == 0, "by itself it holds"
+    status, out, _ = await nightside("audit", "verify", *files, *checks)
+    assert (status, "cut off after this line" in out) == (1, True)

@@ -14,7 +14,7 @@ import pytest_asyncio
 from gateway.core.effects import Effect
 from gateway.core.events import Event, RequestArrived
 from gateway.core.vocabulary import RequestProfile
-from gateway.http.bodies import RESERVED_FIELDS
+from gateway.request.bodies import RESERVED_FIELDS
 from tests.fakes.engine import GOOD_ANSWER, GOOD_STREAM, Exchange, answer, stream
 from tests.hostile.json_bodies import JSON_CASES, RESPONSES, JsonCase
 from tests.support.hostile import Besieged, besieged, sent

@@ -156,10 +156,21 @@ class TestGettingIn:
             async with house.session.post(url, json=body, headers={**headers, "x-api-key": key}) as response:
                 assert response.status == 200
 
+    async def test_a_key_does_not_name_another_tenant(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
+        """Else any key could be of any tenant, and choose the residency rule that it is held to."""
+        key = house.add("a", tenant="acme")
+        async with house.open(engine, tmp_path, trust_tenant_header=True) as gateway:
+            headers = {"authorization": f"Bearer {key}", "x-nightside-tenant": "beta"}
+            url = gateway.http_url + PATH
+            async with house.session.post(url, data=json.dumps(CHAT).encode(), headers=headers) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (403, "tenant_not_allowed")
+            assert await house.status(key) == (200, "")
+        assert len(engine.received) == 1
+
     async def test_a_header_names_the_tenant_only_where_it_is_trusted(
         self, house: House, engine: FakeEngine, tmp_path: Path
     ) -> None:
-        key = house.add("a", tenant="acme")
+        key = house.add("a", tenant="acme", may_name_tenant=True)
         for trusted, expected in ((False, "acme"), (True, "beta")):
             async with house.open(engine, tmp_path, trust_tenant_header=trusted) as gateway:
                 headers = {"authorization": f"Bearer {key}", "x-nightside-tenant": "beta"}

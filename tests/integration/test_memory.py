@@ -74,7 +74,7 @@ class Stand:
         return Counter([(await call.read()).WhichOneof("kind") for call in calls])
 
     def _forward(self, channel: grpc.aio.Channel, request_id: str) -> Any:
-        body = json.dumps({"model": MODEL, "prompt": "x" * (MESSAGE - 100_000)}).encode()
+        body = json.dumps({"model": MODEL, "stream": True, "prompt": "x" * (MESSAGE - 100_000)}).encode()
         order = forward_order(request_id, "us-1", stamp=ResidencyStamp(EU, TENANT, rule(US, EU), "digest"))
         request = OutboundRequest(profile(request_id), "/v1/completions", (), body)
         message = codec.forward_to_pb(order, request, GatewayId("eu-1"), Clock().now_ns())

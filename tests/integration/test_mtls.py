@@ -208,7 +208,9 @@ async def subscribe_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
 
 
 async def forward_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
-    request = OutboundRequest(profile("r-1"), "/v1/completions", (), b'{"model": "llama", "prompt": "hello"}')
+    request = OutboundRequest(
+        profile("r-1"), "/v1/completions", (), b'{"model": "llama", "stream": true, "prompt": "hello"}'
+    )
     return await stub.Forward(
         codec.forward_to_pb(forward_order(), request, GatewayId("us-1"), Clock().now_ns()), timeout=10
     ).read()

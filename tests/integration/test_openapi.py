@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.http import errors
-from gateway.http.bodies import RESERVED_FIELDS
 from gateway.http.errors import ErrorKind
+from gateway.request.bodies import RESERVED_FIELDS
 from gateway.request.engine_api import POSTED_PATHS
 from tests.support.core import MODEL
 from tests.support.served import in_thread, served

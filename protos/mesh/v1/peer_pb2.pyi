@@ -356,6 +356,9 @@ class ForwardRequest(_message.Message):
     path: _builtins.str
     """Path of the engine API, for example /v1/chat/completions."""
     body: _builtins.bytes
+    """As the client wrote it, and as the sender's door let it in. The receiver reads it again, and takes what contradicts
+    profile, follows or stores_response for a fault of the sender's (INVALID_ARGUMENT).
+    """
     method: _builtins.str
     """Method of the call; empty means POST."""
     stores_response: _builtins.bool
@@ -365,7 +368,11 @@ class ForwardRequest(_message.Message):
     @_builtins.property
     def profile(self) -> Global___Profile: ...
     @_builtins.property
-    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
+        """Only those that every client's door passes on, each once: accept, content-type, traceparent, tracestate, user-agent,
+        x-session-id and x-request-id. Any other is a fault of the sender's: a newer gateway says more in a field of its own.
+        """
+
     def __init__(
         self,
         *,

@@ -6,20 +6,23 @@ Here a whole gateway meets them over real sockets; what each message may hold is
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import grpc
 import pytest
 
-from gateway.config.sections import PeeringConfig
+from gateway.config.sections import AuditConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.description import gauges_of
-from gateway.core.vocabulary import GatewayId, LoadReport, ModelName, RegionName
+from gateway.core.vocabulary import GatewayId, Jurisdiction, LoadReport, ModelName, Place, RegionName, ReplicaId
 from gateway.ground.values import Address
 from gateway.peers import codec
+from gateway.request.legs import RanAt
 from loadgen.wan import Wan
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, hang, stream_until, token
@@ -44,6 +47,7 @@ from tests.support.rest import until_at_rest
 STREAM = b"".join(GOOD_STREAM)
 IMPATIENT = replace(QUICK_PEERING, accept_timeout_ns=100 * MS)
 SPEC = peer_spec("eu-1", EU)
+NO_AUDIT = AuditConfig()
 
 
 @pytest.fixture
@@ -53,12 +57,16 @@ async def liar() -> AsyncIterator[Liar]:
 
 
 async def beside(
-    mesh: Mesh, liar: Liar, core: CoreConfig | None = None, peering: PeeringConfig = QUICK_PEERING
+    mesh: Mesh,
+    liar: Liar,
+    core: CoreConfig | None = None,
+    peering: PeeringConfig = QUICK_PEERING,
+    audit: AuditConfig = NO_AUDIT,
 ) -> Region:
     """A busy region whose only peer is the liar."""
     us = await mesh.region("us-1", US)
     peers = (liar.fake.config(SPEC),)
-    us.config = replace(us.config, peers=peers, peering=peering, core=core or us.config.core)
+    us.config = replace(us.config, peers=peers, peering=peering, core=core or us.config.core, audit=audit)
     await us.start()
     mesh.on_close(us.stop)
     await us.become_busy()
@@ -211,13 +219,13 @@ async def test_a_peer_that_advertises_a_model_it_has_not_leaves_nobody_waiting_f
     ghost = ModelName("ghost")
     liar.beat = lambda number: codec.load_to_pb(idle_report(number, model=ghost), age_ns=0)
     core = CoreConfig()
-    us = await beside(mesh, liar, replace(core, queue=replace(core.queue, wait_max_ns=500 * MS)))
+    us = await beside(mesh, liar, core)
     await until(lambda: usable_peers(us.gateway) == 1)
     async with asking(mesh, us, model=ghost) as (client,):
         pass
     status, body = client.task.result()
-    assert (status, b'"code":"' in body) == (504, True)
-    assert 1 <= liar.arrived.count <= core.attempt.refusals_max
+    assert (status, b'"code":"queue_full"' in body) == (503, True), "whoever turns it away every time is full for it"
+    assert liar.arrived.count == core.attempt.refusals_max
     await until_at_rest(us.gateway)
 
 
@@ -498,3 +506,35 @@ async def test_a_client_that_leaves_while_the_line_is_dead_is_no_ghost_over_ther
             leaving.cancel()
         await eu.engine.aborted.reaches(1)
         await until_at_rest(us.gateway, eu.gateway)
+
+
+# Lies about where it ran
+
+
+async def test_a_peer_that_ran_where_it_must_not_sounds_the_alarm_and_is_sent_nothing_more(
+    mesh: Mesh, liar: Liar, tmp_path: Path
+) -> None:
+    """Nothing of its answer reaches the client, and only an operator's word makes it a target again."""
+    forbidden = RanAt(ReplicaId("sa-a"), Place(RegionName("sa-east-1"), Jurisdiction("BR")))
+    liar.forwards = serve_with(*GOOD_STREAM, ran_at=forbidden)
+    us = await beside(mesh, liar, audit=AuditConfig(folder=tmp_path / "audit"))
+    async with asking(mesh, us) as (client,):
+        await until(lambda: counted(us.gateway, "residency_violations_total", peer="eu-1") == 1)
+        beats = liar.beats
+        await until(lambda: liar.beats > beats + 3)
+        assert usable_peers(us.gateway) == 0
+        await us.become_free()
+    assert client.body == STREAM
+    assert (len(us.engine.received), liar.arrived.count) == (1, 1), "it ran at home, after one forward"
+    async with mesh.session.get(f"{us.gateway.admin_url}/ready") as response:
+        assert "sa-east-1" in (await response.json())["distrusted_peers"]
+
+    order = {"active": False, "reason": "the peer is mended"}
+    async with mesh.session.post(f"{us.gateway.admin_url}/admin/lockdown", json=order) as response:
+        assert response.status == 200
+    await until(lambda: usable_peers(us.gateway) == 1)
+    await us.stop()
+    records = [json.loads(line) for path in (tmp_path / "audit").iterdir() for line in path.read_text().splitlines()]
+    (violation,) = [record for record in records if record["kind"] == "violation"]
+    assert violation["peer"] == "eu-1"
+    assert violation["processed"] == {"replica": "sa-a", "region": "sa-east-1", "jurisdiction": "BR"}

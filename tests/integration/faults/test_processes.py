@@ -412,10 +412,12 @@ async def test_a_gateway_out_of_file_descriptors_goes_on_with_what_it_has_and_re
                 busy = await busy_share(gateway, seconds=2)
                 assert busy < 0.5, "it spins over connections that it cannot take"
                 assert gateway.process.returncode is None
+                await gateway.until_logged("no file descriptor is left", level="error")
                 go_on.set()
                 assert await running.content.read() == token("lo") + STOP + DONE
         gateway.limit(resource.RLIMIT_NOFILE, resource.RLIM_INFINITY)
         await until_answered(session, gateway)
+        assert await gateway.metric(session, "nightside_descriptors_exhausted_total") > 0
         await gateway.until_at_rest(session)
         gateway.signal(signal.SIGTERM)
         assert await gateway.process.wait() == 0

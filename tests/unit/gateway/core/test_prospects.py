@@ -16,6 +16,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     ModelName,
+    PeerObservation,
     PeerSpec,
     Place,
     PlaceRule,
@@ -122,6 +123,29 @@ class TestWhatNobodyCouldServe:
         told = knowing_rare_in(EU, config=config).ask("q", model=RARE)
         assert ended(told) == [("q", "rejected_unknown_model")]
         assert detail_of(told) == "the model `rare` is not served here, and nothing leaves the region"
+
+    def test_a_peer_that_has_only_begun_has_not_lost_what_it_served(self) -> None:
+        """A gateway that is started anew may speak before its replicas are found."""
+        one = knowing_rare_in(EU)
+        one.hear("gw-far", EU, model=RARE, available=0)
+        assert ended(one.ask("q", model=RARE)) == []
+        peer = one.core.peers.get("gw-far")
+        assert peer is not None
+        assert peer.report is not None
+        report = replace(peer.report, capacities=())
+        told = one.tell(events.PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, MS, MS),)))
+        assert ended(told) == []
+        assert ended(one.ask("later", model=RARE)) == []
+        assert started(one.hear("gw-far", EU, model=RARE)) == ["gw-far"]
+
+    def test_a_model_that_nobody_has_pushes_no_answer_about_others_out(self) -> None:
+        one = knowing_rare_in(EU)
+        one.ask("q", model=RARE)
+        kept = dict(one.core.peers._answers)
+        assert kept
+        for number in range(100):
+            assert ended(one.ask(f"u{number}", model=ModelName(f"unknown-{number}")))
+        assert one.core.peers._answers == kept
 
     def test_a_model_that_nobody_has_is_not_found_even_while_a_peer_is_silent(self) -> None:
         assert ended(us(EU_PEER).ask("q", model=RARE)) == [("q", "rejected_unknown_model")]

@@ -20,7 +20,7 @@ from gateway.core.vocabulary import (
 from gateway.engines.client import ClientSettings, EngineClient, _result_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.ground.clock import Clock
-from gateway.request.legs import Headers, Leg, LegFailure, OutboundRequest
+from gateway.request.legs import CacheSalt, Headers, Leg, LegFailure, OutboundRequest
 from tests.fakes import engine as fakes
 from tests.fakes.engine import Exchange, FakeEngine
 from tests.support.core import SECOND, US, profile
@@ -48,12 +48,16 @@ class Bench:
         self.endpoint = endpoint
         self.accepted = 0
 
-    def open(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> AbstractAsyncContextManager[Leg]:
-        request = OutboundRequest(profile("r1"), PATH, HEADERS, body)
+    def open(
+        self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}", cache_salt: CacheSalt | None = None
+    ) -> AbstractAsyncContextManager[Leg]:
+        request = OutboundRequest(profile("r1"), PATH, HEADERS, body, cache_salt=cache_salt)
         return self.client.open(order(replica, attempt), request, on_accepted=self._on_accepted)
 
-    async def read(self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}") -> bytes:
-        async with self.open(replica=replica, attempt=attempt, body=body) as leg:
+    async def read(
+        self, *, replica: str = "a", attempt: int = 1, body: bytes = b"{}", cache_salt: CacheSalt | None = None
+    ) -> bytes:
+        async with self.open(replica=replica, attempt=attempt, body=body, cache_salt=cache_salt) as leg:
             return b"".join([data async for data in leg.chunks()])
 
     def _on_accepted(self) -> None:
@@ -84,6 +88,21 @@ class TestAnswers:
         assert received.headers["authorization"] == "Bearer the-key"
         assert received.headers["x-request-id"] == "r1"
         assert "user-agent" not in received.headers
+
+    @pytest.mark.parametrize("takes,arrives", [(True, b'{"cache_salt":"5a17", "odd" :  1}'), (False, b'{ "odd" :  1}')])
+    async def test_an_engine_that_can_is_told_whose_cache_it_is(
+        self, bench: Bench, takes: bool, arrives: bytes
+    ) -> None:
+        bench.endpoints.replace([replace(bench.endpoint, takes_cache_salt=takes)])
+        salt = CacheSalt("5a17", replaces_own=False)
+        await bench.read(body=b'{ "odd" :  1}', cache_salt=salt)
+        assert bench.engine.received[0].body == arrives
+
+    async def test_a_salt_of_the_client_s_gives_way(self, bench: Bench) -> None:
+        bench.endpoints.replace([replace(bench.endpoint, takes_cache_salt=True)])
+        body = b'{"cache_salt":"mine", "text":"' + b"x" * 100_000 + b'"}'
+        await bench.read(body=body, cache_salt=CacheSalt("5a17", replaces_own=True))
+        assert bench.engine.received[0].body == body.replace(b"mine", b"5a17")
 
     async def test_a_large_body_arrives_whole(self, bench: Bench) -> None:
         body = bytes(range(256)) * 12_000

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from gateway.app.lockdown_cli import lockdown
 from gateway.ground.admin_client import Admin, AdminFault, Answer
@@ -37,3 +38,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         Admin("https://127.0.0.1:1/nothing", ca_file=tmp_path / "nothing").ask("GET", "/ready")
     with pytest.raises(click.BadParameter, match=r"nothing cannot be read"):
         lockdown.main(["--token-file", str(tmp_path / "nothing")], standalone_mode=False)
+
+
+def test_a_token_that_others_may_read_is_told(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    for mode, is_told in ((0o644, True), (0o600, False)):
+        token.chmod(mode)
+        said = CliRunner().invoke(lockdown, ["--token-file", str(token), "--admin", "http://127.0.0.1:1"]).stderr
+        assert (f"warning: {token} has mode 0644" in said) is is_told
+        assert "s3cret" not in said

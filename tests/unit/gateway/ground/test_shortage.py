@@ -37,6 +37,10 @@ def test_what_another_end_does_is_no_shortage(code: int) -> None:
     assert not is_our_shortage(behind(ValueError("no HTTP")))
 
 
+def test_nor_are_the_system_s_words_in_another_end_s_mouth() -> None:
+    assert not is_our_shortage(ConnectionError(f"its answer is in {os.strerror(errno.EMFILE)}"))
+
+
 def test_a_name_that_is_not_found_is_one_only_while_nothing_can_be_opened() -> None:
     unknown = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     assert not is_our_shortage(unknown)

@@ -18,6 +18,7 @@ from gateway.http.parse import (
     read_request,
 )
 from gateway.http.settings import HttpSettings
+from gateway.request.callers import ClientKey, KeyId
 from gateway.request.engine_api import (
     CHAT_PATH,
     COMPLETIONS_PATH,
@@ -217,6 +218,19 @@ class TestHeaders:
         assert read_caller({}, R1, trusting).tenant == "default"
         with pytest.raises(ClientFault):
             read_caller({"x-nightside-tenant": "a b"}, R1, trusting)
+
+    def test_where_there_are_keys_only_one_that_says_so_may_name_a_tenant(self) -> None:
+        trusting = HttpSettings(GatewayId("us-1"), US, trust_tenant_header=True)
+        key = ClientKey(KeyId("a"), TenantName("acme"))
+        with pytest.raises(ClientFault) as refused:
+            read_caller({"x-nightside-tenant": "clinic"}, R1, trusting, key)
+        assert (refused.value.kind.status, refused.value.kind.code) == (403, "tenant_not_allowed")
+        for headers in ({}, {"x-nightside-tenant": "acme"}):
+            assert read_caller(headers, R1, trusting, key).tenant == "acme"
+        proxy = replace(key, may_name_tenant=True)
+        assert read_caller({"x-nightside-tenant": "clinic"}, R1, trusting, proxy).tenant == "clinic"
+        assert read_caller({}, R1, trusting, proxy).tenant == "acme"
+        assert read_caller({"x-nightside-tenant": "clinic"}, R1, SETTINGS, proxy).tenant == "acme"
 
     @pytest.mark.parametrize("name", ["accept", "traceparent", "tracestate", "user-agent", "x-session-id"])
     def test_bytes_are_kept_as_they_came(self, name: str) -> None:

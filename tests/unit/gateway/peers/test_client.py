@@ -26,7 +26,7 @@ from gateway.peers.link import PeerLink
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
-from tests.support.core import EU, SECOND, peer_spec, profile
+from tests.support.core import AP, EU, SECOND, peer_spec, profile
 from tests.support.descriptors import no_descriptor_left
 from tests.support.orders import forward_order
 
@@ -49,7 +49,13 @@ class Origin:
     def __init__(self, peer: FakePeer, peering: PeeringConfig) -> None:
         self.link = PeerLink(peer.config(SPEC), peering, Plaintext())
         self.accepted = 0
-        self.opener = PeerLegOpener({SPEC.gateway_id: self.link}, GatewayId("us-1"), Clock())
+        self.violations: list[tuple[str, str, RanAt]] = []
+        self.opener = PeerLegOpener(
+            {SPEC.gateway_id: self.link},
+            GatewayId("us-1"),
+            Clock(),
+            on_violation=lambda *violation: self.violations.append(violation),
+        )
 
     @asynccontextmanager
     async def open(self, to: StartLeg | None = None) -> AsyncIterator[Leg]:
@@ -100,6 +106,27 @@ def says(*messages: pb.ForwardResponse) -> Callable[[pb.ForwardRequest, ForwardC
 
 def ended(outcome: Outcome, detail: str = "") -> pb.ForwardResponse:
     return codec.ended_to_pb(EndRequest(RequestId("r-1"), outcome, detail, 1), RequestSummary(ran_at=HEAD.ran_at))
+
+
+ELSEWHERE = RanAt(ReplicaId("ap-a"), AP)
+"""Which the stamp of `forward_order` does not allow."""
+
+
+async def test_an_answer_from_where_the_stamp_forbids_goes_no_further(peer: FakePeer, origin: Origin) -> None:
+    head = codec.head_to_pb(replace(HEAD, ran_at=ELSEWHERE))
+    peer.forwarded = says(codec.accepted_to_pb(), head, codec.data_to_pb(b"data: 1\n\n"), ended(Outcome.COMPLETED))
+    failure = await origin.failure()
+    assert failure.result is LegResult.FAILED
+    assert AP.region in failure.detail
+    assert origin.violations == [("eu-1", "r-1", ELSEWHERE)]
+
+
+async def test_an_end_that_tells_of_such_a_place_ends_the_answer(peer: FakePeer, origin: Origin) -> None:
+    last = codec.ended_to_pb(EndRequest(RequestId("r-1"), Outcome.COMPLETED, "", 1), RequestSummary(ran_at=ELSEWHERE))
+    peer.forwarded = says(codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\n"), last)
+    failure = await origin.failure()
+    assert failure.result is LegResult.FAILED
+    assert origin.violations == [("eu-1", "r-1", ELSEWHERE)]
 
 
 async def test_an_accepted_forward_streams_its_body_unchanged(peer: FakePeer, origin: Origin) -> None:
@@ -270,6 +297,13 @@ class TestErrorsOfOurs:
                 break
             except LegFailure:
                 continue
+
+    async def test_a_peer_that_says_so_has_failed_itself(self, peer: FakePeer, origin: Origin) -> None:
+        async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Too many open files")
+
+        peer.forwarded = answer
+        assert await origin.failure() == LegFailure(LegResult.FAILED, "UNAVAILABLE: Too many open files")
 
     async def test_what_is_no_wire_message_is_raised_as_it_is(self, origin: Origin) -> None:
         with pytest.raises(AssertionError, match="the core gives every forward its hops"):

@@ -10,8 +10,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.config.sections import PeeringConfig
+from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
+from gateway.core.attempts import BreakerState
 from gateway.core.config import CoreConfig
 from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
@@ -39,6 +40,8 @@ from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.server import SERVICE_NAME, ForwardSink, PeerServer, PeerService
 from gateway.records.decisions import ExplainedRequest
+from gateway.request.bodies import read_body
+from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, SinkGone
 from gateway.request.owner import OwnerContext
@@ -50,7 +53,7 @@ from tests.support.orders import forward_order
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-BODY = b'{"model": "llama", "prompt": "hello"}'
+BODY = b'{"model": "llama", "prompt": "hello", "stream": true}'
 CALLER = GatewayId("us-1")
 SIBLING = GatewayId("us-2")
 
@@ -99,15 +102,20 @@ class Callee:
     engine: Engine
     board: LoadBoard
     server: PeerServer
+    core: GatewayCore
     accepted: asyncio.Event = field(default_factory=asyncio.Event)
     closed_because: list[str] = field(default_factory=list)
     """Set to one reason, it takes no forward."""
+    malformed: list[GatewayId] = field(default_factory=list)
+    """Whose forwards were no gateway's to send."""
+    body: bytes = BODY
+    """What is forwarded."""
 
     @asynccontextmanager
     async def forward(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> AsyncIterator[Leg]:
         opener = PeerLegOpener({self.link.peer.spec.gateway_id: self.link}, gateway_id, Clock())
         order = order or forward_order()
-        outbound = OutboundRequest(profile(order.request_id), "/v1/completions", (), BODY)
+        outbound = OutboundRequest(profile(order.request_id), "/v1/completions", (), self.body)
         async with opener.open(order, outbound, on_accepted=self.accepted.set) as leg:
             yield leg
 
@@ -138,10 +146,12 @@ def explain(caller: GatewayId, request_id: RequestId) -> ExplainedRequest | None
 @asynccontextmanager
 async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
     clock, engine, board = Clock(), Engine(), LoadBoard()
-    driver = Driver(GatewayCore(GatewayId("eu-1"), EU, seed=1), clock)
+    core = GatewayCore(GatewayId("eu-1"), EU, seed=1)
+    driver = Driver(core, clock)
     driver.on_publish(lambda report: board.post(report, clock.now_ns()))
     start_core(driver)
     closed_because: list[str] = []
+    malformed: list[GatewayId] = []
     service = PeerService(
         OwnerContext(driver, clock, {TargetKind.REPLICA: engine}, no_leg_beside),
         board,
@@ -150,7 +160,9 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
         keep_alive_ns=SECOND,
         transport=Plaintext(),
         explain=explain,
+        cache_salts=CacheSalts(EngineCacheConfig()),
         why_closed=lambda: "".join(closed_because),
+        on_malformed=malformed.append,
         on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("eu-1")),
     )
@@ -158,7 +170,7 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
     address = await server.start(parse_address("127.0.0.1:0"))
     link = PeerLink(PeerConfig(peer_spec("eu-1", EU), address), peering, Plaintext())
     try:
-        yield Callee(link, driver, engine, board, server, closed_because=closed_because)
+        yield Callee(link, driver, engine, board, server, core, closed_because=closed_because, malformed=malformed)
     finally:
         await link.close()
         await server.stop(0)
@@ -298,6 +310,40 @@ async def test_a_malformed_forward_is_an_error_of_its_sender(callee: Callee) -> 
     detail = "INVALID_ARGUMENT: origin_gateway_id is not an id"
     assert failure == LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
     assert callee.engine.asked == []
+    assert callee.malformed == [""], "nobody knows whose it is"
+
+
+async def test_a_body_that_no_door_lets_in_is_its_senders_fault_and_no_engine_hears_of_it(callee: Callee) -> None:
+    callee.body = BODY.replace(b"{", b'{"kv_transfer_params": {"do_remote_prefill": true}, ')
+    failure = await callee.failure()
+    assert failure.result is LegResult.REFUSED, "an origin takes it for a fault of its own"
+    assert failure.detail.startswith("INVALID_ARGUMENT: the body is not one that a gateway lets in")
+    assert "kv_transfer_params" in failure.detail
+    assert (callee.engine.asked, callee.malformed) == ([], [CALLER])
+    (replica,) = callee.core.replicas
+    assert replica.breaker.state is BreakerState.CLOSED
+    callee.body = BODY
+    for chunk in (TOKEN, LAST, None):
+        callee.engine.chunks.put_nowait(chunk)
+    assert b"".join(await callee.read()) == TOKEN + LAST
+
+
+async def test_a_priority_that_engines_here_do_not_schedule_by_is_refused_as_no_fault(callee: Callee) -> None:
+    callee.body = BODY.replace(b"{", b'{"priority": 1, ')
+    failure = await callee.failure()
+    assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+    assert "priority" in failure.detail
+    assert (callee.engine.asked, callee.malformed) == ([], [])
+
+
+async def test_each_tenant_has_a_salt_of_its_own_here_too(callee: Callee) -> None:
+    for chunk in (TOKEN, LAST, None):
+        callee.engine.chunks.put_nowait(chunk)
+    await callee.read()
+    (asked,) = callee.engine.asked
+    body = read_body(asked.path, BODY, passes_priority=False)
+    assert asked.cache_salt == CacheSalts(EngineCacheConfig()).salt(TENANT, body)
+    assert asked.cache_salt is not None
 
 
 async def heard(call: grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]) -> LoadReport:

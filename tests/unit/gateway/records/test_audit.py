@@ -29,7 +29,8 @@ from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
-from gateway.records.audit_files import gaps_between, verify_file
+from gateway.records.audit_heads import Witness, read_noted
+from gateway.records.audit_verify import gaps_between, verify_file
 from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import AP, EU, MS, SECOND, US, Desk, desk, peer_spec, policy, profile, rule
 from tests.support.followed import FAILS, Followed
@@ -53,7 +54,8 @@ class Office(Followed):
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
         config = replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
-        self.audit = Audit(config, GATEWAY, US, self.ledger, clock=Still(), log=log)
+        serves = self.desk.core.replicas.serves
+        self.audit = Audit(config, GATEWAY, US, self.ledger, serves=serves, clock=Still(), log=log)
         self.ledger.hand_to(self.audit.on_finished)
         self.watch([self.audit])
 
@@ -67,7 +69,9 @@ class Office(Followed):
         return [each for each in found if each["kind"] != "file"]
 
     def log(self) -> list[tuple[str, str]]:
-        return [(line["level"], line["event"]) for line in map(json.loads, self.stream.getvalue().splitlines())]
+        """But for where the chain stands."""
+        lines = map(json.loads, self.stream.getvalue().splitlines())
+        return [(line["level"], line["event"]) for line in lines if line["event"] != "audit head"]
 
 
 async def test_a_local_request_is_recorded_with_its_policy_and_rule(tmp_path: Path) -> None:
@@ -357,3 +361,22 @@ async def test_lines_that_cannot_be_written_at_the_end_are_told(tmp_path: Path) 
     office.serve("a")
     office.audit.close()
     assert ("critical", "audit lines were lost at the end") in office.log()
+
+
+async def test_where_the_chain_stands_is_logged_to_be_noted(tmp_path: Path) -> None:
+    office = Office(desk(), tmp_path / "audit")
+    office.serve("a")
+    await office.audit.flush()
+    office.serve("b")
+    await office.audit.flush()
+    office.audit.close()
+    log = tmp_path / "log"
+    log.write_text(office.stream.getvalue())
+    heads = read_noted(log)
+    assert [head.line for head in heads] == [2, 3], "not with every writing, and at the end"
+    (path,) = (tmp_path / "audit").iterdir()
+    whole = path.read_bytes()
+    assert verify_file(path, Witness(noted=heads)).broken == ()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    (broken,) = verify_file(path, Witness(noted=heads)).broken
+    assert "line 3 had been written" in broken.problem

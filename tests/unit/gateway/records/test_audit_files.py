@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from gateway.core.vocabulary import GatewayId
-from gateway.records.audit_files import ChainedFiles, ChainSettings, VerifiedFile, gaps_between, hash_of, verify_file
+from gateway.records.audit_files import ChainedFiles, ChainSettings, hash_of
+from gateway.records.audit_verify import VerifiedFile, gaps_between, verify_file
 from tests.support.core import US
 
 GATEWAY = GatewayId("us-1")

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import stat
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +13,19 @@ import pytest
 from gateway.config.placement_plug_ins import find_policy
 from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
-from gateway.core.effects import Effect, StartLeg
+from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
+    ModelName,
     PlaceRule,
     RegionName,
     ReplicaId,
     ReplicaObservation,
+    RequestProfile,
     TenantName,
     replica_target,
 )
@@ -36,8 +41,9 @@ from gateway.records.journal import (
     replay,
     write_tail,
 )
+from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep
-from tests.support.core import ANYWHERE, EU, SECOND, US, of_kind, peer_spec, policy, profile, replica_spec, rule
+from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
 from tests.support.orders import forward_from_eu
 from tests.support.plug_ins import put
 
@@ -209,6 +215,130 @@ class TestReplaying:
         assert list(read_journal(path)[1])[-1] == Step(10**12, events.DrainRequested(), None)
         with pytest.raises(JournalUnreadable, match="last steps before a crash"):
             replay([path])
+
+
+class TestWhatIsNotSaid:
+    """Nobody may confirm from a journal what somebody asked, and it replays all the same."""
+
+    CLEAR = "tell me of the merger with acme " * 8
+
+    def asked(self, number: int, **changes: object) -> RequestProfile:
+        """Chats that share their beginnings, as chats do."""
+        made = profile(f"r{number}", prompt=self.CLEAR[: 64 + 16 * (number % 11)] + f" then {number % 3}" * 9)
+        return replace(made, session_key=f"s{number % 5}", **changes)  # type: ignore[arg-type]
+
+    def story(self, policy_name: str) -> list[GatewayStep]:
+        core = GatewayCore(GATEWAY, US, seed=7)
+        steps: list[GatewayStep] = []
+
+        def tell(event: Event) -> list[Effect]:
+            effects = core.handle(event, len(steps) * 1_000_000)
+            steps.append(Step(len(steps) * 1_000_000, event, list(effects)))
+            return effects
+
+        tenants = {TenantName("away"): TenantPolicy(rule(EU)), TENANT: TenantPolicy(ANYWHERE)}
+        tell(events.ConfigApplied(CoreConfig(PlacementConfig(policy=policy_name, considered_max=5))))
+        tell(events.PolicyApplied(policy(US, tenants=tenants)))
+        tell(events.AssignmentApplied(1, tuple(replica_spec(name) for name in "abcd"), (peer_spec("eu-1", EU),)))
+        running: list[StartLeg] = []
+        for number in range(60):
+            seen = tuple(ReplicaObservation(ReplicaId(name), len(steps) * 1_000_000, healthy=True) for name in "abcd")
+            tell(events.ReplicasObserved(seen))
+            asks: list[RequestProfile] = [self.asked(number)]
+            if number % 7 == 0:
+                asks.append(self.asked(1000 + number, tenant=TenantName("away")))
+                asks.append(self.asked(2000 + number, model=ModelName("salary of bob")))
+            for each in asks:
+                running += of_kind(StartLeg, tell(events.RequestArrived(each, 60 * SECOND)))
+            running += of_kind(StartLeg, tell(forward_from_eu(self.asked(3000 + number), 60 * SECOND)))
+            tell(forward_from_eu(self.asked(4000 + number), 60 * SECOND, origin="nobody"))
+            if number % 3 == 0 and running:
+                leg = running.pop(0)
+                tell(events.LegEnded(leg.request_id, leg.attempt, leg.leg, LegResult.COMPLETED, output_tokens=9))
+        tell(events.DrainRequested())
+        tell(events.RequestArrived(self.asked(5000, model=ModelName("salary of eve")), 60 * SECOND))
+        return steps
+
+    @pytest.mark.parametrize("policy_name", list(PlacementPolicy))
+    def test_it_replays_equal_under_every_policy(self, tmp_path: Path, policy_name: str) -> None:
+        steps = self.story(policy_name)
+        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        keep(journal, steps)
+        journal.close()
+        report = replay(sorted(tmp_path.iterdir()))
+        assert report.divergence is None
+        assert report.steps == len(steps) > 200
+
+    def test_no_block_hash_of_the_prompt_is_in_it(self, tmp_path: Path) -> None:
+        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        steps = self.story("prefix")
+        keep(journal, steps)
+        write_tail(tmp_path / "tail", journal.header, map(journal.told, steps))
+        journal.close()
+        arrivals = [
+            each.event for each in steps if isinstance(each.event, events.RequestArrived | events.ForwardArrived)
+        ]
+        clear = {hash_ for arrival in arrivals for hash_ in hashes_of(arrival.profile)}
+        assert len(clear) > 30
+        for path in tmp_path.iterdir():
+            text = path.read_bytes()
+            assert b"salary" not in text
+            said = [each.event for each in read_journal(path)[1]]
+            told = [each for each in said if isinstance(each, events.RequestArrived | events.ForwardArrived)]
+            names = {hash_ for arrival in told for hash_ in hashes_of(arrival.profile)}
+            assert len(told) == len(arrivals)
+            assert len(names) > 30
+            assert not clear & names
+            sessions = {arrival.profile.session_key for arrival in told}
+            assert len(sessions) == 5
+            assert not sessions & {f"s{number}" for number in range(5)}
+
+    def test_who_is_turned_away_leaves_no_prefix(self, tmp_path: Path) -> None:
+        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        keep(journal, self.story("prefix"))
+        journal.close()
+        for step in read_journal(tmp_path / "story-000000.journal")[1]:
+            refused = of_kind(RefuseForward, step.effects or [])
+            rejected = [each for each in of_kind(EndRequest, step.effects or []) if each.outcome.startswith("rejected")]
+            if isinstance(step.event, events.RequestArrived | events.ForwardArrived):
+                assert bool(step.event.profile.prefix) is not bool(refused or rejected)
+
+    def test_the_key_is_nowhere(self, tmp_path: Path) -> None:
+        key = bytes(range(100, 116))
+        journal = Journal(settings(tmp_path), HEADER, pytest.fail, Pseudonyms(key))
+        keep(journal, self.story("prefix"))
+        journal.close()
+        text = (tmp_path / "story-000000.journal").read_bytes()
+        assert not any(form in text for form in (key, key.hex().encode(), b64encode(key).rstrip(b"=")))
+
+    def test_a_policy_that_goes_by_sessions_ends_one_that_kept_them_back(self, tmp_path: Path) -> None:
+        stops: list[str] = []
+        journal = Journal(settings(tmp_path), HEADER, stops.append)
+        by_session: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("consistent_hash"))), [])
+        keep(journal, [by_session])
+        assert stops == [], "nobody has asked yet"
+        keep(
+            journal,
+            [Step(0, events.ConfigApplied(CoreConfig()), []), Step(1, events.RequestArrived(self.asked(1), 9), [])],
+        )
+        keep(journal, [by_session])
+        assert len(stops) == 1
+        assert "session keys" in stops[0]
+        journal.close()
+
+    def test_its_files_are_not_for_everybody(self, tmp_path: Path) -> None:
+        before = os.umask(0)
+        try:
+            journal = Journal(settings(tmp_path / "new"), HEADER, pytest.fail)
+            write_tail(tmp_path / "new" / "a.crash", journal.header, [])
+        finally:
+            os.umask(before)
+        journal.close()
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()} == {0o640}
+
+
+def hashes_of(asked: RequestProfile) -> set[bytes]:
+    return {asked.prefix[at : at + 8] for at in range(0, len(asked.prefix), 8)}
 
 
 class TestWriting:

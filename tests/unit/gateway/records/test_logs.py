@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.core.effects import EndRequest
-from gateway.core.events import TimePassed
+from gateway.core.events import AssignmentApplied, DrainRequested, TimePassed
 from gateway.core.residency import LoggingRule
-from gateway.core.vocabulary import GatewayId, Outcome, ReplicaId, RequestId
+from gateway.core.vocabulary import GatewayId, ModelName, Outcome, ReplicaId, RequestId
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.records.logs import RequestLog
@@ -27,7 +27,8 @@ class Logged(Followed):
     def __init__(self, *, rule: LoggingRule | None = None, has_policy: bool = True) -> None:
         super().__init__(desk(own_policy=replace(policy(US), logging=rule or LoggingRule())))
         self.stream = io.StringIO()
-        log = RequestLog(make_logger(JSON, GatewayId("us-1"), self.stream), GatewayId("us-1"), self.ledger)
+        logger = make_logger(JSON, GatewayId("us-1"), self.stream)
+        log = RequestLog(logger, GatewayId("us-1"), self.ledger, self.desk.core.replicas.serves)
         self.ledger.hand_to(log.on_finished)
         if has_policy:
             self.watch()
@@ -124,3 +125,42 @@ def test_of_two_legs_the_last_that_was_started_is_named(failing: int) -> None:
     line = logged.line()
     assert (line["decision"], line["first_token_ms"]) == ("us-1:r-1.1-2", 250)
     assert line["level"] == "warning", "it failed"
+
+
+SECRET = ModelName("the launch is on monday")
+
+
+def test_a_model_that_nobody_serves_is_a_client_s_text_and_not_told() -> None:
+    logged = Logged()
+    logged.ask("q", model=SECRET)
+    logged.finish("q")
+    assert SECRET not in logged.stream.getvalue()
+    line = logged.line()
+    assert line["outcome"] == "rejected_unknown_model"
+    assert {"model", "detail"} & line.keys() == set()
+
+
+def test_nor_is_one_that_was_not_looked_at_because_the_gateway_drains() -> None:
+    logged = Logged()
+    logged.tell(DrainRequested())
+    logged.ask("q", model=SECRET)
+    logged.finish("q")
+    assert SECRET not in logged.stream.getvalue()
+    assert logged.line()["detail"] == "this gateway is going out of service"
+
+
+def test_one_that_is_served_is_told_also_of_a_request_that_was_turned_away() -> None:
+    logged = Logged()
+    logged.tell(DrainRequested())
+    logged.ask("q")
+    logged.finish("q")
+    assert logged.line()["model"] == "llama"
+
+
+def test_one_that_was_served_when_it_was_placed_is_told() -> None:
+    logged = Logged()
+    logged.ask("q")
+    logged.end("q")
+    logged.tell(AssignmentApplied(9, (), ()))
+    logged.finish("q")
+    assert logged.line()["model"] == "llama"

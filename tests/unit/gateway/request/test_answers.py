@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.core.vocabulary import RequestId
 from gateway.engines.answers import read_error
 from gateway.http.shapes import Shape, refusal_in_shape
-from gateway.request.answers import TOKENS_MAX, Answer, TokenUsage, first_id_of, inspect_answer
+from gateway.request.answers import TOKENS_MAX, Answer, TokenUsage, first_id_of, inspect_answer, usage_at_end
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
 from tests.fakes.engine import GOOD_STREAM
@@ -21,6 +21,26 @@ COUNTED = {"input_tokens": 14, "input_tokens_details": {"cached_tokens": 8}, "ou
 def test_usage_is_read() -> None:
     body = json.dumps({"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
     assert inspect_answer(body.encode()) == Answer(None, TokenUsage(3, 4, None))
+
+
+@pytest.mark.parametrize(
+    ("tail", "found"),
+    [
+        (json.dumps({"usage": COUNTED, "user": None}).encode(), TokenUsage(14, 16, 8)),
+        (
+            b'...]}}],"usage" : {"prompt_tokens":3,"completion_tokens":4},"prompt_logprobs":null}',
+            TokenUsage(3, 4, None),
+        ),
+        (b'{"usage":{"completion_tokens":1}},"usage":{"completion_tokens":4}}', TokenUsage(None, 4, None)),
+        (json.dumps({"content": '"usage":{"completion_tokens":0}'}).encode(), None),
+        (b'"usage":{"completion_tokens":', None),
+        (b'"usage":{nonsense}', None),
+        (b'"usage":null}', None),
+        (b"", None),
+    ],
+)
+def test_the_end_of_an_answer_tells_its_usage(tail: bytes, found: TokenUsage | None) -> None:
+    assert usage_at_end(tail) == found
 
 
 def test_a_response_says_its_id() -> None:

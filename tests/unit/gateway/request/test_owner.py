@@ -157,6 +157,22 @@ class TestThePrompt:
         arrival = scene.owner()._arrival
         assert not RequestOwner(scene.owner()._context, arrival, outbound, scene.sink).summary.generates
 
+    async def test_an_engine_that_still_works_on_it_at_the_deadline_has_taken_it(self) -> None:
+        scene = Scene()
+        owner = scene.owner(Reply((asyncio.Event(),)))
+        assert isinstance(owner._arrival, events.RequestArrived)
+        owner._arrival = replace(owner._arrival, deadline_ns=scene.clock.now_ns() + 10_000_000)
+        end = await owner.run()
+        assert isinstance(end, EndRequest)
+        assert end.outcome is Outcome.EXPIRED_RUNNING
+        assert scene.finished[0][2].prompt_taken
+        scene.check()
+
+    async def test_one_that_brought_no_first_token_in_time_has_failed(self) -> None:
+        scene = Scene(attempts=AttemptConfig(first_token_deadline_ns=10_000_000, attempts_max=1))
+        assert await scene.play(Reply((ROLE, asyncio.Event()))) is Outcome.FAILED_BEFORE_FIRST_BYTE
+        assert not scene.finished[0][2].prompt_taken
+
     @pytest.mark.parametrize("reply", [FAILED, Reply((b"full",), 503, JSON), Reply((b"{}",), 400, JSON)])
     async def test_one_that_failed_or_turned_it_down_has_not_taken_it(self, reply: Reply | LegFailure) -> None:
         scene = Scene(attempts=AttemptConfig(attempts_max=1, refusals_max=0))
@@ -331,6 +347,16 @@ class TestWholeAnswers:
         assert scene.sink.body == GOOD_ANSWER
         assert scene.sink.head is not None
         assert scene.sink.head.headers == JSON
+        summary = scene.finished[0][2]
+        assert (summary.prompt_tokens, summary.output_tokens, summary.cached_tokens) == (22, 1, 16)
+        assert not summary.answer_bytes, "the engine has counted"
+
+    async def test_nobody_counted_one_too_large_to_hold_whose_end_tells_nothing(self) -> None:
+        scene = Scene(RelaySettings(held_bytes_max=10))
+        assert await scene.play(Reply((b'{"data": [0.25, 0.125', b", 0.5]}"), 200, JSON)) is Outcome.COMPLETED
+        summary = scene.finished[0][2]
+        assert summary.output_tokens is None
+        assert summary.answer_bytes
 
     @pytest.mark.parametrize("status", [400, 404, 413, 422])
     async def test_the_client_s_own_errors_are_relayed_and_never_tried_again(self, status: int) -> None:

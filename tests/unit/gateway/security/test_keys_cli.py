@@ -45,7 +45,7 @@ def test_add_with_everything(file: Path) -> None:
     add(
         file, "all", "--concurrency", "4", "--requests-per-minute", "60", "--tokens-per-minute", "9000",
         "--model", "m1", "--model", "m2", "--jurisdiction", "EU", "--region", "eu-west-1", "--deny-region", "eu-west-2",
-        "--expires", "2027-01-31",
+        "--expires", "2027-01-31", "--may-name-tenant",
     )  # fmt: skip
     (entry,) = read_keys_file(file).keys
     assert (entry.concurrency, entry.requests_per_minute, entry.tokens_per_minute) == (4, 60, 9000)
@@ -54,10 +54,13 @@ def test_add_with_everything(file: Path) -> None:
     assert (entry.process.jurisdictions, entry.process.regions) == (("EU",), ("eu-west-1",))
     assert entry.process.denied_regions == ("eu-west-2",)
     assert entry.expires is not None
+    assert entry.may_name_tenant
+    assert entry.client_key().may_name_tenant
     shown = run("list", file).output
     assert shown == (
         "all  tenant=acme  concurrency=4 requests_per_minute=60 tokens_per_minute=9000 models=m1,m2"
-        " process=jurisdictions:EU;regions:eu-west-1;denied_regions:eu-west-2 expires=2027-01-31T00:00:00Z\n"
+        " process=jurisdictions:EU;regions:eu-west-1;denied_regions:eu-west-2 may_name_tenant=true"
+        " expires=2027-01-31T00:00:00Z\n"
     )
 
 

@@ -1,17 +1,18 @@
 """What the bodies of the API's calls hold that matters for routing. Text is skipped over, never decoded.
 
 A body that names what only a gateway may tell an engine is refused: from a client's hand it can stop an engine, make it
-read another request's cache, or take another request's name.
+read another request's cache, or take another request's name. A peer's hand is no better: both doors read bodies here.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from operator import attrgetter
 from typing import ClassVar
 
 import msgspec
 
-from gateway.http.errors import INVALID_FIELD, INVALID_JSON, UNSUPPORTED_FIELD, ClientFault
+from gateway.config.names import MODEL_NAME_LENGTH_MAX
 from gateway.request import engine_api
 
 _NOTHING = msgspec.Raw()
@@ -26,6 +27,27 @@ _ATTRIBUTED_BLOCKS_MAX = 64
 """more blocks, is compared with it."""
 _XARGS_BYTES_MAX = 64 * 1024
 """Each of their names is looked at."""
+
+
+class BodyFaultKind(StrEnum):
+    """By the code that a client is told."""
+
+    INVALID_JSON = "invalid_json"
+    INVALID_FIELD = "invalid_field"
+    UNSUPPORTED_FIELD = "unsupported_parameter"
+
+
+INVALID_JSON, INVALID_FIELD, UNSUPPORTED_FIELD = BodyFaultKind
+
+
+class BodyFault(Exception):
+    """A body that no engine is to see, and why. Each door says so in its own words."""
+
+    def __init__(self, kind: BodyFaultKind, detail: str, param: str | None = None) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.param = param
 
 
 class _Reserved(msgspec.Struct, kw_only=True):
@@ -68,7 +90,7 @@ class Body(_Reserved, kw_only=True):
     user: str | None = None
     session_id: str | None = None
     prompt_cache_key: str | None = None
-    cache_salt: str | None = None
+    cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
     extra_key: str | None = None
     priority: msgspec.Raw = _NOTHING
     vllm_xargs: msgspec.Raw = _NOTHING
@@ -91,7 +113,16 @@ class Body(_Reserved, kw_only=True):
     @property
     def salt(self) -> str | None:
         """What sets this client's cache apart from others', in either engine's word for it."""
-        return self.cache_salt if self.extra_key is None else f"{self.cache_salt or ''}\0{self.extra_key}"
+        salt = None if self.cache_salt is msgspec.UNSET else self.cache_salt
+        return salt if self.extra_key is None else f"{salt or ''}\0{self.extra_key}"
+
+    @property
+    def names_cache_salt(self) -> bool:
+        return self.cache_salt is not msgspec.UNSET
+
+    @property
+    def names_priority(self) -> bool:
+        return _is_set(self.priority)
 
     @property
     def followed_response_id(self) -> str | None:
@@ -102,7 +133,7 @@ class Body(_Reserved, kw_only=True):
         return False
 
     def check(self) -> None:
-        """Raises ClientFault for what we cannot keep a promise about."""
+        """Raises BodyFault for what we cannot keep a promise about."""
 
 
 class _Generating(Body, kw_only=True):
@@ -161,10 +192,10 @@ class ResponsesBody(_Generating, kw_only=True):
     def check(self) -> None:
         if self.background:
             why = "background: a request lives as long as its client's connection, so there is nothing to come back to"
-            raise ClientFault(UNSUPPORTED_FIELD, why, "background")
+            raise BodyFault(UNSUPPORTED_FIELD, why, "background")
         if _is_set(self.conversation):
             why = "conversation: engines keep none; use previous_response_id"
-            raise ClientFault(UNSUPPORTED_FIELD, why, "conversation")
+            raise BodyFault(UNSUPPORTED_FIELD, why, "conversation")
 
 
 class _Metadata(msgspec.Struct):
@@ -243,12 +274,14 @@ assert set(_BODIES) == set(engine_api.POSTED_PATHS)
 
 
 def read_body(path: str, raw: bytes, *, passes_priority: bool) -> Body:
-    """Raises ClientFault."""
+    """Raises BodyFault."""
     body = _decode(path, raw)
     if _reserved_of(body) != _NONE_RESERVED:  # hardly ever: one look at all of them, and only then at each
         _check_reserved(body)
-    if _is_set(body.priority) and not passes_priority:
-        raise ClientFault(UNSUPPORTED_FIELD, "priority: the engines here serve in order of arrival", "priority")
+    if body.names_priority and not passes_priority:
+        raise BodyFault(UNSUPPORTED_FIELD, "priority: the engines here serve in order of arrival", "priority")
+    if not 0 < len(body.model) <= MODEL_NAME_LENGTH_MAX or not body.model.isprintable():
+        raise BodyFault(INVALID_FIELD, f"model is 1 to {MODEL_NAME_LENGTH_MAX} printable characters", "model")
     _check_xargs(body.vllm_xargs)
     body.check()
     return body
@@ -258,15 +291,15 @@ def _decode(path: str, raw: bytes) -> Body:
     try:
         return _DECODERS[path].decode(raw)
     except msgspec.ValidationError as error:
-        raise ClientFault(INVALID_FIELD, str(error)) from error
+        raise BodyFault(INVALID_FIELD, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ClientFault(INVALID_JSON, str(error)) from error
+        raise BodyFault(INVALID_JSON, str(error)) from error
 
 
 def _check_reserved(body: Body) -> None:
     for name in RESERVED_FIELDS:
         if _is_set(getattr(body, name)):
-            raise ClientFault(UNSUPPORTED_FIELD, f"{name}: only gateways tell engines this", name)
+            raise BodyFault(UNSUPPORTED_FIELD, f"{name}: only gateways tell engines this", name)
 
 
 def _check_xargs(raw: msgspec.Raw) -> None:
@@ -274,14 +307,14 @@ def _check_xargs(raw: msgspec.Raw) -> None:
     if not _is_set(raw):
         return
     if len(memoryview(raw)) > _XARGS_BYTES_MAX:
-        raise ClientFault(INVALID_FIELD, f"vllm_xargs: at most {_XARGS_BYTES_MAX >> 10} KiB", "vllm_xargs")
+        raise BodyFault(INVALID_FIELD, f"vllm_xargs: at most {_XARGS_BYTES_MAX >> 10} KiB", "vllm_xargs")
     try:
         names = _XARGS.decode(raw)
     except msgspec.DecodeError:
         return
     for name in names:
         if name in RESERVED_FIELDS:
-            raise ClientFault(UNSUPPORTED_FIELD, f"vllm_xargs.{name}: only gateways tell engines this", "vllm_xargs")
+            raise BodyFault(UNSUPPORTED_FIELD, f"vllm_xargs.{name}: only gateways tell engines this", "vllm_xargs")
 
 
 def _is_set(raw: msgspec.Raw) -> bool:

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http import errors
-from gateway.http.bodies import RESERVED_FIELDS, Body, read_body
-from gateway.http.errors import ClientFault
+from gateway.request.bodies import INVALID_FIELD, RESERVED_FIELDS, UNSUPPORTED_FIELD, Body, BodyFault, read_body
 from gateway.request.engine_api import (
     CHAT_PATH,
     COUNT_TOKENS_PATH,
@@ -24,8 +22,8 @@ def read(path: str, *, passes_priority: bool = False, **fields: Any) -> Body:
     return read_body(path, json.dumps({"model": "m", **fields}).encode(), passes_priority=passes_priority)
 
 
-def fault(path: str, **fields: Any) -> ClientFault:
-    with pytest.raises(ClientFault) as caught:
+def fault(path: str, **fields: Any) -> BodyFault:
+    with pytest.raises(BodyFault) as caught:
         read(path, **fields)
     return caught.value
 
@@ -39,7 +37,7 @@ class TestWhatClientsMayNotSay:
     @pytest.mark.parametrize("name", RESERVED_FIELDS)
     def test_no_call_takes_what_only_gateways_tell_engines(self, name: str, path: str) -> None:
         refused = fault(path, **{name: {"do_remote_prefill": True}})
-        assert (refused.kind, refused.param) == (errors.UNSUPPORTED_FIELD, name)
+        assert (refused.kind, refused.param) == (UNSUPPORTED_FIELD, name)
         nothing: dict[str, Any] = {name: None}
         assert read(path, **nothing).model == "m"
 
@@ -64,12 +62,12 @@ class TestWhatClientsMayNotSay:
         assert name in RESERVED_FIELDS
 
     def test_a_name_in_disguise_is_the_same_name(self) -> None:
-        with pytest.raises(ClientFault):
+        with pytest.raises(BodyFault):
             read_body(CHAT_PATH, b'{"model":"m","kv_transfer_param\\u0073":{}}', passes_priority=False)
 
     def test_what_is_said_last_counts(self) -> None:
         said = b'{"model":"m","rid":null,"rid":"x"}'
-        with pytest.raises(ClientFault):
+        with pytest.raises(BodyFault):
             read_body(CHAT_PATH, said, passes_priority=False)
 
     def test_extra_arguments_are_no_way_around(self) -> None:
@@ -80,7 +78,7 @@ class TestWhatClientsMayNotSay:
     def test_no_more_extra_arguments_than_can_be_looked_at(self) -> None:
         read(CHAT_PATH, vllm_xargs={"mine": "x" * 60_000})
         found = fault(CHAT_PATH, vllm_xargs={"mine": "x" * 70_000})
-        assert (found.kind, found.param) == (errors.INVALID_FIELD, "vllm_xargs")
+        assert (found.kind, found.param) == (INVALID_FIELD, "vllm_xargs")
         assert fault(CHAT_PATH, vllm_xargs=[1] * 70_000).param == "vllm_xargs"
 
     def test_priority_needs_to_be_allowed(self) -> None:
@@ -90,7 +88,7 @@ class TestWhatClientsMayNotSay:
     @pytest.mark.parametrize(("name", "value"), [("background", True), ("conversation", "conv_1")])
     def test_promises_that_cannot_be_kept_are_not_made(self, name: str, value: object) -> None:
         refused = fault(RESPONSES_PATH, **{name: value})
-        assert (refused.kind, refused.param) == (errors.UNSUPPORTED_FIELD, name)
+        assert (refused.kind, refused.param) == (UNSUPPORTED_FIELD, name)
         read(RESPONSES_PATH, background=False, conversation=None)
 
 
@@ -140,7 +138,7 @@ class TestMessages:
     def test_the_user_s_id_keeps_a_session_together(self) -> None:
         assert read(MESSAGES_PATH, metadata={"user_id": "ann", "more": 1}).session_hint == "ann"
         assert read(MESSAGES_PATH, metadata={}).session_hint == ""
-        assert fault(MESSAGES_PATH, metadata="x").kind is errors.INVALID_FIELD
+        assert fault(MESSAGES_PATH, metadata="x").kind is INVALID_FIELD
 
     def test_counting_tokens_leaves_nothing_in_a_cache_and_never_streams(self) -> None:
         counting, asking = read(COUNT_TOKENS_PATH, stream=True), read(MESSAGES_PATH, stream=True)

@@ -1,0 +1,54 @@
+"""Notices that a process has no file descriptor left. Whoever accepts connections then drops them unheard, and the
+event loop in use says nothing of it.
+
+It only looks; it closes nothing and turns nobody away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.ground.clock import Clock
+
+TELL_INTERVAL_NS = 10_000_000_000
+"""While it lasts, or comes and goes, one line in this time."""
+
+
+class DescriptorWatch:
+    """Asked to look again and again; it tells the log, with moderation, and counts."""
+
+    def __init__(self, clock: Clock, log: FilteringBoundLogger, on_exhausted: Callable[[], None]) -> None:
+        self._clock = clock
+        self._log = log
+        self._on_exhausted = on_exhausted
+        self._quiet_until_ns = 0
+        self._untold = 0
+
+    def look(self) -> None:
+        """By taking one and giving it back at once."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._exhausted(error)
+
+    def _exhausted(self, error: OSError) -> None:
+        self._on_exhausted()
+        self._untold += 1
+        now_ns = self._clock.now_ns()
+        if now_ns < self._quiet_until_ns:
+            return
+        self._log.error(
+            "no file descriptor is left",
+            doing="connections are dropped unheard, and none is opened",
+            reason=error.strerror,
+            limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            looks=self._untold,
+        )
+        self._quiet_until_ns, self._untold = now_ns + TELL_INTERVAL_NS, 0

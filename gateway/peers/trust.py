@@ -1,0 +1,60 @@
+"""Which peers we send nothing more, since one of their answers came from where its request must not run.
+
+Nothing but an operator's word, or a restart, ends that. It cannot undo what a peer has seen: it sounds the alarm, once
+for each such answer, and keeps the next prompt at home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.events import Event, TargetLost
+from gateway.core.vocabulary import GatewayId, RequestId, peer_target
+from gateway.request.legs import RanAt
+
+Tell = Callable[[GatewayId, RequestId, RanAt], None]
+
+
+class Trust:
+    """To the core, a peer that is not trusted is lost: what it says of itself goes no further than here."""
+
+    def __init__(self, submit: Callable[[Event], None], log: FilteringBoundLogger, *told: Tell) -> None:
+        """`told` hear of each violation as it is found."""
+        self._submit = submit
+        self._log = log
+        self._told = told
+        self._broken_by: dict[GatewayId, str] = {}
+
+    def violated(self, peer: GatewayId, request_id: RequestId, ran_at: RanAt) -> None:
+        """An answer of this peer says that it comes from there, which the request's residency rule forbids."""
+        where = f"{ran_at.place.region}/{ran_at.place.jurisdiction}"
+        why = f"it says that it ran a request in {where}, which the request's residency rule forbids"
+        self._log.error(
+            "RESIDENCY VIOLATED: a peer ran a request where it must not run, and is sent nothing more",
+            peer=peer,
+            request_id=request_id,
+            replica=ran_at.replica_id,
+            ran_in=where,
+        )
+        for tell in self._told:
+            tell(peer, request_id, ran_at)
+        self._broken_by.setdefault(peer, why)
+        self._submit(TargetLost(peer_target(peer), f"distrusted: {why}"))
+
+    def hear(self, peer: GatewayId, event: Event) -> None:
+        """Something about a peer, for the core."""
+        if peer not in self._broken_by:
+            self._submit(event)
+
+    def restore(self) -> None:
+        """An operator allows forwarding again: each peer is a target again with its next heartbeat."""
+        if self._broken_by:
+            self._log.warning("peers are trusted again", peers=sorted(self._broken_by))
+        self._broken_by.clear()
+
+    def notes(self) -> dict[str, str]:
+        """For operators."""
+        told = "; ".join(f"{peer}: {why}" for peer, why in self._broken_by.items())
+        return {"distrusted_peers": told} if told else {}

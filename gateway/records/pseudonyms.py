@@ -1,0 +1,100 @@
+"""What a journal says in place of what could confirm a guess: each block hash under another name, and so on, by a key
+that is drawn for the journal and never leaves the process.
+
+Equal stays equal and different stays different, so a story told under these names comes out the same. Nothing here is
+undone, and nobody can say which prompt a name stands for, even holding the prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+from gateway.core.effects import Effect, EndRequest, RefuseForward
+from gateway.core.events import ForwardArrived, RequestArrived
+from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, Outcome, RefusalReason, RequestProfile
+from gateway.ground.pump import Step
+from gateway.request.driver import GatewayStep
+
+KEY_BYTES = 16
+_ROUNDS = 10
+"""As many as NIST's FF1 has (SP 800-38G), whose permutations are as small as these."""
+_AES_WORDS = 4
+_NAME_BYTES = 8
+_MODEL_IS_CLIENT_TEXT = frozenset(
+    {Outcome.REJECTED_UNKNOWN_MODEL, Outcome.REJECTED_DRAINING, RefusalReason.UNKNOWN_MODEL, RefusalReason.DRAINING}
+)
+"""Refusals under which nobody need have heard of the model, and which come out the same for any that is not served."""
+
+
+class Pseudonyms:
+    """One journal's own names."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        """Only tests name the key."""
+        self._key = secrets.token_bytes(KEY_BYTES) if key is None else key
+        self._aes = Cipher(AES(self._key), ECB()).encryptor()  # noqa: S305 - each block is the input of a round function
+
+    def step(self, step: GatewayStep, *, keeps_session: bool) -> GatewayStep:
+        """The same step for whoever may not know what was asked. `keeps_session` is for policies that place by it: they
+        could not be told again without.
+
+        Nobody remembers the prefix of a request that was turned away, so none is told.
+        """
+        event = step.event
+        if not isinstance(event, RequestArrived | ForwardArrived):
+            return step
+        profile, effects = event.profile, step.effects
+        refused = None if effects is None else _refusal_of(profile, effects)
+        prefix = self.chain(profile.prefix) if refused is None else b""
+        session = profile.session_key if keeps_session else self.name(profile.session_key)
+        told = replace(profile, prefix=prefix, session_key=session)
+        if refused is not None and _word_of(refused) in _MODEL_IS_CLIENT_TEXT:
+            told = replace(told, model=ModelName(f"unserved-{self.name(profile.model)}"))
+            effects = [_about(each, profile.model, told.model) if each is refused else each for each in effects or ()]
+        return Step(step.now_ns, replace(event, profile=told), effects)
+
+    def chain(self, prefix: bytes) -> bytes:
+        """Each hash of a packed chain by itself, one to one: a Feistel network whose rounds are AES.
+
+        The halves of all hashes go through each round together, since one at a time would take milliseconds.
+        """
+        assert len(prefix) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
+        halves = np.frombuffer(prefix, np.uint32).reshape(-1, 2)
+        left, right = halves[:, 0], halves[:, 1]
+        for number in range(_ROUNDS):
+            left, right = right, left ^ self._round(number, right)
+        return np.column_stack((left, right)).tobytes()
+
+    def name(self, text: str) -> str:
+        raw = text.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(raw, digest_size=_NAME_BYTES, key=self._key, person=b"nightside-name").hexdigest()
+
+    def _round(self, number: int, halves: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        blocks = np.zeros((len(halves), _AES_WORDS), np.uint32)
+        blocks[:, 0] = halves
+        blocks[:, 1] = number
+        mixed = np.frombuffer(self._aes.update(blocks.tobytes()), np.uint32)
+        return mixed.reshape(-1, _AES_WORDS)[:, 0]
+
+
+def _refusal_of(profile: RequestProfile, effects: Iterable[Effect]) -> EndRequest | RefuseForward | None:
+    """How it was turned away in the very step that it came in."""
+    ends = (each for each in effects if isinstance(each, EndRequest | RefuseForward))
+    return next((each for each in ends if each.request_id == profile.request_id), None)
+
+
+def _word_of(refused: EndRequest | RefuseForward) -> Outcome | RefusalReason:
+    return refused.outcome if isinstance(refused, EndRequest) else refused.reason
+
+
+def _about(refused: EndRequest | RefuseForward, model: ModelName, named: ModelName) -> EndRequest | RefuseForward:
+    return replace(refused, detail=refused.detail.replace(f"`{model}`", f"`{named}`"))

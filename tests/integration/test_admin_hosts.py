@@ -1,0 +1,48 @@
+"""The operators' port on this machine answers to this machine's names only: a web page whose name comes to mean this
+machine gets nothing out of it (DNS rebinding)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from tests.support.core import US
+from tests.support.gateways import region_config, write_policy
+
+PATHS = ("/metrics", "/admin/state", "/admin/explain/r-1", "/health", "/ready")
+
+
+@asynccontextmanager
+async def serving(folder: Path, *hosts: str) -> AsyncIterator[GatewayHandle]:
+    config = region_config("us-1", US, [], policy_file=write_policy(folder, US))
+    async with serve_gateway(replace(config, listen=replace(config.listen, admin_hosts=hosts))) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example.net:9090", "evil.example.net", "127.0.0.1.evil.example.net", "10.0.0.7"]
+)
+async def test_another_host_gets_nothing(tmp_path: Path, session: aiohttp.ClientSession, host: str) -> None:
+    async with serving(tmp_path) as gateway:
+        for path in PATHS:
+            async with session.get(gateway.admin_url + path, headers={"host": host}) as response:
+                assert (response.status, (await response.json()).keys()) == (421, {"error"})
+        order = {"active": True}
+        async with session.post(f"{gateway.admin_url}/admin/lockdown", json=order, headers={"host": host}) as response:
+            assert response.status == 421
+        assert not gateway.core.locked_down
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9090", "127.0.0.1:1", "[::1]:9090", "ops.example.net:80"])
+async def test_this_machine_and_names_that_were_configured_do(
+    tmp_path: Path, session: aiohttp.ClientSession, host: str
+) -> None:
+    async with serving(tmp_path, "Ops.example.net") as gateway:
+        async with session.get(f"{gateway.admin_url}/admin/state", headers={"host": host}) as response:
+            assert response.status == 200

@@ -1,0 +1,146 @@
+"""A splice is held against what `json` makes of the body before and after it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.engines import body_edits
+from gateway.engines.body_edits import CACHE_SALT
+
+OURS = b'"0123456789abcdef"'
+NAME = "cache_salt"
+
+
+def spliced(body: bytes, *, is_named: bool) -> bytes:
+    return b"".join(CACHE_SALT.set(body, OURS, is_named=is_named))
+
+
+def pairs(body: bytes) -> Any:
+    """Every member of every object, in order, also those that are named twice; surrogates and numbers as written."""
+    return json.loads(body, object_pairs_hook=list, parse_float=str, parse_int=str)
+
+
+class Members(list[tuple[str, Any]]):
+    """An object that may name a member twice."""
+
+
+names = st.sampled_from((NAME, "cache_sal", "\\cache_salt", 'x"cache_salt', "model", "{", ",", '"', "ü")) | st.text()
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.sampled_from((NAME, '"cache_salt":', '{"cache_salt":1}')),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(st.tuples(names, inner), max_size=4).map(Members),
+    max_leaves=12,
+)
+space = st.text(" \t\n\r", max_size=3)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, Any]]]:
+    """With odd spaces and spellings; a value of ours is a string or null, as the door lets it in."""
+    members = Members(
+        (name, draw(st.none() | st.text()) if name == NAME else draw(values))
+        for name in draw(st.lists(names, max_size=6))
+    )
+    text = draw(space) + written(draw, members) + draw(space)
+    return text.encode("utf-8", "surrogatepass"), members
+
+
+def written(draw: st.DrawFn, value: Any) -> str:
+    if isinstance(value, Members):
+        parts = [f"{spelt(draw, name)}{draw(space)}:{draw(space)}{written(draw, each)}" for name, each in value]
+        return "{" + draw(space) + f"{draw(space)},{draw(space)}".join(parts) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(written(draw, each) for each in value) + "]"
+    return spelt(draw, value) if isinstance(value, str) else json.dumps(value)
+
+
+def spelt(draw: st.DrawFn, text: str) -> str:
+    if draw(st.booleans()):
+        return json.dumps(text, ensure_ascii=draw(st.booleans()))
+    return '"' + "".join(f"\\u{ord(each):04x}" if ord(each) < 0x80 else json.dumps(each)[1:-1] for each in text) + '"'
+
+
+@given(bodies())
+def test_ours_stands_wherever_it_stood_and_nothing_else_changes(made: tuple[bytes, list[tuple[str, Any]]]) -> None:
+    body, members = made
+    is_named = NAME in dict(members)
+    before, after = pairs(body), pairs(spliced(body, is_named=is_named))
+    ours = [NAME, json.loads(OURS)]
+    if is_named:
+        assert [list(pair) for pair in after] == [ours if name == NAME else [name, value] for name, value in before]
+    else:
+        assert list(after[0]) == ours
+        assert after[1:] == before
+
+
+@given(bodies())
+def test_without_its_name_the_body_is_there_byte_for_byte(made: tuple[bytes, list[tuple[str, Any]]]) -> None:
+    body, members = made
+    added = b'"cache_salt":' + OURS + (b"," if members else b"")
+    result = spliced(body, is_named=False)
+    assert result.replace(added, b"", 1) == body
+
+
+@pytest.mark.parametrize(
+    "body,result",
+    [
+        (b'{"model":"m"}', b'{"cache_salt":%b,"model":"m"}'),
+        (b' \n{ "model" : "m" } ', b' \n{"cache_salt":%b, "model" : "m" } '),
+        (b'{"cache_salt":"a","model":"m"}', b'{"cache_salt":%b,"model":"m"}'),
+        (b'{"model":"m", "cache_salt" : null }', b'{"model":"m", "cache_salt" : %b }'),
+        (b'{"cache_salt":"a","cache\\u005Fsalt":"b"}', b'{"cache_salt":%b,"cache\\u005Fsalt":%b}'),
+        (b'{"cache_salt":"\\"}","x":[{"cache_salt":"c"}]}', b'{"cache_salt":%b,"x":[{"cache_salt":"c"}]}'),
+        (b'{"x\\"cache_salt":"a","cache_salt":"b"}', b'{"x\\"cache_salt":"a","cache_salt":%b}'),
+    ],
+)
+def test_every_other_byte_arrives_as_it_came(body: bytes, result: bytes) -> None:
+    is_named = NAME in json.loads(body)
+    assert spliced(body, is_named=is_named) == result.replace(b"%b", OURS)
+
+
+@pytest.mark.parametrize(
+    "filler",
+    [
+        b"x" * (body_edits._SEARCHED_BYTES_MAX + 1),
+        b'{"cache_salt":1},' * (body_edits._LOOKS_MAX + 1) + b"1",
+        b'{"cache_salt":1},' * 12 + b"0" * 800_000,
+    ],
+)
+def test_what_would_take_long_to_find_is_overruled_from_both_ends(filler: bytes) -> None:
+    text = (
+        b'"%b"' % filler
+        if filler.startswith(b"x")
+        else b"[%b]" % filler.replace(b"0" * 800_000, b'"%b"' % (b"0" * 800_000))
+    )
+    body = b'{"cache_salt":"theirs","text":%b}' % text
+    result = pairs(spliced(body, is_named=True))
+    assert [list(result[index]) for index in (0, -1)] == [[NAME, json.loads(OURS)]] * 2
+    assert result[1:-1] == pairs(body)
+
+
+def test_a_large_body_is_not_copied() -> None:
+    body = b'{"model":"m","text":"%b"}' % (b"x" * 1000)
+    _, rest = CACHE_SALT.set(body, OURS, is_named=False)
+    assert isinstance(rest, memoryview)
+    assert rest.obj is body
+
+
+def test_the_value_has_to_be_one_that_needs_no_search() -> None:
+    """The door takes strings and null alone; an edit that is handed another kind overrules it."""
+    result = pairs(spliced(b'{"cache_salt":{"a":1}}', is_named=True))
+    assert [list(result[index]) for index in (0, -1)] == [[NAME, json.loads(OURS)]] * 2
+
+
+def test_what_is_spliced_in_is_what_an_engine_reads() -> None:
+    body = b'{"cache_salt":"theirs","model":"m","cache_salt":"theirs too"}'
+    for read in (json.loads, msgspec.json.decode):
+        assert read(spliced(body, is_named=True))[NAME] == json.loads(OURS)
