@@ -23,7 +23,7 @@ demo: setup ## Run three regions on this machine and show what forwarding gains.
 	$(if $(ENGINE),@PYTHON="$(PYTHON)" .ci/setup-engines $(ENGINE))
 	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
 
-test: setup ## Run every test on emulated engines. ARGS=… goes to pytest.
+test: setup setup-tests ## Run every test on emulated engines. ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -n 2 --session-timeout=3000 $(ARGS)
 
 fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seeds rather than 150. EXAMPLES=… is another number, ARGS=-k… one reader.
