@@ -39,6 +39,18 @@ class Word(StrEnum):
     __hash__ = str.__hash__
 
 
+@value
+class ControlVersion:
+    """Which controller said it, and when. Whoever took over later has a higher term; within one the version rises with
+    each change. Not to be mixed up with a gateway's own count of its assignments."""
+
+    term: int = 0
+    version: int = 0
+
+    def is_newer_than(self, other: ControlVersion) -> bool:
+        return (self.term, self.version) > (other.term, other.version)
+
+
 class TargetKind(Word):
     REPLICA = "replica"
     PEER = "peer"

@@ -18,6 +18,16 @@ class Area:
     """IPv4 and IPv6, in no order that means anything."""
     why: str = ""
     """Why there is nobody, where there is nobody."""
+    networks: tuple[str, ...] = ()
+    """CIDRs of the clients who are there."""
+
+
+@value
+class NameServer:
+    """Who answers for the zone."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
 
 
 @value
@@ -30,3 +40,8 @@ class RecordTree:
     """By region, in the order of their names."""
     anywhere: tuple[str, ...]
     """For clients of whom nobody can say where they are."""
+    zone: str = ""
+    """Fully qualified, with the final dot; empty: whoever answers has been told by somebody else."""
+    name_servers: tuple[NameServer, ...] = ()
+    port: int = 443
+    """Of the clients' listeners, for SRV and HTTPS records."""

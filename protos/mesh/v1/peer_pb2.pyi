@@ -76,6 +76,8 @@ class SubscribeResponse(_message.Message):
     POLICY_DIGEST_FIELD_NUMBER: _builtins.int
     CAPACITIES_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    CONTROL_TERM_FIELD_NUMBER: _builtins.int
+    CONTROL_VERSION_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     sequence: _builtins.int
     age_us: _builtins.int
@@ -83,6 +85,9 @@ class SubscribeResponse(_message.Message):
     accepting: _builtins.bool
     assignment_version: _builtins.int
     policy_digest: _builtins.str
+    control_term: _builtins.int
+    """Of the newest snapshot of a controller that it serves by; zeros: none. `assignment_version` is its own count."""
+    control_version: _builtins.int
     @_builtins.property
     def place(self) -> Global___Place: ...
     @_builtins.property
@@ -101,10 +106,12 @@ class SubscribeResponse(_message.Message):
         policy_digest: _builtins.str = ...,
         capacities: _abc.Iterable[Global___ModelCapacity] | None = ...,
         queues: _abc.Iterable[Global___ModelQueue] | None = ...,
+        control_term: _builtins.int = ...,
+        control_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "age_us", b"age_us", "assignment_version", b"assignment_version", "capacities", b"capacities", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "queues", b"queues", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "age_us", b"age_us", "assignment_version", b"assignment_version", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "queues", b"queues", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -741,3 +748,73 @@ class Candidate(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
+
+@_typing.final
+class OwnershipRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    gateway_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        gateway_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_id", b"gateway_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnershipRequest: _TypeAlias = OwnershipRequest  # noqa: Y015
+
+@_typing.final
+class OwnershipResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    AWAY_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    version: _builtins.int
+    @_builtins.property
+    def away(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaOwner]: ...
+    def __init__(
+        self,
+        *,
+        term: _builtins.int = ...,
+        version: _builtins.int = ...,
+        away: _abc.Iterable[Global___ReplicaOwner] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away", "term", b"term", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnershipResponse: _TypeAlias = OwnershipResponse  # noqa: Y015
+
+@_typing.final
+class ReplicaOwner(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    HOME_GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    OWNER_GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    home_gateway_id: _builtins.str
+    owner_gateway_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        home_gateway_id: _builtins.str = ...,
+        owner_gateway_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["home_gateway_id", b"home_gateway_id", "owner_gateway_id", b"owner_gateway_id", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaOwner: _TypeAlias = ReplicaOwner  # noqa: Y015

@@ -54,6 +54,11 @@ class PeerServiceStub:
                 request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.Ownership = channel.unary_unary(
+                '/nightside.mesh.v1.PeerService/Ownership',
+                request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.OwnershipRequest.SerializeToString,
+                response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.OwnershipResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer:
@@ -89,6 +94,13 @@ class PeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Ownership(self, request, context):
+        """Which replicas are not at home, as the newest snapshot of a controller that the called gateway knows of says.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +123,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainRequest.FromString,
                     response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainResponse.SerializeToString,
+            ),
+            'Ownership': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ownership,
+                    request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.OwnershipRequest.FromString,
+                    response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.OwnershipResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -221,6 +238,33 @@ class PeerService:
             '/nightside.mesh.v1.PeerService/Explain',
             protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainRequest.SerializeToString,
             protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ownership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nightside.mesh.v1.PeerService/Ownership',
+            protos_dot_mesh_dot_v1_dot_peer__pb2.OwnershipRequest.SerializeToString,
+            protos_dot_mesh_dot_v1_dot_peer__pb2.OwnershipResponse.FromString,
             options,
             channel_credentials,
             insecure,

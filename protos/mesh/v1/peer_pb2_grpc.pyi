@@ -43,6 +43,8 @@ class PeerServiceStub:
     """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
     is no longer remembered.
     """
+    Ownership: _grpc.UnaryUnaryMultiCallable[_peer_pb2.OwnershipRequest, _peer_pb2.OwnershipResponse]
+    """Which replicas are not at home, as the newest snapshot of a controller that the called gateway knows of says."""
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -59,6 +61,8 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
     is no longer remembered.
     """
+    Ownership: _aio.UnaryUnaryMultiCallable[_peer_pb2.OwnershipRequest, _peer_pb2.OwnershipResponse]  # type: ignore[assignment]
+    """Which replicas are not at home, as the newest snapshot of a controller that the called gateway knows of says."""
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -96,5 +100,13 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
         is no longer remembered.
         """
+
+    @_abc_1.abstractmethod
+    def Ownership(
+        self,
+        request: _peer_pb2.OwnershipRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.OwnershipResponse, _abc.Awaitable[_peer_pb2.OwnershipResponse]]:
+        """Which replicas are not at home, as the newest snapshot of a controller that the called gateway knows of says."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

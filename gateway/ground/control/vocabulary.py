@@ -1,0 +1,121 @@
+"""What a gateway and its controller tell each other, as plain values: both programs speak in these, and only the codec
+beside them knows how they look on the wire.
+"""
+
+from __future__ import annotations
+
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.value import value
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
+from gateway.ground.naming.tree import RecordTree
+
+
+@value
+class Announcement:
+    """What a gateway's own region file says of it, so that nobody has to write it down twice."""
+
+    client_addresses: tuple[str, ...] = ()
+    """What clients may connect to, IPv4 or IPv6."""
+    peer_address: str = ""
+    """HOST:PORT of its own listener for other gateways."""
+    health_url: str = ""
+    latitude: float | None = None
+    longitude: float | None = None
+    replicas: tuple[str, ...] = ()
+    """Its own, each a JSON object with the keys of a replica in a region file. A secret is named by where it is read
+    from, never by value."""
+
+
+@value
+class Hello:
+    """The first thing that a gateway says."""
+
+    gateway_id: GatewayId
+    place: Place
+    taken: ControlVersion
+    """Of the snapshot that it serves by, perhaps one that it kept on its disk."""
+    announcement: Announcement
+    policy: ResidencyPolicy
+    """The region's own, not narrowed by anybody."""
+
+
+@value
+class PeerHeard:
+    """What a gateway last heard of a peer."""
+
+    gateway_id: GatewayId
+    heard_ago_ns: int | None
+    """Since its last heartbeat; None: never."""
+    is_broken: bool
+    """Its connection broke, or cannot be made."""
+    rtt_ns: int | None = None
+
+
+@value
+class Report:
+    peers: tuple[PeerHeard, ...]
+    open_requests: int = 0
+
+
+@value
+class Taken:
+    """The gateway serves by this snapshot from now on."""
+
+    version: ControlVersion
+
+
+@value
+class Rejected:
+    """The gateway goes on as before."""
+
+    version: ControlVersion
+    reason: str
+
+
+FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected
+
+
+@value
+class ReplicaGrant:
+    """A replica that a gateway is to serve."""
+
+    document: str
+    """As in an announcement, with its region and jurisdiction."""
+    home: GatewayId
+    home_place: Place
+    accepts: PlaceRule | None = None
+    """Where requests must have arrived that it may take. None for a gateway's own replicas, which its own policy rules;
+    an empty rule where the home's policy is unknown: it takes none."""
+
+
+@value
+class ReplicaOwner:
+    """A replica that somebody other than its home serves."""
+
+    replica_id: ReplicaId
+    home: GatewayId
+    owner: GatewayId
+
+
+@value
+class PeerGrant:
+    gateway_id: GatewayId
+    place: Place
+    address: str
+
+
+@value
+class Snapshot:
+    """Everything that a gateway is to serve by, whole."""
+
+    version: ControlVersion
+    gateway_id: GatewayId
+    replicas: tuple[ReplicaGrant, ...] = ()
+    away: tuple[ReplicaOwner, ...] = ()
+    """Of the whole mesh."""
+    peers: tuple[PeerGrant, ...] = ()
+    narrowing: ResidencyPolicy | None = None
+    """What narrows the region's own policy; None: nothing does."""
+    parameters: str = ""
+    """JSON object with sections of a region file; empty: none."""
+    records: RecordTree | None = None
