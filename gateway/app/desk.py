@@ -21,11 +21,12 @@ from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, 
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
+from gateway.ground.story import write_tail
 from gateway.peers.board import LoadBoard
 from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
-from gateway.records.journal import Header, Journal, new_header, write_tail
+from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
