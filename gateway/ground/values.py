@@ -145,6 +145,8 @@ def _check_id(text: str) -> str:
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Ids end up in logs, metrics and on the wire, so they are short and plain."""
+REPLICA_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,95}")
+"""Also of replicas that were found: a template's id, an address, a port and a rank."""
 CERTIFICATE_NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """What a name has to look like for a certificate to hold it: one label of a host name."""
 
