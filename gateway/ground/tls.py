@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,22 @@ from typing import Never, Protocol, TypeVar
 
 import grpc
 import grpc.aio
+from cryptography.x509 import Certificate
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.certificates import CertificateFault, KeyPair, date_fault, read_key_pair, read_roots
 from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
-from gateway.ground.identity import MeshIdentity, caller_identity, certificate_identity
+from gateway.ground.identity import (
+    ControllerIdentity,
+    Identity,
+    MeshIdentity,
+    caller_identity,
+    certificate_identity,
+    controller_certificate_identity,
+    controller_dns_name,
+)
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.transport import AuthContext, ChannelOptions
 
@@ -70,15 +80,14 @@ class HttpTls:
         connection.context = self._newest
 
 
-class MeshTls:
-    """Mutual TLS between gateways. Every certificate names a gateway and its region, and callers are held to it."""
+class _MutualTls(ABC):
+    """What members of the mesh show each other, whoever they are."""
 
     role = "peers"
 
-    def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, region: RegionName, clock: Clock) -> None:
-        """Raises CertificateFault, also when the certificate is another gateway's."""
+    def __init__(self, config: MeshTlsConfig, clock: Clock) -> None:
+        """Raises CertificateFault, also when the certificate is somebody else's."""
         self._config = config
-        self._holder = (gateway_id, region)
         self._clock = clock
         self._trust_domain = ""
         self._newest = self._read()
@@ -87,13 +96,13 @@ class MeshTls:
         self.version = 1
         """Grows whenever channels should be made anew."""
 
+    @abstractmethod
+    def _own_identity(self, leaf: Certificate) -> Identity:
+        """Raises ValueError for one that is not ours."""
+
     @property
     def pair(self) -> KeyPair:
         return self._newest.pair
-
-    @property
-    def identity(self) -> MeshIdentity:
-        return self._newest.identity
 
     def files(self) -> list[Path]:
         return [self._config.certificate, self._config.key, self._config.roots]
@@ -113,16 +122,6 @@ class MeshTls:
         """Wait for credentials other than those of `version`."""
         while self.version == version:
             await self._changed.wait()
-
-    def open_channel(
-        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
-    ) -> grpc.aio.Channel:
-        """A channel that carries calls to exactly that gateway, and to nobody else who answers at its address."""
-        newest = self._newest
-        called = MeshIdentity(self._trust_domain, region, gateway_id)
-        credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
-        name: tuple[str, str] = ("grpc.ssl_target_name_override", called.dns_name)
-        return grpc.aio.secure_channel(address, credentials, options=[*options, name])
 
     def add_port(self, server: grpc.aio.Server, address: str) -> int:
         """Raises RuntimeError when the address cannot be listened on."""
@@ -159,21 +158,63 @@ class MeshTls:
     def _read(self) -> _MeshCredentials:
         pair = read_key_pair(self._config.certificate, self._config.key)
         try:
-            identity = certificate_identity(pair.leaf)
+            identity = self._own_identity(pair.leaf)
         except ValueError as error:
             raise CertificateFault(f"{self._config.certificate}: {error}") from error
-        if (identity.gateway_id, identity.region) != self._holder:
-            gateway_id, region = self._holder
-            raise CertificateFault(f"{self._config.certificate} is of {identity}, not of {gateway_id} in {region}")
         if self._trust_domain not in ("", identity.trust_domain):
             raise CertificateFault(f"{self._config.certificate} leaves the trust domain {self._trust_domain}")
         return _MeshCredentials(pair, identity, read_roots(self._config.roots))
 
 
+class MeshTls(_MutualTls):
+    """Mutual TLS of a gateway. Every certificate names a gateway and its region, and callers are held to it."""
+
+    def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, region: RegionName, clock: Clock) -> None:
+        """Raises CertificateFault, also when the certificate is another gateway's."""
+        self._holder = (gateway_id, region)
+        super().__init__(config, clock)
+
+    @property
+    def identity(self) -> MeshIdentity:
+        return MeshIdentity(self._trust_domain, self._holder[1], self._holder[0])
+
+    def open_channel(
+        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
+    ) -> grpc.aio.Channel:
+        """A channel that carries calls to exactly that gateway, and to nobody else who answers at its address."""
+        return self._open(address, MeshIdentity(self._trust_domain, region, gateway_id).dns_name, options)
+
+    def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """A channel that carries calls to a controller of our trust domain, and to nobody else."""
+        return self._open(address, controller_dns_name(self._trust_domain), options)
+
+    def _open(self, address: str, dns_name: str, options: ChannelOptions) -> grpc.aio.Channel:
+        newest = self._newest
+        credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
+        name: tuple[str, str] = ("grpc.ssl_target_name_override", dns_name)
+        return grpc.aio.secure_channel(address, credentials, options=[*options, name])
+
+    def _own_identity(self, leaf: Certificate) -> MeshIdentity:
+        identity = certificate_identity(leaf)
+        if (identity.gateway_id, identity.region) != self._holder:
+            gateway_id, region = self._holder
+            raise ValueError(f"is of {identity}, not of {gateway_id} in {region}")
+        return identity
+
+
+class ControllerTls(_MutualTls):
+    """Mutual TLS of a controller, which is called by gateways and calls nobody."""
+
+    role = "gateways"
+
+    def _own_identity(self, leaf: Certificate) -> ControllerIdentity:
+        return controller_certificate_identity(leaf)
+
+
 @dataclass(frozen=True, slots=True)
 class _MeshCredentials:
     pair: KeyPair
-    identity: MeshIdentity
+    identity: Identity
     roots_pem: bytes
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:

@@ -14,7 +14,7 @@ import yaml
 
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
-from gateway.ground.identity import MeshIdentity, is_trust_domain
+from gateway.ground.identity import ControllerIdentity, MeshIdentity, is_trust_domain
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
 
@@ -69,6 +69,13 @@ def _read_gateways(_: click.Context, __: click.Parameter, texts: tuple[str, ...]
     return list(gateways.items())
 
 
+def _read_controllers(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not CERTIFICATE_NAME_PATTERN.fullmatch(name):
+            raise click.BadParameter(f"{name!r} is not of small letters, digits and inner dashes")
+    return tuple(dict.fromkeys(names))
+
+
 @click.command("dev-certs")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--trust-domain", required=True, callback=_read_trust_domain, help="Names the mesh in certificates.")
@@ -81,6 +88,14 @@ def _read_gateways(_: click.Context, __: click.Parameter, texts: tuple[str, ...]
     callback=_read_gateways,
     help="As in the region file. Repeat it.",
 )
+@click.option(
+    "--controller",
+    "controllers",
+    multiple=True,
+    metavar="NAME",
+    callback=_read_controllers,
+    help="A controller of the mesh. Repeat it.",
+)
 @click.option("--host", "hosts", multiple=True, help="A further name or address that clients call the gateways by.")
 @click.option("--days", type=click.IntRange(1, 365), default=30, show_default=True, help="Until they expire.")
 @click.option("--renew", is_flag=True, help="Replace these gateways' certificates; the authority stays.")
@@ -90,6 +105,7 @@ def dev_certs(
     out: Path,
     trust_domain: str,
     gateways: list[tuple[GatewayId, RegionName]],
+    controllers: tuple[str, ...],
     hosts: tuple[str, ...],
     days: int,
     renew: bool,
@@ -101,7 +117,9 @@ def dev_certs(
     """
     folder = out.resolve()
     made = [_Files(folder, gateway_id) for gateway_id, _ in gateways]
-    taken = [str(path) for files in made for path in files.all() if path.exists()]
+    pairs = {name: _controller_pair(folder, name) for name in controllers}
+    wanted = [*(path for files in made for path in files.all()), *(path for pair in pairs.values() for path in pair)]
+    taken = [str(path) for path in wanted if path.exists()]
     if taken and not renew:
         raise click.ClickException(
             "\n".join([*(f"{path} is there already" for path in taken), "--renew replaces them"])
@@ -111,10 +129,16 @@ def dev_certs(
         ca = _authority(folder, trust_domain)
         for files, (gateway_id, region) in zip(made, gateways, strict=True):
             _issue(ca, files, MeshIdentity(trust_domain, region, gateway_id), (*_HOSTS, *hosts), days)
+        for name, pair in pairs.items():
+            begins, ends = validity(Clock().wall_ns(), days)
+            identity = ControllerIdentity(trust_domain, name)
+            _write_pair(*pair, ca.issue_for_controller(identity, begins=begins, ends=ends))
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
     snippets = {files.gateway_id: files.snippet() for files in made}
-    click.echo(json.dumps(_as_document(folder, trust_domain, days, snippets), indent=2) if as_json else _text(snippets))
+    told = {name: _controller_snippet(folder, *pair) for name, pair in pairs.items()}
+    document = _as_document(folder, trust_domain, days, snippets) | {"controllers": told}
+    click.echo(json.dumps(document, indent=2) if as_json else _text(snippets, told))
 
 
 def _authority(folder: Path, trust_domain: str) -> DevelopmentCa:
@@ -163,11 +187,23 @@ def _as_document(folder: Path, trust_domain: str, days: int, snippets: _Snippets
     }
 
 
-def _text(snippets: _Snippets) -> str:
-    return "\n".join(_parts(snippets)).rstrip()
+def _controller_pair(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.controller.pem", folder / f"{name}.controller.key"
 
 
-def _parts(snippets: _Snippets) -> Iterator[str]:
+def _controller_snippet(folder: Path, certificate: Path, key: Path) -> dict[str, object]:
+    """What goes into the controller's file."""
+    return {"link": {"tls": {"certificate": str(certificate), "key": str(key), "roots": str(folder / ROOTS)}}}
+
+
+def _text(snippets: _Snippets, controllers: dict[str, dict[str, object]]) -> str:
+    return "\n".join(_parts(snippets, controllers)).rstrip()
+
+
+def _parts(snippets: _Snippets, controllers: dict[str, dict[str, object]]) -> Iterator[str]:
+    for name, told in controllers.items():
+        yield f"# For development only. Into the file of controller {name}:"
+        yield yaml.safe_dump(told, sort_keys=False)
     for gateway_id, snippet in snippets.items():
         yield f"# For development only. Into the region file of {gateway_id}:"
         yield yaml.safe_dump(snippet, sort_keys=False)

@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
-from gateway.ground.identity import MeshIdentity
+from gateway.ground.identity import ControllerIdentity, MeshIdentity
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
 
 TRUST_DOMAIN = "mesh.test"
@@ -32,6 +32,13 @@ def mesh_leaf(ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float =
     begins, ends = validity(Clock().wall_ns(), days)
     identity = mesh_identity(gateway_id, place, ca.trust_domain)
     return ca.issue_for_gateway(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
+
+
+def controller_leaf(ca: DevelopmentCa, name: str, *, days: float = 1) -> Issued:
+    """A controller's certificate; with negative days, one that has expired."""
+    begins, ends = validity(Clock().wall_ns(), days)
+    identity = ControllerIdentity(ca.trust_domain, name)
+    return ca.issue_for_controller(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
 
 
 def clients_leaf(ca: DevelopmentCa, *, days: float = 1, for_callers: bool = False) -> Issued:

@@ -6,9 +6,15 @@ import pytest
 from cryptography import x509
 
 from gateway.ground.clock import Clock
-from gateway.ground.identity import caller_identity, certificate_identity, is_trust_domain, parse_identity
-from gateway.security.development_ca import DevelopmentCa, validity
-from tests.support.certificates import clients_leaf, mesh_identity, mesh_leaf, new_ca
+from gateway.ground.identity import (
+    caller_identity,
+    certificate_identity,
+    controller_certificate_identity,
+    is_trust_domain,
+    parse_identity,
+)
+from gateway.security.development_ca import DevelopmentCa, Issued, validity
+from tests.support.certificates import clients_leaf, controller_leaf, mesh_identity, mesh_leaf, new_ca
 from tests.support.core import US
 
 URI = "spiffe://mesh.test/gateway/us-east-1/us-1"
@@ -85,3 +91,17 @@ def without_host_name(ca: DevelopmentCa) -> bytes:
 )  # fmt: skip
 def test_trust_domains_look_like_host_names(text: str, is_one: bool) -> None:
     assert is_trust_domain(text) is is_one
+
+
+def test_a_controllers_certificate_names_it_and_is_no_gateways() -> None:
+    leaf = certificate_of(controller_leaf(new_ca(), "ctl-1"))
+    identity = controller_certificate_identity(leaf)
+    assert (identity.uri, identity.dns_name) == ("spiffe://mesh.test/controller/ctl-1", "controller.mesh.test")
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway/REGION/GATEWAY"):
+        certificate_identity(leaf)
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/controller/NAME"):
+        controller_certificate_identity(certificate_of(mesh_leaf(new_ca(), "us-1", US)))
+
+
+def certificate_of(issued: Issued) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(issued.certificate_pem)

@@ -19,9 +19,9 @@ from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.reloader import ReloadRefused
-from gateway.ground.tls import ExpiryWatch, HttpTls, MeshTls
+from gateway.ground.tls import ControllerTls, ExpiryWatch, HttpTls, MeshTls
 from gateway.security.development_ca import DevelopmentCa, Issued
-from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
+from tests.support.certificates import Files, clients_leaf, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import EU, US
 from tests.support.listening import listening
 
@@ -376,3 +376,41 @@ async def test_a_renewed_certificate_ends_the_warnings(watch: Watch, files: File
     await tls.reload()
     expiry.look()
     assert len(lines(said)) == 1
+
+
+# Between gateways and controllers
+
+
+async def answers_as(server_files: Files, client: MeshTls, tls: type[ControllerTls] | None) -> bool:
+    """Whether a gateway that calls a controller is answered by whoever shows these files."""
+    server = grpc.aio.server()
+    shown = (
+        ControllerTls(server_files.mesh(), Clock())
+        if tls
+        else MeshTls(server_files.mesh(), GatewayId("eu-1"), EU.region, Clock())
+    )
+    port = shown.add_port(server, "127.0.0.1:0")
+    await server.start()
+    channel = client.open_controller_channel(f"127.0.0.1:{port}", [])
+    try:
+        await channel.unary_unary("/nobody/knows", lambda _: b"", lambda _: None)(None)
+    except grpc.aio.AioRpcError as error:
+        return error.code() is grpc.StatusCode.UNIMPLEMENTED
+    finally:
+        await channel.close()
+        await server.stop(0)
+    raise AssertionError("nobody knows that call")
+
+
+async def test_a_gateway_that_calls_a_controller_reaches_one_of_its_trust_domain_and_no_gateway(tmp_path: Path) -> None:
+    ca = new_ca()
+    names = ("us-1", "ctl-1", "eu-1")
+    us, controller, eu = (Files(tmp_path / name) for name in names)
+    us.put(mesh_leaf(ca, "us-1", US), roots=roots_of(ca))
+    controller.put(controller_leaf(ca, "ctl-1"), roots=roots_of(ca))
+    eu.put(mesh_leaf(ca, "eu-1", EU), roots=roots_of(ca))
+    client = MeshTls(us.mesh(), GatewayId("us-1"), US.region, Clock())
+    assert await answers_as(controller, client, ControllerTls)
+    assert not await answers_as(eu, client, None)
+    with pytest.raises(CertificateFault, match="is not spiffe://TRUST-DOMAIN/controller/NAME"):
+        ControllerTls(eu.mesh(), Clock())

@@ -11,7 +11,9 @@ from cryptography import x509
 
 from gateway.ground.certificates import date_fault, read_key_pair, read_roots
 from gateway.ground.clock import Clock
+from gateway.ground.config import MeshTlsConfig
 from gateway.ground.identity import certificate_identity
+from gateway.ground.tls import ControllerTls
 from gateway.security.dev_certs_cli import dev_certs
 from gateway.security.development_ca import ORGANIZATION
 from gateway.security.tls import Certificates
@@ -43,6 +45,19 @@ def test_what_is_printed_makes_a_region_file_that_works(tmp_path: Path) -> None:
     assert certificates.http is not None
     assert date_fault(certificates.http.pair, Clock().wall_ns() + 6 * DAY_NS) is None
     assert date_fault(certificates.http.pair, Clock().wall_ns() + 8 * DAY_NS) is not None
+
+
+def test_a_controller_gets_a_certificate_of_the_same_authority(tmp_path: Path) -> None:
+    result = make(tmp_path, "--controller", "ctl-1", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)["controllers"]["ctl-1"]["link"]["tls"]
+    tls = ControllerTls(MeshTlsConfig(*(Path(told[key]) for key in ("certificate", "key", "roots"))), Clock())
+    assert (
+        tls.pair.leaf.issuer.rfc4514_string()
+        == read_key_pair(tmp_path / "us-1.peers.pem", tmp_path / "us-1.peers.key").leaf.issuer.rfc4514_string()
+    )
+    assert make(tmp_path, "--controller", "ctl-1", gateways=("ap-1:ap-northeast-1",)).exit_code == 1
+    assert make(tmp_path, "--controller", "Ctl_1").exit_code == 2
 
 
 def test_keys_are_for_their_owner_alone_and_certificates_say_what_they_are(tmp_path: Path) -> None:
