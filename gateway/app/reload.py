@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,6 +16,7 @@ from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.ground.faults import ConfigError, Fault, FileError
 from gateway.ground.reloader import ReloadRefused
+from gateway.ground.settings import changed_keys
 from gateway.policy.file import load_policy_or_closed
 
 
@@ -83,19 +83,8 @@ LIVE_KEYS = frozenset(
 
 def changed_at_rest(old: RegionFile, new: RegionFile) -> list[str]:
     """The paths of the keys that differ and cannot be changed at run time."""
-    before, after = _leaves(old.as_document()), _leaves(new.as_document())
-    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    changed = changed_keys(old.as_document(), new.as_document())
     return [path for path in changed if path.split(".")[0] not in LIVE_KEYS]
-
-
-def _leaves(value: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {path: value}
-    return {
-        leaf: found
-        for key, each in value.items()
-        for leaf, found in _leaves(each, f"{path}.{key}" if path else key).items()
-    }
 
 
 _NO_FILE = "no policy file is configured"

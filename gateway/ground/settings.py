@@ -122,8 +122,26 @@ def _file_value(field_name: str, value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple):
         return list(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
     if is_dataclass(value):
         return _settings_as_file(value)
     if field_name.endswith("_ns"):
         return format_duration(value)
     return format_size(value) if "_bytes" in field_name else value
+
+
+def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The paths of the keys in which two documents differ; a list counts as one."""
+    old, new = _leaves(before), _leaves(after)
+    return [path for path in {**old, **new} if old.get(path) != new.get(path)]
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    return {
+        leaf: found
+        for key, each in value.items()
+        for leaf, found in _leaves(each, f"{path}.{key}" if path else key).items()
+    }

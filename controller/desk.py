@@ -1,0 +1,204 @@
+"""The controller's core with what it knows the mesh by: what is registered, what is written down, what the name says.
+
+It carries out what others decided, in the one order that loses nothing: written first, then told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gateway.core.narrowing import narrowed
+
+from controller import documents
+from controller.core.config import ControllerConfig
+from controller.core.controller_core import ControllerCore
+from controller.core.effects import KeepOwners, KeepPolicy
+from controller.core.events import (
+    ConfigApplied,
+    FreezeLifted,
+    FreezeOrdered,
+    GatewayConnected,
+    PolicyAccepted,
+    RegistryApplied,
+    StateRestored,
+)
+from controller.documents import Changes, decode, encode
+from controller.driver import Driver
+from controller.keeper import Keeper, Written
+from controller.registry import Registry, registry_of
+from controller.views import Board, View
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
+from gateway.ground.control.vocabulary import Hello
+from gateway.ground.naming.tree import Area, NameServer, RecordTree
+
+
+class Naming:
+    """What the core knows nothing of: the zone, who answers for it, and where clients are."""
+
+    def __init__(
+        self,
+        zone: str = "",
+        name_servers: tuple[NameServer, ...] = (),
+        networks: Mapping[RegionName, tuple[str, ...]] | None = None,
+        port: int = 443,
+    ) -> None:
+        self._zone = zone
+        self._name_servers = name_servers
+        self._networks = dict(networks or {})
+        self._port = port
+
+    def dressed(self, tree: RecordTree, last: RecordTree | None) -> RecordTree:
+        """As it is published, with a version that rises over restarts too. `last` itself where it says the same."""
+        whole = replace(
+            tree,
+            version=1 if last is None else last.version,
+            areas=tuple(self._area(each) for each in tree.areas),
+            zone=self._zone,
+            name_servers=self._name_servers,
+            port=self._port,
+        )
+        if last is None:
+            return whole
+        return last if whole == last else replace(whole, version=last.version + 1)
+
+    def _area(self, area: Area) -> Area:
+        return replace(area, networks=self._networks.get(area.region, ()))
+
+
+class Desk:
+    """All calls come from one event loop's thread."""
+
+    def __init__(
+        self, core: ControllerCore, driver: Driver, keeper: Keeper, contents: Mapping[str, bytes], naming: Naming
+    ) -> None:
+        """`contents` is what the store holds. Raises StoreUnusable where it cannot be read."""
+        self.core = core
+        self.driver = driver
+        self.keeper = keeper
+        self.board = Board()
+        self.registry = registry_of(contents)
+        self.naming = naming
+        self._on_records: list[Callable[[RecordTree], None]] = []
+        self._records = _records_in(contents)
+        self._policies = documents.policies_in(contents)
+        self._owners = documents.owners_in(contents)
+        self._assignment = int(contents.get(documents.ASSIGNMENT, b"0"))
+        keeper.follow(self._take)
+        driver.on_keep(self._keep)
+        driver.on_records(self._name)
+
+    def on_records(self, publish: Callable[[RecordTree], None]) -> None:
+        """One more who answers by what the name says, from now on and with what it says now."""
+        self._on_records.append(publish)
+        if self._records is not None:
+            publish(self._records)
+
+    @property
+    def records(self) -> RecordTree | None:
+        return self._records
+
+    def start(self, config: ControllerConfig) -> None:
+        """Tell the core what was written down, and publish that: it holds until something new is written."""
+        view = View(self.keeper.version, self.registry, self._owners, self._policies, self._records)
+        self.driver.submit(ConfigApplied(config))
+        policies = tuple(self._policies.values())
+        self.driver.submit(StateRestored(self._assignment, tuple(sorted(self._owners.items())), policies))
+        self.board.put(view)
+        self._apply_registry()
+        if self.registry.freeze is not None:
+            self.driver.submit(FreezeOrdered(self.registry.freeze.reason))
+
+    def configure(self, config: ControllerConfig, naming: Naming) -> None:
+        self.naming = naming
+        self.driver.submit(ConfigApplied(config))
+        if self.core.tree is not None:
+            self._name(self.core.tree)
+
+    # What is registered
+
+    async def change(self, changes: Changes) -> ControlVersion:
+        """In force when this returns, and written down before. Raises StoreError, and nothing has changed then."""
+        await self.keeper.write(changes)
+        return self.keeper.version
+
+    async def register(self, hello: Hello) -> None:
+        """Raises AnnouncementRefused, and StoreError."""
+        if changes := self.registry.announce(hello):
+            await self.change(changes)
+
+    def connected(self, hello: Hello) -> None:
+        policy = self.in_force(hello.policy)
+        self.driver.submit(GatewayConnected(hello.gateway_id, policy))
+
+    def policy_changed(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
+        self.driver.submit(PolicyAccepted(gateway_id, self.in_force(policy)))
+
+    def in_force(self, policy: ResidencyPolicy, registry: Registry | None = None) -> ResidencyPolicy:
+        """What a registry, or the one of now, leaves of a region's own policy."""
+        narrowing = (registry or self.registry).narrowings.get(policy.place.region)
+        return policy if narrowing is None else narrowed(policy, narrowing)
+
+    def _apply(self, registry: Registry) -> None:
+        """Written down already."""
+        before, self.registry = self.registry, registry
+        if (before.gateway_entries, before.replica_entries) != (registry.gateway_entries, registry.replica_entries):
+            self._apply_registry()
+        for gateway_id, policy in changed_policies(before, registry).items():
+            self.policy_changed(gateway_id, policy)
+        if registry.freeze != before.freeze:
+            freeze = registry.freeze
+            self.driver.submit(FreezeLifted() if freeze is None else FreezeOrdered(freeze.reason))
+
+    def _apply_registry(self) -> None:
+        self.driver.submit(RegistryApplied(self.registry.gateway_entries, self.registry.replica_entries))
+
+    # What is written
+
+    def _take(self, is_whole: bool) -> Written:
+        """As a write begins: what is in force now is in it, unless there is too much for one."""
+        owners, policies, records = self.core.owners, dict(self.core.policies), self._records
+        if not is_whole and self.board.newest is not None:
+            newest = self.board.newest
+            owners, policies, records = dict(newest.owners), dict(newest.policies), newest.records
+
+        def written(asked: Changes, version: ControlVersion) -> None:
+            registry = self.registry.changed(asked) if asked else self.registry
+            self.board.put(View(version, registry, owners, policies, records))
+            if registry is not self.registry:
+                self._apply(registry)
+
+        return written
+
+    def _keep(self, effect: KeepOwners | KeepPolicy) -> None:
+        if isinstance(effect, KeepPolicy):
+            self.keeper.keep({documents.POLICY + effect.policy.place.region: encode(effect.policy)})
+            return
+        changes: Changes = {documents.OWNER + replica: owner.encode() for replica, owner in effect.owners}
+        changes |= {documents.OWNER + replica: None for replica in effect.orphans}
+        self.keeper.keep(changes | {documents.ASSIGNMENT: str(effect.version).encode()})
+
+    def _name(self, tree: RecordTree) -> None:
+        records = self.naming.dressed(tree, self._records)
+        if records is self._records:
+            return
+        self._records = records
+        self.keeper.keep({documents.RECORDS: encode(records)})
+        for publish in self._on_records:
+            publish(records)
+
+
+def changed_policies(before: Registry, after: Registry) -> dict[GatewayId, ResidencyPolicy]:
+    """The regions' own, by gateway, where they or what narrows them are others now."""
+    return {
+        gateway_id: said.policy
+        for gateway_id, said in after.announced.items()
+        if (gateway_id not in before.announced or before.announced[gateway_id].policy != said.policy)
+        or before.narrowings.get(said.place.region) != after.narrowings.get(said.place.region)
+    }
+
+
+def _records_in(contents: Mapping[str, bytes]) -> RecordTree | None:
+    text = contents.get(documents.RECORDS)
+    return None if text is None else decode(documents.RECORDS, text, RecordTree)
