@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gateway.core.narrowing import narrowed
-
 from controller import documents
 from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
@@ -28,6 +26,7 @@ from controller.driver import Driver
 from controller.keeper import Keeper, Written
 from controller.registry import Registry, registry_of
 from controller.views import Board, View
+from gateway.core.narrowing import narrowed
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
 from gateway.ground.control.vocabulary import Hello

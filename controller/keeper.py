@@ -103,6 +103,12 @@ class Keeper:
                 if failures and self._pending:
                     await self._pause(failures)
 
+    async def write_last(self) -> None:
+        """What waits to be written, once, when nothing else runs any more. Raises StoreError."""
+        if self._pending and not self.lost.is_set():
+            batch = self._batch([])
+            await self._store.write(self._holding, batch)
+
     async def _pause(self, failures: int) -> None:
         """Whoever asks is not kept waiting by what failed before: it is tried at once, for all."""
         try:

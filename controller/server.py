@@ -29,7 +29,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.control.codec import read_from_gateway, said_by_controller
 from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
 from gateway.ground.supervisor import Backoff
-from gateway.ground.transport import Transport
+from gateway.ground.transport import Door
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
 from protos.mesh.v1 import control_pb2 as pb
@@ -68,16 +68,17 @@ class ControlService:
     def __init__(
         self,
         desk: Desk,
-        transport: Transport,
+        links: Links,
+        transport: Door,
         config: LinkConfig,
+        *,
         clock: Clock,
         log: FilteringBoundLogger,
-        *,
         watch: ServerWatch | None = None,
         on_link: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_link` is told whenever a stream has come or gone."""
-        self.links = Links()
+        self.links = links
         self._desk = desk
         self._transport = transport
         self._config = config
@@ -278,7 +279,7 @@ class ControlService:
 class ControlServer:
     """The gRPC listener."""
 
-    def __init__(self, service: ControlService, config: LinkConfig, transport: Transport) -> None:
+    def __init__(self, service: ControlService, config: LinkConfig, transport: Door) -> None:
         self._transport = transport
         self._server = grpc.aio.server(options=server_options(config), maximum_concurrent_rpcs=3 * config.gateways_max)
         control_pb2_grpc.add_ControlServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
