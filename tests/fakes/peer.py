@@ -62,11 +62,6 @@ class FakePeer:
     async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
         await self.forwarded(request, context)
 
-    async def Ownership(  # noqa: N802
-        self, request: pb.OwnershipRequest, context: OwnershipContext
-    ) -> pb.OwnershipResponse:
-        return pb.OwnershipResponse()
-
     async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
         return await self.explained(request, context)
 

@@ -1,4 +1,4 @@
-"""Controllers for tests: their files, in this process and as processes of their own, and gateways that attach to them."""
+"""Controllers for tests: their files, in this process and as processes, and gateways that attach to them."""
 
 from __future__ import annotations
 

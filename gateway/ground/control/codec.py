@@ -14,6 +14,7 @@ from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import ControlVersion, TenantName
 from gateway.ground.control.naming_codec import read_records, records_to_pb
 from gateway.ground.control.vocabulary import (
+    NOBODY,
     Alive,
     Announcement,
     FromController,
@@ -342,7 +343,7 @@ def _owner(message: peer_pb2.ReplicaOwner, what: str) -> ReplicaOwner:
     return ReplicaOwner(
         read_replica_id(message.replica_id, f"{what}.replica_id"),
         read_gateway_id(message.home_gateway_id, f"{what}.home_gateway_id"),
-        read_gateway_id(message.owner_gateway_id, f"{what}.owner_gateway_id"),
+        read_gateway_id(message.owner_gateway_id, f"{what}.owner_gateway_id") if message.owner_gateway_id else NOBODY,
     )
 
 

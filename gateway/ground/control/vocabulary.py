@@ -88,6 +88,9 @@ class ReplicaGrant:
     an empty rule where the home's policy is unknown: it takes none."""
 
 
+NOBODY = GatewayId("")
+
+
 @value
 class ReplicaOwner:
     """A replica that somebody other than its home serves."""
@@ -95,6 +98,7 @@ class ReplicaOwner:
     replica_id: ReplicaId
     home: GatewayId
     owner: GatewayId
+    """NOBODY: an operator has taken it out of service, and its home does not serve it either."""
 
 
 @value

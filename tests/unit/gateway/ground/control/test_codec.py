@@ -9,6 +9,7 @@ from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, c
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId, TenantName
 from gateway.ground.control import codec
 from gateway.ground.control.vocabulary import (
+    NOBODY,
     Alive,
     Announcement,
     FromController,
@@ -225,7 +226,7 @@ def test_a_report_is_bounded(field: str, value: object, fault: str) -> None:
         ("replicas.1.home_gateway_id", "", r"snapshot\.replicas\[1\]\.home_gateway_id"),
         ("replicas.1.home_place.region", "", r"snapshot\.replicas\[1\]\.home_place"),
         ("away.0.replica_id", "r 2", r"snapshot\.away\[0\]\.replica_id is not a replica's id"),
-        ("away.0.owner_gateway_id", "", r"snapshot\.away\[0\]\.owner_gateway_id"),
+        ("away.0.owner_gateway_id", "eu 1", r"snapshot\.away\[0\]\.owner_gateway_id"),
         ("peers.0.address", "nowhere", r"snapshot\.peers\[0\]\.address"),
         ("peers.0.place.jurisdiction", "", r"snapshot\.peers\[0\]\.place"),
         ("narrowing.place.region", "", r"snapshot\.narrowing\.place"),
@@ -253,3 +254,8 @@ def test_a_snapshot_is_bounded(spoil: Callable[[pb.Snapshot], object], fault: st
     spoil(message.snapshot)
     with pytest.raises(WireError, match=fault):
         codec.read_from_controller(message)
+
+
+def test_a_replica_that_nobody_is_to_serve_has_no_owner() -> None:
+    owned = (ReplicaOwner(ReplicaId("r0"), GatewayId("us-1"), NOBODY),)
+    assert codec.read_owners(codec.owners_to_pb(owned), "away") == owned
