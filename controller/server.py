@@ -131,6 +131,7 @@ class ControlService:
         return end
 
     async def _hold(self, link: Link, context: _Context) -> _End:
+        await context.send_initial_metadata(())  # by itself: with a first write that is cut off it would go out twice
         self.links.put(link)
         self._log.info("a gateway is attached", gateway=link.gateway_id, region=link.hello.place.region)
         why = "its stream broke"

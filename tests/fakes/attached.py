@@ -65,9 +65,11 @@ class AttachedGateway:
     takes: bool = True
     """Answers each snapshot with Taken."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _one_writer: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def say(self, said: FromGateway) -> None:
-        await self.call.write(said_by_gateway(said))
+        async with self._one_writer:  # gRPC takes one message at a time
+            await self.call.write(said_by_gateway(said))
 
     async def heard(self, *peers: PeerHeard) -> None:
         await self.say(Report(peers))
