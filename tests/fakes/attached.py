@@ -24,6 +24,7 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Taken,
 )
+from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import control_pb2_grpc
 from tests.support.core import policy
 
@@ -57,7 +58,7 @@ def hello(
 class AttachedGateway:
     """What it was told, newest last."""
 
-    call: grpc.aio.StreamStreamCall
+    call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
     snapshots: list[Snapshot] = field(default_factory=list)
     alive: int = 0
     ended: str = ""
@@ -76,7 +77,7 @@ class AttachedGateway:
 
     async def listen(self) -> None:
         try:
-            while (message := await self.call.read()) is not grpc.aio.EOF:
+            while isinstance(message := await self.call.read(), pb.AttachResponse):
                 said = read_from_controller(message)
                 if isinstance(said, Snapshot):
                     self.snapshots.append(said)
