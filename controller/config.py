@@ -32,7 +32,7 @@ from gateway.ground.values import (
 )
 from gateway.ground.yaml_file import YamlFile, read_yaml
 
-_GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7080, 9091))
+_GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+
+from controller import documents
+from controller.core.config import ControllerConfig
+from controller.core.vocabulary import Condition
+from controller.desk import Naming
+from controller.orders import FreezeAll, MoveReplicas, SetPolicy, changes_of
+from controller.store.store import StoreUnavailable, StoreUnusable
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
+from gateway.ground.naming.tree import NameServer, RecordTree
+from tests.fakes.attached import hello
+from tests.support.core import EU, US, policy, rule
+from tests.support.desks import MemoryStore, running_desk
+from tests.support.gateways import until
+
+HELLOS = (hello("us-1", US), hello("eu-1", EU))
+
+
+async def test_what_was_written_is_what_the_next_controller_begins_with() -> None:
+    store = MemoryStore()
+    async with running_desk(store) as desk:
+        for each in HELLOS:
+            await desk.register(each)
+            desk.connected(each)
+        await desk.change(changes_of(MoveReplicas(("us-1-r0",), to="eu-1"), desk.registry))
+        await desk.change(changes_of(FreezeAll("cables"), desk.registry))
+        await until(lambda: not desk.keeper.pending)
+        owners, version = dict(desk.core.owners), desk.core.version
+        assert owners[ReplicaId("us-1-r0")] == "eu-1"
+    async with running_desk(store) as desk:
+        assert desk.core.owners == owners
+        assert desk.core.version == version
+        assert desk.core.frozen == "cables"
+        assert desk.core.policies.keys() == {US.region, EU.region}
+        assert {each.condition for each in desk.core.health.values()} == {Condition.UNKNOWN}
+        assert desk.board.newest is not None
+        assert desk.board.newest.owners == owners
+        assert desk.keeper.version.term == 4
+
+
+async def test_nothing_goes_out_that_is_not_written_and_nothing_is_registered_that_could_not_be() -> None:
+    store = MemoryStore()
+    async with running_desk(store) as desk:
+        await desk.register(HELLOS[0])
+        desk.connected(HELLOS[0])
+        await until(lambda: not desk.keeper.pending)
+        store.failures = [StoreUnavailable("full")]
+        with pytest.raises(StoreUnavailable):
+            await desk.register(HELLOS[1])
+        assert list(desk.registry.gateways) == ["us-1"]
+        await desk.register(HELLOS[1])
+        await until(lambda: not desk.keeper.pending)
+        store.gate.clear()
+        seen, attempts = desk.board.newest, store.attempts
+        desk.connected(HELLOS[1])
+        assert EU.region in desk.core.policies
+        await until(lambda: store.attempts > attempts)
+        assert desk.board.newest is seen
+        store.gate.set()
+        await until(lambda: desk.board.newest is not None and EU.region in desk.board.newest.policies)
+
+
+async def test_a_policy_that_narrows_is_what_adoption_rests_on_until_it_is_cleared() -> None:
+    async with running_desk(MemoryStore()) as desk:
+        for each in HELLOS:
+            await desk.register(each)
+            desk.connected(each)
+        await desk.change(changes_of(SetPolicy(policy(US, accept=rule(US))), desk.registry))
+        assert not desk.core.policies[US.region].accept.allows(EU)
+        assert desk.core.policies[EU.region].accept.allows(US)
+        await desk.change({documents.NARROWING + US.region: None})
+        assert desk.core.policies[US.region].accept.allows(EU)
+
+
+def test_a_document_that_cannot_be_read_is_not_begun_with() -> None:
+    with pytest.raises(StoreUnusable, match="document policy/x"):
+        documents.policies_in({"policy/x": b"{}"})
+
+
+NAMING = Naming("mesh.test.", (NameServer("ns1.mesh.test."),), {RegionName("us-east-1"): ("192.0.2.0/24",)}, 8443)
+
+
+async def test_what_the_name_says_is_told_at_once_and_its_version_rises_over_restarts() -> None:
+    store = MemoryStore()
+    heard: list[RecordTree] = []
+    async with running_desk(store, NAMING) as desk:
+        desk.on_records(heard.append)
+        store.gate.clear()
+        writing = desk.register(HELLOS[0])
+        store.gate.set()
+        await writing
+        assert (heard[-1].zone, heard[-1].port, heard[-1].areas[0].networks) == ("mesh.test.", 8443, ("192.0.2.0/24",))
+        first = heard[-1].version
+        await desk.register(HELLOS[1])
+        assert heard[-1].version == first + 1
+        await until(lambda: not desk.keeper.pending)
+    async with running_desk(store, NAMING) as desk:
+        again: list[RecordTree] = []
+        desk.on_records(again.append)
+        assert again == [heard[-1]], "the same words have the same version"
+        desk.configure(ControllerConfig(), Naming("other.test."))
+        assert (again[-1].zone, again[-1].version) == ("other.test.", first + 2)
+
+
+async def test_a_gateway_whose_words_are_known_writes_nothing() -> None:
+    store = MemoryStore()
+    async with running_desk(store) as desk:
+        await desk.register(HELLOS[0])
+        await until(lambda: not desk.keeper.pending)
+        writes = len(store.writes)
+        await desk.register(HELLOS[0])
+        assert len(store.writes) == writes
+        assert desk.registry.gateways.keys() == {GatewayId("us-1")}
