@@ -60,6 +60,7 @@ class Keeper:
         self._on_failure = on_failure
         self._backoff = backoff
         self._pending: Changes = {}
+        self._under_way = 0
         self._asked: deque[_Asked] = deque()
         self._wanted = asyncio.Event()
         self._take: Take | None = None
@@ -69,8 +70,8 @@ class Keeper:
 
     @property
     def pending(self) -> int:
-        """Documents that wait to be written."""
-        return len(self._pending)
+        """Documents of the core's that are not known to be written."""
+        return len(self._pending) + self._under_way
 
     def keep(self, changes: Mapping[str, bytes | None]) -> None:
         """Until it is written. Whoever changes a document again before that has the last word."""
@@ -125,9 +126,11 @@ class Keeper:
         batch = self._batch(asked)
         written = self._take(not self._pending) if self._take is not None else None
         wanted: Changes = {name: text for each in asked for name, text in each.changes.items()}
+        self._under_way = len(batch)
         try:
             revision = await self._store.write(self._holding, wanted | batch)
         except StoreError as error:
+            self._under_way = 0
             self._failed(error, asked)
             self._pending = batch | self._pending
             return False
@@ -135,6 +138,7 @@ class Keeper:
             for each in asked:
                 each.done.cancel()
             raise
+        self._under_way = 0
         self._succeeded(revision)
         if written is not None:
             written(wanted, self.version)

@@ -54,12 +54,15 @@ async def test_nothing_goes_out_that_is_not_written_and_nothing_is_registered_th
         await until(lambda: not desk.keeper.pending)
         store.gate.clear()
         seen, attempts = desk.board.newest, store.attempts
-        desk.connected(HELLOS[1])
-        assert EU.region in desk.core.policies
+        tighter = policy(EU, accept=rule(EU))
+        desk.policy_changed(GatewayId("eu-1"), tighter)
+        assert desk.core.policies[EU.region] == tighter
         await until(lambda: store.attempts > attempts)
         assert desk.board.newest is seen
         store.gate.set()
-        await until(lambda: desk.board.newest is not None and EU.region in desk.board.newest.policies)
+        await until(lambda: desk.board.newest is not seen)
+        assert desk.board.newest is not None
+        assert desk.board.newest.policies[EU.region] == tighter
 
 
 async def test_a_policy_that_narrows_is_what_adoption_rests_on_until_it_is_cleared() -> None:
