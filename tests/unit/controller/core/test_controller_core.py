@@ -413,12 +413,14 @@ class AnyStory(RuleBasedStateMachine):
     names = st.sampled_from(["us1", "us2", "eu1", "eu2", "ap1"])
     policies = st.sampled_from(["open", "regional", "closed"])
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(are_heard=st.booleans())
+    def begin(self, are_heard: bool) -> None:
         self.told = Told(ControllerConfig(step_share=0.5, freeze_max_ns=5 * SECOND))
         self.places = {"us1": US, "us2": US, "eu1": EU, "eu2": EU, "ap1": AP}
         gateways = [gateway(name, place) for name, place in self.places.items()]
         self.told.register(gateways, [each for name in self.places for each in replicas(name, 3)])
+        if are_heard:
+            self.told.connect(*self.places)
 
     def _policy(self, name: str, how: str) -> ResidencyPolicy:
         place = self.places[name]
@@ -442,6 +444,10 @@ class AnyStory(RuleBasedStateMachine):
     @rule(name=names)
     def disconnect(self, name: str) -> None:
         self.told.disconnect(name)
+
+    @rule(name=names)
+    def kill(self, name: str) -> None:
+        self.told.kill(name)
 
     @rule(name=names, healthy=st.booleans(), times=st.integers(1, 4))
     def probe(self, name: str, healthy: bool, times: int) -> None:
@@ -536,5 +542,5 @@ class AnyStory(RuleBasedStateMachine):
             assert wake_ns is None or wake_ns > told.now_ns
 
 
-AnyStory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyStory.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestAnyStory = AnyStory.TestCase
