@@ -542,5 +542,5 @@ class AnyStory(RuleBasedStateMachine):
             assert wake_ns is None or wake_ns > told.now_ns
 
 
-AnyStory.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+AnyStory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestAnyStory = AnyStory.TestCase
