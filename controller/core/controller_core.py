@@ -206,7 +206,7 @@ class ControllerCore(MeshState):
                 self._tell_condition(gateway_id, "it answers again, and is watched for a while")
 
     def _look_for_silence(self, gateway_id: GatewayId, health: GatewayHealth, now_ns: int) -> None:
-        if health.condition is Condition.RETURNING and health.answers_since_ns is None:
+        if health.condition is Condition.RETURNING and health.answers_since_ns is None and not health.connected:
             health.condition = Condition.DOWN
             self._tell_condition(gateway_id, health.detail)
             return
