@@ -17,6 +17,7 @@ from controller.core.events import (
     FreezeLifted,
     FreezeOrdered,
     GatewayConnected,
+    NarrowingApplied,
     PolicyAccepted,
     RegistryApplied,
     StateRestored,
@@ -100,11 +101,14 @@ class Desk:
 
     def start(self, config: ControllerConfig) -> None:
         """Tell the core what was written down, and publish that: it holds until something new is written."""
-        view = View(self.keeper.version, self.registry, self._owners, self._policies, self._records)
+        view = View(
+            self.keeper.version, self.registry, self._owners, in_force(self._policies, self.registry), self._records
+        )
         self.driver.submit(ConfigApplied(config))
-        policies = tuple(self._policies.values())
-        self.driver.submit(StateRestored(self._assignment, tuple(sorted(self._owners.items())), policies))
+        restored = StateRestored(self._assignment, tuple(sorted(self._owners.items())), tuple(self._policies.values()))
+        self.driver.submit(restored)
         self.board.put(view)
+        self._apply_narrowings()
         self._apply_registry()
         if self.registry.freeze is not None:
             self.driver.submit(FreezeOrdered(self.registry.freeze.reason))
@@ -128,20 +132,16 @@ class Desk:
             await self.change(changes)
 
     def connected(self, hello: Hello) -> None:
-        policy = self.in_force(hello.policy)
-        self.driver.submit(GatewayConnected(hello.gateway_id, policy))
+        self.driver.submit(GatewayConnected(hello.gateway_id, hello.policy))
 
     def policy_changed(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
-        self.driver.submit(PolicyAccepted(gateway_id, self.in_force(policy)))
-
-    def in_force(self, policy: ResidencyPolicy, registry: Registry | None = None) -> ResidencyPolicy:
-        """What a registry, or the one of now, leaves of a region's own policy."""
-        narrowing = (registry or self.registry).narrowings.get(policy.place.region)
-        return policy if narrowing is None else narrowed(policy, narrowing)
+        self.driver.submit(PolicyAccepted(gateway_id, policy))
 
     def _apply(self, registry: Registry) -> None:
         """Written down already."""
         before, self.registry = self.registry, registry
+        if before.narrowings != registry.narrowings:
+            self._apply_narrowings()
         if (before.gateway_entries, before.replica_entries) != (registry.gateway_entries, registry.replica_entries):
             self._apply_registry()
         for gateway_id, policy in changed_policies(before, registry).items():
@@ -149,6 +149,9 @@ class Desk:
         if registry.freeze != before.freeze:
             freeze = registry.freeze
             self.driver.submit(FreezeLifted() if freeze is None else FreezeOrdered(freeze.reason))
+
+    def _apply_narrowings(self) -> None:
+        self.driver.submit(NarrowingApplied(tuple(self.registry.narrowings.values())))
 
     def _apply_registry(self) -> None:
         self.driver.submit(RegistryApplied(self.registry.gateway_entries, self.registry.replica_entries))
@@ -164,7 +167,7 @@ class Desk:
 
         def written(asked: Changes, version: ControlVersion) -> None:
             registry = self.registry.changed(asked) if asked else self.registry
-            self.board.put(View(version, registry, owners, policies, records))
+            self.board.put(View(version, registry, owners, in_force(policies, registry), records))
             if registry is not self.registry:
                 self._apply(registry)
 
@@ -188,13 +191,22 @@ class Desk:
             publish(records)
 
 
+def in_force(
+    policies: Mapping[RegionName, ResidencyPolicy], registry: Registry
+) -> Mapping[RegionName, ResidencyPolicy]:
+    """What is left of the regions' own."""
+    return {
+        region: narrowed(own, registry.narrowings[region]) if region in registry.narrowings else own
+        for region, own in policies.items()
+    }
+
+
 def changed_policies(before: Registry, after: Registry) -> dict[GatewayId, ResidencyPolicy]:
-    """The regions' own, by gateway, where they or what narrows them are others now."""
+    """The regions' own, by gateway, where one says another now."""
     return {
         gateway_id: said.policy
         for gateway_id, said in after.announced.items()
-        if (gateway_id not in before.announced or before.announced[gateway_id].policy != said.policy)
-        or before.narrowings.get(said.place.region) != after.narrowings.get(said.place.region)
+        if gateway_id not in before.announced or before.announced[gateway_id].policy != said.policy
     }
 
 

@@ -90,8 +90,7 @@ class Operations:
         changes = {name: text for name, text in changes.items() if registry.texts.get(name) != text}
         changed = registry.changed(changes)
         policies = changed_policies(registry, changed)
-        in_force = {name: self._desk.in_force(policy, changed) for name, policy in policies.items()}
-        return changes, preview(self._desk.core, registry, changed, in_force, self._clock.now_ns())
+        return changes, preview(self._desk.core, registry, changed, policies, self._clock.now_ns())
 
     async def _note(self, body: OrderBody, address: str, result: str, term: int = 0, version: int = 0) -> None:
         order: dict[str, object] = msgspec.to_builtins(body.order)

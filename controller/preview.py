@@ -7,7 +7,14 @@ from copy import deepcopy
 from dataclasses import replace
 
 from controller.core.controller_core import ControllerCore
-from controller.core.events import ConfigApplied, FreezeLifted, FreezeOrdered, PolicyAccepted, RegistryApplied
+from controller.core.events import (
+    ConfigApplied,
+    FreezeLifted,
+    FreezeOrdered,
+    NarrowingApplied,
+    PolicyAccepted,
+    RegistryApplied,
+)
 from controller.registry import Registry
 from gateway.core.residency import ResidencyPolicy, may_accept
 from gateway.core.value import value
@@ -54,13 +61,14 @@ def preview(
     policies: Mapping[GatewayId, ResidencyPolicy],
     now_ns: int,
 ) -> Preview:
-    """`policies` are those that the changed registry leaves in force, by gateway. Moves that would take several steps
-    are told as one."""
+    """`policies` are those that gateways say anew. Moves that would take several steps are told as one."""
     copy = _copy_of(core)
     copy.handle(ConfigApplied(replace(core.config, step_share=1.0)), now_ns)
     before, areas = dict(copy.owners), _areas(copy)
     if changed.freeze != registry.freeze:
         copy.handle(FreezeLifted() if changed.freeze is None else FreezeOrdered(changed.freeze.reason), now_ns)
+    if changed.narrowings != registry.narrowings:
+        copy.handle(NarrowingApplied(tuple(changed.narrowings.values())), now_ns)
     copy.handle(RegistryApplied(changed.gateway_entries, changed.replica_entries), now_ns)
     for gateway_id, policy in policies.items():
         copy.handle(PolicyAccepted(gateway_id, policy), now_ns)
@@ -77,7 +85,12 @@ def preview(
 
 def _copy_of(core: ControllerCore) -> ControllerCore:
     """What never changes is shared: with ten thousand replicas the rest is small."""
-    shared = (*core.gateways.values(), *core.replicas.values(), *core.policies.values())
+    shared = (
+        *core.gateways.values(),
+        *core.replicas.values(),
+        *core.policies.values(),
+        *core.narrowings.values(),
+    )
     return deepcopy(core, {id(each): each for each in shared})
 
 
@@ -100,7 +113,7 @@ def _why(replica_id: ReplicaId, owner: GatewayId | None, core: ControllerCore, r
         return core.orphans.get(replica.home, (0, "nobody may have it"))[1]
     if owner == replica.home:
         return "it is at home there"
-    policy = core.policies.get(replica.home_place.region)
+    policy = core.effective_policy(replica.home_place.region)
     said = policy_says(policy, owner, replica.home_place.region, core)
     return f"it was moved there; {said}" if owner == replica.pinned_to else f"the nearest that may have it; {said}"
 
@@ -118,7 +131,7 @@ def _not_where_ordered(core: ControllerCore, registry: Registry) -> tuple[Stay, 
         to = replica.pinned_to
         if to is None or not replica.is_served or core.owners.get(replica.replica_id) == to or to not in core.gateways:
             continue
-        policy = core.policies.get(replica.home_place.region)
+        policy = core.effective_policy(replica.home_place.region)
         is_allowed = policy is not None and may_accept(policy, core.gateways[to].place).allowed
         because = f"{to} is {core.health[to].condition}"
         why = because if is_allowed else policy_says(policy, to, replica.home_place.region, core)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from controller.registry import RegisteredReplica
 from controller.views import View
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.residency import accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule
 from gateway.ground.control.vocabulary import ReplicaGrant, Snapshot
 
@@ -29,15 +27,7 @@ def snapshot_for(gateway_id: GatewayId, view: View) -> Snapshot:
 
 
 def _grant(replica: RegisteredReplica, owner: GatewayId, view: View) -> ReplicaGrant:
-    accepts = None if replica.home == owner else accepted_by(view.policies.get(replica.home_place.region))
-    return ReplicaGrant(replica.document, replica.home, replica.home_place, accepts)
-
-
-def accepted_by(policy: ResidencyPolicy | None) -> PlaceRule:
-    """Where traffic may have arrived that a region takes in: there, and what its policy names. Of a policy that is
-    closed, or that nobody knows, nothing."""
-    if policy is None or policy.closed_reason:
-        return PlaceRule()
-    region = policy.place.region
-    accept = policy.accept
-    return replace(accept, regions=accept.regions | {region}, denied_regions=accept.denied_regions - {region})
+    policy = view.policies.get(replica.home_place.region)
+    accepts = PlaceRule() if policy is None else accepted_origins(policy)
+    is_own = replica.home == owner
+    return ReplicaGrant(replica.document, replica.home, replica.home_place, None if is_own else accepts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -91,15 +91,6 @@ class AttachedGateway:
         self.ended = f"{await self.call.code()}: {await self.call.details()}"
         self._tell()
 
-    async def say_again_and_again(self, interval_s: float = 0.1) -> None:
-        """Reports of nothing, as a sign of life."""
-        while not self.ended:
-            try:
-                await self.say(Report(()))
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return
-            await asyncio.sleep(interval_s)
-
     def _tell(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
@@ -125,18 +116,16 @@ class AttachedGateway:
 
 
 @asynccontextmanager
-async def attached(channel: grpc.aio.Channel, said: Hello, *, is_lively: bool = True) -> AsyncIterator[AttachedGateway]:
+async def attached(channel: grpc.aio.Channel, said: Hello) -> AsyncIterator[AttachedGateway]:
     """Its stream is broken off at the end, as by a process that is killed."""
     call = control_pb2_grpc.ControlServiceStub(channel).Attach()
     gateway = AttachedGateway(call)
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(gateway.listen())]
+        listening = tasks.create_task(gateway.listen())
         try:
-            await gateway.say(said)
-            if is_lively:
-                running.append(tasks.create_task(gateway.say_again_and_again()))
+            with suppress(grpc.aio.AioRpcError):  # `ended` says why it could not
+                await gateway.say(said)
             yield gateway
         finally:
             call.cancel()
-            for each in running:
-                each.cancel()
+            listening.cancel()

@@ -30,7 +30,7 @@ READY = re.compile(r"^ready: controller \S+, term (?P<term>\d+), gateways (?P<gr
 QUICK = {
     "decisions": {"silence": "300ms", "unknown_for": "1s", "return_after": "200ms", "step": "50ms"},
     "probes": {"interval": "50ms", "timeout": "500ms"},
-    "link": {"alive_interval": "100ms", "silence_max": "2s"},
+    "link": {"alive_interval": "100ms", "silence_max": "60s"},
 }
 
 
@@ -74,8 +74,8 @@ class Mesh:
 
 
 @asynccontextmanager
-async def plain_gateway(address: object, said: Hello, *, is_lively: bool = True) -> AsyncIterator[AttachedGateway]:
-    async with grpc.aio.insecure_channel(str(address)) as channel, attached(channel, said, is_lively=is_lively) as one:
+async def plain_gateway(address: object, said: Hello) -> AsyncIterator[AttachedGateway]:
+    async with grpc.aio.insecure_channel(str(address)) as channel, attached(channel, said) as one:
         yield one
 
 

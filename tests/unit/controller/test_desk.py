@@ -5,10 +5,10 @@ import pytest
 from controller import documents
 from controller.core.config import ControllerConfig
 from controller.core.vocabulary import Condition
-from controller.desk import Naming
+from controller.desk import Desk, Naming
 from controller.orders import FreezeAll, MoveReplicas, SetPolicy, changes_of
 from controller.store.store import StoreUnavailable, StoreUnusable
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
+from gateway.core.vocabulary import GatewayId, Place, PlaceRule, RegionName, ReplicaId
 from gateway.ground.naming.tree import NameServer, RecordTree
 from tests.fakes.attached import hello
 from tests.support.core import EU, US, policy, rule
@@ -71,10 +71,32 @@ async def test_a_policy_that_narrows_is_what_adoption_rests_on_until_it_is_clear
             await desk.register(each)
             desk.connected(each)
         await desk.change(changes_of(SetPolicy(policy(US, accept=rule(US))), desk.registry))
-        assert not desk.core.policies[US.region].accept.allows(EU)
-        assert desk.core.policies[EU.region].accept.allows(US)
+        assert not _accepted(desk, US).allows(EU)
+        assert _accepted(desk, EU).allows(US)
+        assert desk.board.newest is not None
+        assert not desk.board.newest.policies[US.region].accept.allows(EU)
         await desk.change({documents.NARROWING + US.region: None})
-        assert desk.core.policies[US.region].accept.allows(EU)
+        assert _accepted(desk, US).allows(EU)
+
+
+async def test_a_policy_that_narrows_holds_over_a_restart_before_anything_is_assigned() -> None:
+    store = MemoryStore()
+    async with running_desk(store) as desk:
+        for each in HELLOS:
+            await desk.register(each)
+        await desk.change(changes_of(SetPolicy(policy(US, accept=rule(US))), desk.registry))
+        await until(lambda: not desk.keeper.pending)
+    async with running_desk(store) as desk:
+        assert not _accepted(desk, US).allows(EU)
+        assert desk.core.policies[US.region] == HELLOS[0].policy, "what a region says itself is kept as it says it"
+        assert desk.board.newest is not None
+        assert not desk.board.newest.policies[US.region].accept.allows(EU)
+
+
+def _accepted(desk: Desk, place: Place) -> PlaceRule:
+    policy = desk.core.effective_policy(place.region)
+    assert policy is not None
+    return policy.accept
 
 
 def test_a_document_that_cannot_be_read_is_not_begun_with() -> None:

@@ -53,6 +53,7 @@ def a_life() -> list[ControllerStep]:
     with_tenants = policy(EU)
     with_tenants.tenants[TenantName("acme")] = TenantPolicy(rule(EU))
     told.tell(events.PolicyAccepted(GatewayId("eu"), with_tenants))
+    told.tell(events.NarrowingApplied((policy(EU, accept=rule(EU, US)),)))
     told.tell(events.FreezeOrdered("maintenance"))
     told.tell(events.FreezeLifted())
     told.kill("us")

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from controller import orders
 from controller.registry import registry_of
-from controller.snapshots import accepted_by, snapshot_for
+from controller.snapshots import snapshot_for
 from controller.views import View
-from gateway.core.residency import ResidencyPolicy, closed_policy, may_accept
-from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, RegionName, ReplicaId
+from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
 from gateway.ground.control.codec import read_from_controller, said_by_controller
 from gateway.ground.control.vocabulary import NOBODY, ReplicaOwner
 from tests.fakes.attached import hello
@@ -51,11 +50,11 @@ def test_what_is_adopted_comes_with_its_home_and_what_that_accepts() -> None:
     assert [each.accepts for each in unknown.replicas if each.home == "us-1"] == [PlaceRule()]
 
 
-def test_what_is_accepted_is_what_the_residency_rules_say() -> None:
-    tight = replace(policy(US).accept, denied_regions=frozenset({RegionName("us-east-1"), AP.region}))
-    for own in (policy(US), policy(US, accept=rule()), policy(US, accept=tight), closed_policy(US, "no file")):
-        for place in (US, EU, AP):
-            assert accepted_by(own).allows(place) == may_accept(own, place).allowed
+def test_of_a_home_whose_policy_is_closed_nothing_may_be_taken() -> None:
+    view = view_of(HOME | {"us-1-r0": "eu-1"}, policies=(closed_policy(US, "no file"),))
+    (accepts,) = [each.accepts for each in snapshot_for(GatewayId("eu-1"), view).replicas if each.home == "us-1"]
+    assert accepts is not None
+    assert not any(accepts.allows(place) for place in (US, EU, AP))
 
 
 def test_what_an_operator_took_out_is_nobodys_and_what_merely_nobody_may_have_stays_with_its_home() -> None:
