@@ -26,8 +26,19 @@ def areas_of(
     areas = []
     for _, standing_for in sorted(regions.items()):
         chosen = _nearest(standing_for, named, geography, config) or _nearest(standing_for, there, geography, config)
-        areas.append(_area(standing_for, chosen))
+        areas.append(_area(standing_for, chosen, config))
     return tuple(areas)
+
+
+def anywhere_of(living: Iterable[GatewayEntry], config: ControllerConfig) -> tuple[str, ...]:
+    """For clients of whom nobody can say where they are. Whoever is in a closed jurisdiction is known by its networks,
+    so that they are outsiders, and are led into none while any other gateway lives; and never into one of two, since
+    nobody could say which."""
+    there = sorted(living, key=lambda each: each.gateway_id)
+    undrained = [each for each in there if not each.is_drained]
+    is_open = [each for each in there if each.place.jurisdiction not in config.closed_jurisdictions]
+    named = [each for each in is_open if each in undrained] or is_open
+    return addresses_of(named or _all_in_one_place(undrained) or _all_in_one_place(there))
 
 
 def addresses_of(gateways: Iterable[GatewayEntry]) -> tuple[str, ...]:
@@ -49,8 +60,13 @@ def _nearest(
     return sorted(there, key=lambda each: each.gateway_id)
 
 
-def _area(client: GatewayEntry, chosen: list[GatewayEntry]) -> Area:
+def _all_in_one_place(gateways: list[GatewayEntry]) -> list[GatewayEntry]:
+    return gateways if len({each.place.jurisdiction for each in gateways}) == 1 else []
+
+
+def _area(client: GatewayEntry, chosen: list[GatewayEntry], config: ControllerConfig) -> Area:
     place = client.place
     names = tuple(each.gateway_id for each in chosen)
     why = "" if chosen else f"no gateway lives that clients in {place.jurisdiction} may be sent to"
-    return Area(place.region, place.jurisdiction, names, addresses_of(chosen), why)
+    is_closed = place.jurisdiction in config.closed_jurisdictions
+    return Area(place.region, place.jurisdiction, names, addresses_of(chosen), why, is_closed=is_closed)
