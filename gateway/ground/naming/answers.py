@@ -82,7 +82,8 @@ class Answers:
 
     def _is_ours(self, query: dns.message.Message, zone: Zone) -> bool:
         question = query.question[0]
-        return question.rdclass == _IN and question.name.is_subdomain(zone.name)
+        is_transfer = question.rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR)  # the whole zone is nobody's to ask
+        return question.rdclass == _IN and question.name.is_subdomain(zone.name) and not is_transfer
 
     def _answer_question(
         self, zone: Zone, query: dns.message.Message, response: dns.message.Message, client: Address

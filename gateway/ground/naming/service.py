@@ -48,7 +48,7 @@ class NameService:
             self._tell_limited,
             self._tell_fault,
         )
-        self.counters.follow(lambda: self.version, lambda: bool(self._servers) and self._answers.tree is None)
+        self.counters.follow(lambda: self.version, lambda: bool(self._servers) and self.tree is None)
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -56,9 +56,14 @@ class NameService:
         return tuple(each.address for each in self._servers)
 
     @property
+    def tree(self) -> RecordTree | None:
+        """That it answers from; None: there is none."""
+        return self._answers.tree
+
+    @property
     def version(self) -> int:
-        """Of the tree that it answers from; 0: there is none."""
-        return 0 if self._answers.tree is None else self._answers.tree.version
+        """Of that tree; 0 without one."""
+        return 0 if self.tree is None else self.tree.version
 
     async def start(self, addresses: Iterable[Address]) -> None:
         """Raises OSError with the address in it, and then listens nowhere."""
@@ -83,7 +88,7 @@ class NameService:
     def apply(self, tree: RecordTree) -> None:
         """Answer from this tree: whoever gives it knows that it is the last one. Raises ValueError, in words, for one
         that cannot be answered from; the one before stays in force."""
-        before = self._answers.tree
+        before = self.tree
         self._answers.apply(tree)
         if before is None or before.version != tree.version:
             self._log.info("records in force", zone=tree.zone, version=tree.version, areas=len(tree.areas))

@@ -104,6 +104,7 @@ class TestNames:
             pytest.param("mesh.example.", "SOA", dns.rcode.NOERROR, 1, id="soa"),
             pytest.param("mesh.example.", "NS", dns.rcode.NOERROR, 1, id="ns"),
             pytest.param("mesh.example.", "ANY", dns.rcode.NOERROR, 1, id="any-is-not-everything"),
+            pytest.param("mesh.example.", "AXFR", dns.rcode.REFUSED, 0, id="the-whole-zone"),
             pytest.param("example.", "A", dns.rcode.REFUSED, 0, id="above"),
             pytest.param("notmesh.example.", "A", dns.rcode.REFUSED, 0, id="another-zone"),
             pytest.param("ns2.elsewhere.example.", "A", dns.rcode.REFUSED, 0, id="a-server-elsewhere"),
