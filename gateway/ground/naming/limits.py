@@ -19,7 +19,7 @@ class DnsLimits:
 
     answers_per_s: int = 200
     """To one network (/24 or /56) by datagram; of those above it every second one is told to come by TCP."""
-    networks_max: int = 65_536
+    networks_max: int = 16_384
     """So many are remembered; the one that asked longest ago is forgotten."""
     connections_max: int = 256
     """One more, and whoever has asked nothing for longest is let go."""

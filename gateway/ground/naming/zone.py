@@ -63,7 +63,8 @@ class Zone:
         self._hands: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
         self._sets: dict[tuple[dns.name.Name, tuple[str, ...]], Sets] = {}
         """Both as they are asked for, and no more of them than the tree makes."""
-        self._closed = {each.jurisdiction: _of_jurisdiction(each.jurisdiction, tree) for each in tree.areas}
+        closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
+        self._closed = {each: _of_jurisdiction(each, tree) for each in closed}
         self._services = _services(self.name, tree.port)
         known = (*self.servers, *self._services, *filter(None, self._by_name))
         self._above = frozenset(above for each in known for above in _between(each, self.name))

@@ -2,10 +2,17 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from gateway.ground.config import DnsConfig
 from gateway.ground.naming.limits import Allowance, DnsLimits, Places, TimeShare
 
 SECOND_NS = 1_000_000_000
 ONE, BESIDE, OTHER = (ip_address(each) for each in ("192.0.2.1", "192.0.2.200", "198.51.100.1"))
+
+
+def test_they_are_those_of_the_file() -> None:
+    limits = DnsLimits.from_config(DnsConfig(answers_per_s=1, connections_max=2, time_max_ns=3))
+    assert (limits.answers_per_s, limits.connections_max, limits.time_max_ns) == (1, 2, 3)
+    assert DnsLimits.from_config(DnsConfig()) == DnsLimits()
 
 
 class TestAllowance:
