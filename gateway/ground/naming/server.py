@@ -98,7 +98,7 @@ class DnsServer:
             self._streams = None
 
     async def _bind(self, host: str, port: int) -> Self:
-        self._streams = await asyncio.start_server(self._serve, host, port)
+        self._streams = await asyncio.start_server(self._serve, host, port, limit=_QUERY_BYTES_MAX)
         own_host, own_port = self._streams.sockets[0].getsockname()[:2]
         try:
             self._datagrams = DatagramSocket(own_host, own_port)
