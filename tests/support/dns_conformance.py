@@ -52,7 +52,7 @@ class DnsConformance(ABC):
     async def answer(self, name: str, kind: str, client: str | None = None) -> dns.message.Message:
         """As a resolver is told that asks for a client in that region; None: nobody knows where."""
         asked = query(name, kind, subnet=_SUBNETS[client])  # type: ignore[index]
-        return await dns.asyncquery.udp(asked, self.server.host, timeout=10, port=self.server.port)
+        return await dns.asyncquery.udp(asked, self.server.host, timeout=60, port=self.server.port)
 
     async def told(self, name: str, client: str | None = None) -> set[str]:
         """Addresses of both kinds."""
