@@ -209,6 +209,7 @@ class TestDnspython:
 
     async def test_its_resolver_finds_them(self, gateway: GatewayHandle) -> None:
         resolver = dns.asyncresolver.Resolver(configure=False)
+        resolver.lifetime = 60
         (at, _) = gateway.names.addresses
         resolver.nameservers, resolver.port = [at.host], at.port
         answer = await resolver.resolve("mesh.example.", "A", source="127.0.2.1")
@@ -281,6 +282,7 @@ class TestGateways:
 
     async def test_with_one_name_server_dead_resolvers_ask_the_other(self, tmp_path: Path) -> None:
         resolver = dns.asyncresolver.Resolver(configure=False)
+        resolver.lifetime = 60
         (tmp_path / "one").mkdir()
         (tmp_path / "two").mkdir()
         async with answering(tmp_path / "two") as left:
