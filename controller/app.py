@@ -21,6 +21,8 @@ from controller.admin import AdminSources, make_admin_app
 from controller.config import ControllerFile, Sections
 from controller.core.controller_core import ControllerCore
 from controller.desk import Desk
+from controller.dns.embedded import EmbeddedDns
+from controller.dns.publisher import Publisher
 from controller.driver import ControllerCrash, ControllerObserver, Driver
 from controller.history import History
 from controller.journal import Journal, new_header
@@ -37,8 +39,11 @@ from controller.store.sqlite import SqliteStore
 from controller.store.store import Holding, Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
+from gateway.ground.config import DnsConfig
 from gateway.ground.journal import JournalSettings
 from gateway.ground.logs import make_logger
+from gateway.ground.naming.limits import DnsLimits
+from gateway.ground.naming.service import NameService
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
@@ -65,6 +70,7 @@ class ControllerHandle:
         self.reloader = Reloader(log, watch_s=watch_s, on_reload=metrics.reloaded)
         self.grpc_address = file.sections.listen.grpc
         self.admin_address = file.sections.listen.admin
+        self.dns_addresses: tuple[Address, ...] = ()
 
     @property
     def admin_url(self) -> str:
@@ -120,6 +126,7 @@ async def serve_controller(
         if journal is not None:
             loops.run("journal", journal.run)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
+        handle.dns_addresses = await _answer_names(stack, loops, desk, sections.dns, clock=clock, log=log)
         door = shown.mesh or Plaintext()
         service = ControlService(
             desk, links, door, sections.link, clock=clock, log=log, watch=metrics, on_link=prober.look
@@ -170,6 +177,21 @@ async def _keeper(
     stack.push_async_callback(_release, store, holding, log)
     contents = await store.read()
     return Keeper(store, holding, contents.revision, log, on_failure=metrics.store_failed), contents.documents
+
+
+async def _answer_names(
+    stack: AsyncExitStack, loops: Supervisor, desk: Desk, config: DnsConfig, *, clock: Clock, log: FilteringBoundLogger
+) -> tuple[Address, ...]:
+    """From what was last written down until the core says something else, and while nothing can be written too."""
+    if not config.listen:
+        return ()
+    service = NameService(clock, log, DnsLimits.from_config(config))
+    publisher = Publisher(EmbeddedDns(service), log)
+    desk.on_records(publisher.take)
+    loops.run("records", publisher.run)
+    stack.push_async_callback(service.stop)
+    await service.start(config.listen)
+    return service.addresses
 
 
 def _driver(

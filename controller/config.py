@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from controller.core.config import ControllerConfig
 from gateway.core.vocabulary import RegionName
-from gateway.ground.config import ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import Fault, FileError, KeyFaults
 from gateway.ground.naming.tree import NameServer
@@ -41,8 +41,6 @@ class ListenConfig:
     """For gateways."""
     admin: Address = _OPERATORS
     """Health, metrics, state and orders, for operators."""
-    dns: Address | None = None
-    """Of the controller's own DNS server, UDP and TCP; without one it answers nobody."""
     admin_tls: ListenTlsConfig | None = None
     """For operators beyond this machine."""
     admin_hosts: tuple[HostName, ...] = ()
@@ -138,6 +136,7 @@ class Sections:
     link: LinkConfig = LinkConfig()
     decisions: ControllerConfig = field(default_factory=ControllerConfig)
     probes: ProbeConfig = ProbeConfig()
+    dns: DnsConfig = field(default_factory=DnsConfig)
     recovery: RecoveryConfig = RecoveryConfig()
     history: HistoryConfig = HistoryConfig()
     journal: JournalConfig = JournalConfig()
@@ -288,5 +287,5 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
     decisions = sections.decisions
     if decisions.return_after_max_ns < decisions.return_after_ns:
         yield Fault("decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after")
-    if listen.dns is not None and file.naming.zone is None:
-        yield Fault("naming.zone", "is missing, and listen.dns answers for it", beside="listen.dns")
+    if sections.dns.listen and file.naming.zone is None:
+        yield Fault("naming.zone", "is missing, and dns.listen answers for it", beside="dns.listen")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import dns.asyncquery
+import dns.message
 import pytest
 
 from controller.app import ControllerHandle, serve_controller
@@ -51,3 +54,29 @@ async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(co
         assert all(each.accepts is not None and each.accepts.allows(US) for each in adopted)
         async with plain_gateway(address, hello("us-1", US)) as us:
             await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"] and not us.newest.away)
+
+
+async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path: Path) -> None:
+    naming = {"zone": "mesh.test", "networks": {"us-east-1": ["127.0.0.0/8"]}}
+    file = read_file(tmp_path, naming=naming, dns={"listen": ["127.0.0.1:0"]})
+    async with serve_controller(file) as controller:
+        address = controller.grpc_address
+        async with plain_gateway(address, hello("eu-1", EU)) as eu, plain_gateway(address, hello("ap-1", AP)) as ap:
+            async with plain_gateway(address, hello("us-1", US, address="192.0.2.77")) as us:
+                await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+                await until_named(controller, {"192.0.2.77"})
+            for each in (eu, ap):
+                await each.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
+            others = {hello(name, EU).announcement.client_addresses[0] for name in ("eu-1", "ap-1")}
+            assert await until_named(controller, *({each} for each in others)) <= others
+
+
+async def until_named(controller: ControllerHandle, *wanted: set[str]) -> set[str]:
+    (server,) = controller.dns_addresses
+    while True:
+        query = dns.message.make_query("mesh.test.", "A")
+        answer = await dns.asyncquery.udp(query, server.host, port=server.port, timeout=30)
+        told = {str(each) for rrset in answer.answer for each in rrset}
+        if told in wanted:
+            return told
+        await asyncio.sleep(0.05)

@@ -49,7 +49,7 @@ def test_names_are_made_whole(tmp_path: Path) -> None:
             "listen.grpc: 192.0.2.1:7080 is beyond this machine, without link.tls",
         ),
         ({"listen": {"admin": "192.0.2.1:9091"}}, "listen.admin: .* and there is no `admin_token_file`"),
-        ({"listen": {"dns": "127.0.0.1:53"}}, "naming.zone: is missing, and listen.dns answers for it"),
+        ({"dns": {"listen": ["127.0.0.1:53"]}}, "naming.zone: is missing, and dns.listen answers for it"),
         ({"link": {"silence_max": "1s"}}, "link.silence_max: should be longer than link.alive_interval"),
         ({"recovery": {"kind": "command"}}, "recovery.command: is missing"),
         ({"recovery": {"command": ["x"]}}, "recovery.command: is never run"),

@@ -393,7 +393,7 @@ async def answers_as(server_files: Files, client: MeshTls, tls: type[ControllerT
     await server.start()
     channel = client.open_controller_channel(f"127.0.0.1:{port}", [])
     try:
-        await channel.unary_unary("/nobody/knows", lambda _: b"", lambda _: None)(None)
+        await channel.unary_unary("/nobody/knows", bytes, bytes)(b"")
     except grpc.aio.AioRpcError as error:
         return error.code() is grpc.StatusCode.UNIMPLEMENTED
     finally:
