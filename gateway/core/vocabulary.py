@@ -76,17 +76,37 @@ def peer_target(gateway_id: GatewayId) -> Target:
 
 
 @value
+class RegionsWithin:
+    """Each of these regions, but only while one of these jurisdictions holds there."""
+
+    regions: frozenset[RegionName]
+    jurisdictions: frozenset[Jurisdiction]
+
+
+@value
 class PlaceRule:
-    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it."""
+    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it.
+
+    Each way to be named only adds places, so whoever knows fewer of them reads a rule narrower than it is, never wider.
+    """
 
     jurisdictions: frozenset[Jurisdiction] = frozenset()
     regions: frozenset[RegionName] = frozenset()
     denied_regions: frozenset[RegionName] = frozenset()
+    regions_within: tuple[RegionsWithin, ...] = ()
+    """What is left where one rule names regions and another one jurisdictions. No file says it."""
 
     def allows(self, place: Place) -> bool:
         if place.region in self.denied_regions:
             return False
-        return place.region in self.regions or place.jurisdiction in self.jurisdictions
+        if place.region in self.regions or place.jurisdiction in self.jurisdictions:
+            return True
+        return bool(self.regions_within) and self._names_within(place)
+
+    def _names_within(self, place: Place) -> bool:
+        return any(
+            place.region in each.regions and place.jurisdiction in each.jurisdictions for each in self.regions_within
+        )
 
 
 @value

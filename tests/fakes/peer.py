@@ -20,7 +20,6 @@ ForwardContext = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
-OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
 Forwarded = Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]
 Subscribed = Callable[[pb.SubscribeRequest, SubscribeContext], Awaitable[None]]
 OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
@@ -61,11 +60,6 @@ class FakePeer:
 
     async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
         await self.forwarded(request, context)
-
-    async def Ownership(  # noqa: N802
-        self, request: pb.OwnershipRequest, context: OwnershipContext
-    ) -> pb.OwnershipResponse:
-        return pb.OwnershipResponse()
 
     async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
         return await self.explained(request, context)
