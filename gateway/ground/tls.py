@@ -92,7 +92,7 @@ class _MemberTls(ABC, Generic[_Identity]):
         self._config = config
         self._clock = clock
         self._trust_domain = ""
-        self._newest = self._read()
+        self._newest: _MeshCredentials[_Identity] = self._read()
         self._trust_domain = self._newest.identity.trust_domain
         self._changed = asyncio.Event()
         self.version = 1
