@@ -329,6 +329,9 @@ class ReplicaSpec:
     sign_of_life_ns: int | None = None
     """Set for an engine that tells no load: how often it is asked whether it lives. The limit on outstanding legs
     then stands in for its queue, and it is stale once three signs are missing."""
+    accepts: PlaceRule | None = None
+    """Where a request must have arrived that this replica may take, besides what our own policy says: what the policy
+    of its home accepts. None: what our own policy lets in; an empty rule: nowhere."""
 
 
 @value
@@ -385,6 +388,8 @@ class LoadReport:
     policy_digest: str
     capacities: tuple[ModelCapacity, ...] = ()
     queues: tuple[ModelQueue, ...] = ()
+    control: ControlVersion = ControlVersion()
+    """Of the controller's snapshot that it serves by; zeros: by none."""
 
     def is_news_after(self, last: LoadReport, share: float) -> bool:
         """Does it say more than that some number moved by up to a share of itself? To and from zero is always news."""
@@ -398,7 +403,7 @@ class LoadReport:
 
     def _words(self) -> tuple[object, ...]:
         """All but its number and those that it counts."""
-        return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest
+        return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest, self.control
 
     def _numbers(self) -> dict[tuple[object, ...], int]:
         """By what each counts."""
