@@ -22,6 +22,7 @@ from gateway.engines.prober import Prober
 from gateway.engines.tls import TlsContexts
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
+from gateway.ground.supervisor import Supervisor
 
 _SECOND_NS = 1_000_000_000
 _GRACE_S = 0.5
@@ -36,6 +37,7 @@ class Fleet:
         config: GatewayConfig,
         orders: Orders,
         submit: Callable[[Event], None],
+        *,
         clock: Clock,
         log: FilteringBoundLogger,
         on_restart: Callable[[str, Exception], None],
@@ -55,13 +57,11 @@ class Fleet:
         self._discovery = Discovery(map(self._source, config.dns_replicas), self._assignments.found)
         self._configure(config, orders, _unusable(orders, self._contexts))
 
-    def loops(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """What has to run for as long as the gateway does, by name."""
-        return [
-            ("discovery", self._discovery.run),
-            ("prober", self._prober.run),
-            ("models", self._models.run),
-        ]
+    def run(self, loops: Supervisor) -> None:
+        """What has to, for as long as the gateway does."""
+        loops.run("discovery", self._discovery.run)
+        loops.run("prober", self._prober.run)
+        loops.run("models", self._models.run)
 
     async def start(self) -> None:
         """Tell the core of the first replicas, once the loops run. Names and engines that do not answer in time are
@@ -100,7 +100,7 @@ class Fleet:
         """Once for each reason."""
         for replica_id, why in left_out.items():
             if self.left_out.get(replica_id) != why:
-                self._log.error("A REPLICA IS LEFT OUT: it is granted, and cannot be served", replica=replica_id, why=why)
+                self._log.error("REPLICA LEFT OUT: it is granted, and cannot be served", replica=replica_id, why=why)
         self.left_out = left_out
 
     def _follow(self, replicas: Iterable[ReplicaConfig]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from gateway.policy.file import load_policy_or_closed
 class RegionPart:
     """The region file. What cannot change while the gateway runs is refused, by the name of its key."""
 
-    def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], None]) -> None:
-        """`apply` puts a whole valid config in force, at once. It may raise ConfigError, and has done nothing then."""
+    def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], Awaitable[None]]) -> None:
+        """`apply` puts a whole valid config in force. It may raise ConfigError, and has done nothing then."""
         self._file = file
         self._apply = apply
 
@@ -48,7 +48,7 @@ class RegionPart:
             file = await asyncio.to_thread(read)
             if faults := [*self._faults_at_rest(file), *self._policy_faults(file)]:
                 raise FileError(file.path, file.source.located(faults))
-            self._apply(file.as_config())
+            await self._apply(file.as_config())
         except ConfigError as error:
             raise ReloadRefused(str(error)) from error
         self._file = file
@@ -121,6 +121,7 @@ class PolicyPart:
         self._apply = apply
         self._log = log
         self._in_force: ResidencyPolicy | None = None
+        self._on_local: Callable[[], None] = lambda: None
 
     def files(self) -> list[Path]:
         return [] if self._path is None else [self._path]
@@ -142,6 +143,10 @@ class PolicyPart:
             return closed_policy(self._place, _NO_FILE)
         return load_policy_or_closed(self._path, self._place)[0]
 
+    def on_local(self, told: Callable[[], None]) -> None:
+        """Whenever the region's own may be another."""
+        self._on_local = told
+
     def narrow(self, narrowing: ResidencyPolicy | None) -> None:
         """What a controller says from now on; None: nothing."""
         if narrowing != self._narrowing:
@@ -151,6 +156,7 @@ class PolicyPart:
 
     def _put(self, local: ResidencyPolicy) -> None:
         self.local = local
+        self._on_local()
         policy = local if self._narrowing is None else narrowed(local, self._narrowing)
         is_news = policy != self._in_force
         if not policy.closed_reason:

@@ -10,6 +10,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.series import Described
 from gateway.records.audit import AuditLevels
+from gateway.records.control_metrics import ControlLevels
 from gateway.records.ledger import Ledger
 from gateway.records.metrics import Metrics
 
@@ -21,4 +22,5 @@ def catalogue() -> list[Described]:
     core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
     metrics = Metrics(lambda: gauges_of(core, 0), Ledger(_PLACE, open_max=1))
     metrics.registry.register(AuditLevels(None))
+    metrics.registry.register(ControlLevels(None))
     return metrics.catalogue()
