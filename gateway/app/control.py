@@ -15,7 +15,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.control.announcing import announcement_of
 from gateway.control.attachment import Attachment
 from gateway.control.keeping import Kept, SnapshotKeeper
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import Hello, Ownership, Report, Snapshot
@@ -34,8 +34,6 @@ class Surroundings:
 
     ears: Ears
     """What is heard of peers."""
-    policy: Callable[[], ResidencyPolicy]
-    """The region's own, narrowed by nobody."""
     open_requests: Callable[[], int]
     left_out: Callable[[], dict[str, str]]
     """Replicas that are granted and cannot be served, and why."""
@@ -61,6 +59,7 @@ class Control:
         self.transport = transport
         self._surroundings = surroundings
         self._http, self._peers = config.listen.http, config.listen.peers
+        self._policy = closed_policy(config.place, "no policy read yet")
         self._clock = clock
         self._log = log
         self._taken_ns: int | None = None
@@ -86,6 +85,11 @@ class Control:
             loops.run("control", self.attachment.run)
             loops.run("control_state", self.keeper.run)
 
+    def follow_policy(self, policy: ResidencyPolicy) -> None:
+        """The region's own, narrowed by nobody."""
+        self._policy = policy
+        self.attachment.changed()
+
     async def reload(self, local: GatewayConfig) -> None:
         """Another region file. Raises ConfigError, and nothing has changed then."""
         await self.precedence.reload(local)
@@ -96,7 +100,7 @@ class Control:
     def hello(self) -> Hello:
         local = self.precedence.local
         announcement = announcement_of(local, self._http, self._peers)
-        return Hello(local.gateway_id, local.place, self.version, announcement, self._surroundings.policy())
+        return Hello(local.gateway_id, local.place, self.version, announcement, self._policy)
 
     def report(self) -> Report:
         return Report(tuple(self.ears.heard()), self._surroundings.open_requests())

@@ -262,12 +262,11 @@ def _control(
     transport = certificates.mesh or Plaintext()
     surroundings = Surroundings(
         ears=Ears(desk.trust.hear),
-        policy=lambda: desk.policy.local,
         open_requests=lambda: desk.driver.open_requests,
         left_out=left_out,
     )
     control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)
-    desk.policy.on_local(control.attachment.changed)
+    desk.policy.follow_own(control.follow_policy)
     desk.metrics.registry.register(ControlLevels(control))
     control.restore()
     return control

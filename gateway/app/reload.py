@@ -107,24 +107,39 @@ _NO_FILE_MEANS = (
 
 
 class PolicyPart:
-    """The residency policy. One that cannot be read closes the region: nothing leaves it and nothing is taken in. A
-    controller's can only narrow it."""
+    """The residency policy: the region's own, and what a controller narrows it by. A file that cannot be read closes
+    the region: nothing leaves it and nothing is taken in. A controller that says nothing leaves the region's own in
+    force."""
 
     def __init__(
         self, path: Path | None, place: Place, apply: Callable[[ResidencyPolicy], None], log: FilteringBoundLogger
     ) -> None:
-        self.local = closed_policy(place, _NO_FILE)
-        """The region's own, narrowed by nobody."""
-        self._narrowing: ResidencyPolicy | None = None
         self._path = path
         self._place = place
         self._apply = apply
         self._log = log
+        self._own: ResidencyPolicy | None = None
+        self._narrowing: ResidencyPolicy | None = None
         self._in_force: ResidencyPolicy | None = None
-        self._on_local: Callable[[], None] = lambda: None
+        self._tell_own: Callable[[ResidencyPolicy], None] = _tell_nobody
 
     def files(self) -> list[Path]:
         return [] if self._path is None else [self._path]
+
+    def follow_own(self, tell: Callable[[ResidencyPolicy], None]) -> None:
+        """Tell somebody the region's own policy, not narrowed by anybody: now if it has been read, and whenever it is
+        another one."""
+        self._tell_own = tell
+        if self._own is not None:
+            tell(self._own)
+
+    def narrow(self, narrowing: ResidencyPolicy | None) -> None:
+        """A controller narrows the region's own policy by this one from now on, or, with None, by nothing. It outlives
+        every reload of the region's own."""
+        if narrowing != self._narrowing:
+            self._narrowing = narrowing
+            if self._own is not None:
+                self._put(self._own)
 
     def start(self) -> None:
         self._put(self._read())
@@ -143,28 +158,23 @@ class PolicyPart:
             return closed_policy(self._place, _NO_FILE)
         return load_policy_or_closed(self._path, self._place)[0]
 
-    def on_local(self, told: Callable[[], None]) -> None:
-        """Whenever the region's own may be another."""
-        self._on_local = told
-
-    def narrow(self, narrowing: ResidencyPolicy | None) -> None:
-        """What a controller says from now on; None: nothing."""
-        if narrowing != self._narrowing:
-            self._narrowing = narrowing
-            if self._in_force is not None:
-                self._put(self.local)
-
-    def _put(self, local: ResidencyPolicy) -> None:
-        self.local = local
-        self._on_local()
-        policy = local if self._narrowing is None else narrowed(local, self._narrowing)
+    def _put(self, own: ResidencyPolicy) -> None:
+        policy = own if self._narrowing is None else narrowed(own, self._narrowing)
         is_news = policy != self._in_force
         if not policy.closed_reason:
-            self._log.info("residency policy in force", digest=policy.digest)
-        elif self._path is not None or self._narrowing is not None:
+            narrowing = {"narrowed_by": policy.narrowed_by} if policy.narrowed_by else {}
+            self._log.info("residency policy in force", digest=policy.digest, **narrowing)
+        elif self._path is not None:
             self._log.error("CLOSED: nothing leaves this region and nothing is taken in", reason=policy.closed_reason)
         elif is_news:
             self._log.info(_NO_FILE, meaning=_NO_FILE_MEANS)
         if is_news:
             self._in_force = policy
             self._apply(policy)
+        if own != self._own:
+            self._own = own
+            self._tell_own(own)
+
+
+def _tell_nobody(_: ResidencyPolicy) -> None:
+    pass
