@@ -39,7 +39,7 @@ class Asking:
         self.fake = fake
         self.clock = Still()
         self.learnt: list[tuple[GatewayId, Ownership]] = []
-        self.running: list[asyncio.Task[None]] = []
+        self.running: list[Coroutine[None, None, None]] = []
         self.questions: list[str] = []
         self.answer = codec.ownership_to_pb(Ownership(NEWER, AWAY))
         self.may_answer = asyncio.Event()
@@ -52,7 +52,7 @@ class Asking:
             OURS,
             is_news=lambda version: version.is_newer_than(KNOWN),
             learnt=lambda *told: self.learnt.append(told),
-            start=self._start,
+            start=self.running.append,
             clock=self.clock,
             log=make_logger(LoggingConfig(), OURS),
         )
@@ -62,12 +62,11 @@ class Asking:
         await self.may_answer.wait()
         return self.answer
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        self.running.append(asyncio.ensure_future(work))
-
     async def heard(self, version: ControlVersion = NEWER) -> None:
         self.asker.heard(PEER, version)
-        await asyncio.gather(*self.running)
+        async with asyncio.TaskGroup() as tasks:
+            while self.running:
+                tasks.create_task(self.running.pop())
 
 
 @pytest.fixture
