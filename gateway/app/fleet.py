@@ -57,15 +57,12 @@ class Fleet:
         self._discovery = Discovery(map(self._source, config.dns_replicas), self._assignments.found)
         self._configure(config, orders, _unusable(orders, self._contexts))
 
-    def run(self, loops: Supervisor) -> None:
-        """What has to, for as long as the gateway does."""
+    async def start(self, loops: Supervisor) -> None:
+        """Run what has to run for as long as the gateway does, and tell the core of the first replicas. Names and
+        engines that do not answer in time are waited for no longer; what they say later is taken in then."""
         loops.run("discovery", self._discovery.run)
         loops.run("prober", self._prober.run)
         loops.run("models", self._models.run)
-
-    async def start(self) -> None:
-        """Tell the core of the first replicas, once the loops run. Names and engines that do not answer in time are
-        waited for no longer; what they say later is taken in then."""
         await _within(self._discovery.first_look(), self._config.discovery.timeout_ns / _SECOND_NS + _GRACE_S)
         self._assignments.start()
         await _within(self._models.first_round(), self._config.probes.timeout_ns / _SECOND_NS + _GRACE_S)

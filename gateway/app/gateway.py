@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from gateway.app.control import Control, Surroundings
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
 from gateway.app.listening import listen
+from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.reload import RegionPart
 from gateway.config.orders import Orders
@@ -31,7 +32,10 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
 from gateway.ground.logs import make_logger
+from gateway.ground.naming.service import NameService
+from gateway.ground.naming.tree import RecordTree
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.tls import ExpiryWatch
@@ -65,7 +69,14 @@ class GatewayHandle:
     """A running gateway: where it is reached, what it is made of, and how it is emptied."""
 
     def __init__(
-        self, config: GatewayConfig, desk: Desk, peer_server: PeerServer, reloader: Reloader, control: Control
+        self,
+        config: GatewayConfig,
+        desk: Desk,
+        peer_server: PeerServer,
+        reloader: Reloader,
+        *,
+        control: Control,
+        names: NameService,
     ) -> None:
         self.config = config
         self.reloader = reloader
@@ -73,6 +84,8 @@ class GatewayHandle:
         self.core = desk.core
         self.driver = desk.driver
         self.metrics = desk.metrics
+        self.names = names
+        """Is given every record tree that this gateway takes, whether or not it listens."""
         self.http_address = config.listen.http
         self.admin_address = config.listen.admin
         self.peers_address = config.listen.peers
@@ -167,13 +180,13 @@ async def serve_gateway(
         )
         peer_server = _peer_server(config, desk, owners, roster, control)
         reloader = _reloader(config, desk)
-        handle = GatewayHandle(_in_force(config, orders), desk, peer_server, reloader, control)
+        names = await stack.enter_async_context(serve_names(config, desk))
+        handle = GatewayHandle(_in_force(config, orders), desk, peer_server, reloader, control=control, names=names)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates)
-        roster.replace(orders.peers)
-        fleet.run(loops)
-        await fleet.start()
+        _begin(orders, roster, names)
+        await fleet.start(loops)
         control.precedence.start(partial(_apply, handle, fleet, roster))
         _add_region(reloader, region, control, desk)
         _add_parts(reloader, desk, keyring, certificates)
@@ -181,8 +194,7 @@ async def serve_gateway(
 
         stack.push_async_callback(_stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await peer_server.start(config.listen.peers)
-        explainer = PeerExplainer(roster.links, config.gateway_id)
-        admin = _admin_app(config, desk, explainer, certificates, control)
+        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates, control)
         api = _api(config, desk, owners, keyring)
         await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
         control.run(loops, handle.http_address, handle.peers_address)
@@ -344,12 +356,32 @@ def _apply(handle: GatewayHandle, fleet: Fleet, roster: PeerRoster, config: Gate
     """What region file and controller come to, in force at once: the event loop does not turn in between. Raises
     ConfigError, and has done nothing then."""
     apply_to_fleet = fleet.prepare(config, orders)
+    if orders.records is not None:
+        _check_records(handle.names, orders.records)
     if orders.core != handle.config.core:
         handle.driver.submit(ConfigApplied(orders.core))
     handle.move_policy(config.policy_file, orders.narrowing)
     roster.replace(orders.peers)
     apply_to_fleet()
+    if orders.records not in (None, handle.names.tree):
+        handle.names.apply(orders.records)
     handle.config = _in_force(config, orders)
+
+
+def _begin(orders: Orders, roster: PeerRoster, names: NameService) -> None:
+    """With the peers that there are, and with the records that were in force before a restart."""
+    roster.replace(orders.peers)
+    if orders.records is not None:
+        with suppress(ValueError):  # an older version of ours could answer from them
+            names.apply(orders.records)
+
+
+def _check_records(names: NameService, records: RecordTree) -> None:
+    """Raises ConfigError."""
+    try:
+        names.check(records)
+    except ValueError as error:
+        raise ConfigError(f"records: {error}") from error
 
 
 def _in_force(config: GatewayConfig, orders: Orders) -> GatewayConfig:

@@ -25,6 +25,7 @@ from gateway.core.vocabulary import ControlVersion, Jurisdiction, PeerSpec, Plac
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import ConfigError
+from gateway.ground.naming.tree import RecordTree
 from gateway.ground.settings import settings_as_file
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, Surroundings, parse_address
 from gateway.ground.yaml_file import faults_in
@@ -50,6 +51,8 @@ class Orders:
     """All: the region file's, and further ones."""
     core: CoreConfig = field(default_factory=CoreConfig)
     narrowing: ResidencyPolicy | None = None
+    records: RecordTree | None = None
+    """What the mesh's one name says; None: as before."""
 
 
 def without_orders(local: GatewayConfig) -> Orders:
@@ -73,6 +76,7 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
         peers=(*local.peers, *_further_peers(snapshot.peers, local)),
         core=_with_parameters(local, snapshot.parameters),
         narrowing=snapshot.narrowing,
+        records=snapshot.records,
     )
 
 

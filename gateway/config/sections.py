@@ -13,7 +13,7 @@ from pathlib import Path
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.config import ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.values import (
     MEBIBYTE,
     MILLISECOND_NS,
@@ -311,6 +311,7 @@ class Sections:
     state: StateConfig = field(default_factory=StateConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
+    dns: DnsConfig = field(default_factory=DnsConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

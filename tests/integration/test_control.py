@@ -34,6 +34,7 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Taken,
 )
+from gateway.ground.naming.tree import Area, NameServer, RecordTree
 from gateway.ground.tls import ControllerTls, MeshTls
 from gateway.peers import codec as peer_codec
 from protos.mesh.v1 import peer_pb2, peer_pb2_grpc
@@ -345,6 +346,21 @@ async def test_a_killed_gateway_begins_with_what_it_took_last(
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_names_are_answered_from_the_records_of_the_snapshot(site: Site, controller: FakeController) -> None:
+    area = Area(US.region, US.jurisdiction, (US_1,), ("192.0.2.1",))
+    records = RecordTree(3, 5, (area,), ("192.0.2.1",), "mesh.example.", (NameServer("ns1.mesh.example.", ()),))
+    async with serving_file(site.path) as gateway:
+        stream = await controller.stream(0)
+        assert await stream.answer(snapshot(1, records=records)) == Taken(ControlVersion(1, 1))
+        assert gateway.names.tree == records
+        await stream.answer(snapshot(2))
+        assert gateway.names.tree == records, "one that says nothing of names changes nothing there"
+        await stream.answer(snapshot(3, records=records))
+        await site.until_kept(ControlVersion(1, 3))
+    async with serving_file(site.path) as gateway:
+        assert gateway.names.tree == records
 
 
 # Who may be a controller
