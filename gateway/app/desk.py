@@ -10,6 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.app.readiness import Readiness, engines_note
 from gateway.app.reload import PolicyPart
+from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import describe, gauges_of
@@ -93,9 +94,10 @@ class Desk:
     def journal(self) -> Journal | None:
         return self._journal
 
-    def apply(self, config: GatewayConfig) -> None:
+    def apply(self, orders: Orders) -> None:
         """Tell the core what it is to know before it is told of replicas and peers."""
-        self.driver.submit(ConfigApplied(config.core))
+        self.driver.submit(ConfigApplied(orders.core))
+        self.policy.narrow(orders.narrowing)
         self.policy.start()
         self.lockdown.restore()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from gateway.policy.file import load_policy_or_closed
 class RegionPart:
     """The region file. What cannot change while the gateway runs is refused, by the name of its key."""
 
-    def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], None]) -> None:
-        """`apply` puts a whole valid config in force, at once. It may raise ConfigError, and has done nothing then."""
+    def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], Awaitable[None]]) -> None:
+        """`apply` puts a whole valid config in force. It may raise ConfigError, and has done nothing then."""
         self._file = file
         self._apply = apply
 
@@ -48,7 +48,7 @@ class RegionPart:
             file = await asyncio.to_thread(read)
             if faults := [*self._faults_at_rest(file), *self._policy_faults(file)]:
                 raise FileError(file.path, file.source.located(faults))
-            self._apply(file.as_config())
+            await self._apply(file.as_config())
         except ConfigError as error:
             raise ReloadRefused(str(error)) from error
         self._file = file

@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never, Protocol, TypeVar
+from typing import Generic, Never, Protocol, TypeVar
 
 import grpc
 import grpc.aio
-from cryptography.x509 import Certificate
+from cryptography import x509
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId, RegionName
@@ -25,12 +25,11 @@ from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
 from gateway.ground.identity import (
     ControllerIdentity,
-    Identity,
     MeshIdentity,
     caller_identity,
     certificate_identity,
-    controller_certificate_identity,
     controller_dns_name,
+    controller_identity,
 )
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.transport import AuthContext, ChannelOptions
@@ -80,29 +79,36 @@ class HttpTls:
         connection.context = self._newest
 
 
-class _MutualTls(ABC):
-    """What members of the mesh show each other, whoever they are."""
+_Identity = TypeVar("_Identity", MeshIdentity, ControllerIdentity)
 
-    role = "peers"
+
+class _MemberTls(ABC, Generic[_Identity]):
+    """Mutual TLS between members of the mesh. Every certificate names its holder, and callers are held to it."""
+
+    role: str
 
     def __init__(self, config: MeshTlsConfig, clock: Clock) -> None:
         """Raises CertificateFault, also when the certificate is somebody else's."""
         self._config = config
         self._clock = clock
         self._trust_domain = ""
-        self._newest = self._read()
+        self._newest: _MeshCredentials[_Identity] = self._read()
         self._trust_domain = self._newest.identity.trust_domain
         self._changed = asyncio.Event()
         self.version = 1
         """Grows whenever channels should be made anew."""
 
     @abstractmethod
-    def _own_identity(self, leaf: Certificate) -> Identity:
-        """Raises ValueError for one that is not ours."""
+    def _identify(self, certificate: x509.Certificate) -> _Identity:
+        """Whose it is. Raises ValueError where it is not ours."""
 
     @property
     def pair(self) -> KeyPair:
         return self._newest.pair
+
+    @property
+    def identity(self) -> _Identity:
+        return self._newest.identity
 
     def files(self) -> list[Path]:
         return [self._config.certificate, self._config.key, self._config.roots]
@@ -144,7 +150,7 @@ class _MutualTls(ABC):
         return server.add_secure_port(address, credentials)
 
     def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
-        """Why this caller may not call, or may not call itself `claim`. None: it may."""
+        """Why this caller may not call, or may not call itself `claim`. None: it may. Only gateways call."""
         try:
             caller = caller_identity(auth)
         except ValueError as error:
@@ -155,10 +161,17 @@ class _MutualTls(ABC):
             return f"{caller} claims to be gateway {claim[0]} in {claim[1]}"
         return None
 
-    def _read(self) -> _MeshCredentials:
+    def _open(self, address: str, dns_name: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """A channel that carries calls to whoever is of that name, and to nobody else who answers at its address."""
+        newest = self._newest
+        credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
+        name: tuple[str, str] = ("grpc.ssl_target_name_override", dns_name)
+        return grpc.aio.secure_channel(address, credentials, options=[*options, name])
+
+    def _read(self) -> _MeshCredentials[_Identity]:
         pair = read_key_pair(self._config.certificate, self._config.key)
         try:
-            identity = self._own_identity(pair.leaf)
+            identity = self._identify(pair.leaf)
         except ValueError as error:
             raise CertificateFault(f"{self._config.certificate}: {error}") from error
         if self._trust_domain not in ("", identity.trust_domain):
@@ -166,17 +179,15 @@ class _MutualTls(ABC):
         return _MeshCredentials(pair, identity, read_roots(self._config.roots))
 
 
-class MeshTls(_MutualTls):
-    """Mutual TLS of a gateway. Every certificate names a gateway and its region, and callers are held to it."""
+class MeshTls(_MemberTls[MeshIdentity]):
+    """A gateway's end, towards other gateways and towards controllers."""
+
+    role = "peers"
 
     def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, region: RegionName, clock: Clock) -> None:
         """Raises CertificateFault, also when the certificate is another gateway's."""
         self._holder = (gateway_id, region)
         super().__init__(config, clock)
-
-    @property
-    def identity(self) -> MeshIdentity:
-        return MeshIdentity(self._trust_domain, self._holder[1], self._holder[0])
 
     def open_channel(
         self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
@@ -185,36 +196,30 @@ class MeshTls(_MutualTls):
         return self._open(address, MeshIdentity(self._trust_domain, region, gateway_id).dns_name, options)
 
     def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """A channel that carries calls to a controller of our trust domain, and to nobody else."""
+        """To whoever there is a controller of our trust domain, and to nobody else."""
         return self._open(address, controller_dns_name(self._trust_domain), options)
 
-    def _open(self, address: str, dns_name: str, options: ChannelOptions) -> grpc.aio.Channel:
-        newest = self._newest
-        credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
-        name: tuple[str, str] = ("grpc.ssl_target_name_override", dns_name)
-        return grpc.aio.secure_channel(address, credentials, options=[*options, name])
-
-    def _own_identity(self, leaf: Certificate) -> MeshIdentity:
-        identity = certificate_identity(leaf)
+    def _identify(self, certificate: x509.Certificate) -> MeshIdentity:
+        identity = certificate_identity(certificate)
         if (identity.gateway_id, identity.region) != self._holder:
             gateway_id, region = self._holder
-            raise ValueError(f"is of {identity}, not of {gateway_id} in {region}")
+            raise ValueError(f"it is of {identity}, not of {gateway_id} in {region}")
         return identity
 
 
-class ControllerTls(_MutualTls):
-    """Mutual TLS of a controller, which is called by gateways and calls nobody."""
+class ControllerTls(_MemberTls[ControllerIdentity]):
+    """A controller's end, which gateways call."""
 
     role = "gateways"
 
-    def _own_identity(self, leaf: Certificate) -> ControllerIdentity:
-        return controller_certificate_identity(leaf)
+    def _identify(self, certificate: x509.Certificate) -> ControllerIdentity:
+        return controller_identity(certificate)
 
 
 @dataclass(frozen=True, slots=True)
-class _MeshCredentials:
+class _MeshCredentials(Generic[_Identity]):
     pair: KeyPair
-    identity: Identity
+    identity: _Identity
     roots_pem: bytes
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:

@@ -1,4 +1,4 @@
-"""What connections between members of the mesh are made of, as far as those who dial and serve need to know.
+"""What connections between gateways are made of, as far as those who dial and serve need to know.
 
 `Plaintext` believes everybody, and so is for loopback and for networks that protect themselves.
 """
@@ -47,7 +47,7 @@ class Transport(Door, Protocol):
         ...
 
     def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """A channel that, as far as can be told, reaches a controller of the mesh and nobody else."""
+        """The same to a controller of our mesh."""
         ...
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from ipaddress import ip_address
 
-from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, PlaceRule, RegionName, RegionsWithin, ReplicaId
 from gateway.ground.values import ID_PATTERN, REPLICA_ID_PATTERN
 from protos.mesh.v1 import peer_pb2 as pb
 
 TEXT_LENGTH_MAX = 1024
 KEY_LENGTH_MAX = 256
 LIST_LENGTH_MAX = 4096
+REGIONS_WITHIN_MAX = 16
+"""Three rules that narrow one another, none of which has any of its own, leave six."""
 
 MICROSECOND_NS = 1_000
 
@@ -40,6 +42,10 @@ def rule_to_pb(rule: PlaceRule) -> pb.PlaceRule:
         jurisdictions=sorted(rule.jurisdictions),
         regions=sorted(rule.regions),
         denied_regions=sorted(rule.denied_regions),
+        regions_within=[
+            pb.RegionsWithin(regions=sorted(each.regions), jurisdictions=sorted(each.jurisdictions))
+            for each in rule.regions_within
+        ],
     )
 
 
@@ -50,6 +56,20 @@ def read_rule(message: pb.PlaceRule, what: str = "") -> PlaceRule:
         jurisdictions=frozenset(map(Jurisdiction, _ids(message.jurisdictions, f"{prefix}jurisdictions"))),
         regions=frozenset(map(RegionName, _ids(message.regions, f"{prefix}regions"))),
         denied_regions=frozenset(map(RegionName, _ids(message.denied_regions, f"{prefix}denied_regions"))),
+        regions_within=_regions_within(message.regions_within, f"{prefix}regions_within"),
+    )
+
+
+def _regions_within(messages: Collection[pb.RegionsWithin], what: str) -> tuple[RegionsWithin, ...]:
+    if not messages:
+        return ()
+    require_few(messages, what, REGIONS_WITHIN_MAX)
+    return tuple(
+        RegionsWithin(
+            frozenset(map(RegionName, _ids(each.regions, what))),
+            frozenset(map(Jurisdiction, _ids(each.jurisdictions, what))),
+        )
+        for each in messages
     )
 
 

@@ -154,6 +154,8 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
             for each in report.capacities
         ],
         queues=[pb.ModelQueue(model=each.model, length=each.length) for each in report.queues],
+        control_term=report.control.term,
+        control_version=report.control.version,
     )
 
 
@@ -172,6 +174,7 @@ def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
         policy_digest=read_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
         capacities=tuple(_capacity(each) for each in message.capacities),
         queues=tuple(ModelQueue(_model(each.model), each.length) for each in message.queues),
+        control=ControlVersion(message.control_term, message.control_version),
     )
     return report, age_ns
 

@@ -84,7 +84,7 @@ class DevelopmentCa:
         return self._issue(identity.gateway_id, names, usages, begins, ends)
 
     def issue_for_controller(self, identity: ControllerIdentity, *, begins: datetime, ends: datetime) -> Issued:
-        """For a controller, which gateways call."""
+        """To be called by gateways."""
         names: list[x509.GeneralName] = [_uri(identity.uri), x509.DNSName(identity.dns_name)]
         return self._issue(identity.name, names, [ExtendedKeyUsageOID.SERVER_AUTH], begins, ends)
 

@@ -34,11 +34,14 @@ def mesh_leaf(ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float =
     return ca.issue_for_gateway(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
 
 
-def controller_leaf(ca: DevelopmentCa, name: str, *, days: float = 1) -> Issued:
-    """A controller's certificate; with negative days, one that has expired."""
-    begins, ends = validity(Clock().wall_ns(), days)
+def controller_leaf(ca: DevelopmentCa, name: str = "control-1", *, may_call: bool = False) -> Issued:
+    """A controller's certificate; with `may_call`, one that could be shown to those whom it calls too."""
+    begins, ends = validity(Clock().wall_ns(), 1)
     identity = ControllerIdentity(ca.trust_domain, name)
-    return ca.issue_for_controller(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
+    if not may_call:
+        return ca.issue_for_controller(identity, begins=begins, ends=ends)
+    names = [x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.dns_name)]
+    return ca._issue(name, [*names], [ExtendedKeyUsageOID.CLIENT_AUTH], begins, ends)
 
 
 def clients_leaf(ca: DevelopmentCa, *, days: float = 1, for_callers: bool = False) -> Issued:

@@ -29,7 +29,7 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Taken,
 )
-from gateway.ground.values import parse_address
+from gateway.ground.values import URL_LENGTH_MAX, parse_address
 from gateway.ground.wire import (
     KEY_LENGTH_MAX,
     LIST_LENGTH_MAX,
@@ -58,7 +58,6 @@ REPLICAS_MAX = 16_384
 """Of one gateway, and of the whole mesh those that are away."""
 DOCUMENT_LENGTH_MAX = 64 * 1024
 """Of one replica, and of the parameters."""
-URL_LENGTH_MAX = 2048
 TENANTS_MAX = 4096
 
 _AGE_MAX_US = 366 * 24 * 3600 * 1_000_000

@@ -7,13 +7,15 @@ from cryptography import x509
 
 from gateway.ground.clock import Clock
 from gateway.ground.identity import (
+    ControllerIdentity,
     caller_identity,
     certificate_identity,
-    controller_certificate_identity,
+    controller_identity,
     is_trust_domain,
+    parse_controller,
     parse_identity,
 )
-from gateway.security.development_ca import DevelopmentCa, Issued, validity
+from gateway.security.development_ca import DevelopmentCa, validity
 from tests.support.certificates import clients_leaf, controller_leaf, mesh_identity, mesh_leaf, new_ca
 from tests.support.core import US
 
@@ -84,6 +86,35 @@ def without_host_name(ca: DevelopmentCa) -> bytes:
     ).certificate_pem
 
 
+CONTROLLER = ControllerIdentity("mesh.test", "control-1")
+
+
+def test_a_controllers_identity_reads_back_as_itself_and_is_no_gateways() -> None:
+    assert (CONTROLLER.uri, CONTROLLER.dns_name) == ("spiffe://mesh.test/controller/control-1", "controller.mesh.test")
+    assert parse_controller(CONTROLLER.uri) == CONTROLLER
+    assert controller_identity(leaf_of(controller_leaf(new_ca()).certificate_pem)) == CONTROLLER
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway"):
+        caller_identity({"peer_spiffe_id": [CONTROLLER.uri.encode()]})
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway"):
+        certificate_identity(leaf_of(controller_leaf(new_ca()).certificate_pem))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        URI,
+        "spiffe://mesh.test/controller",
+        "spiffe://mesh.test/controller/a/b",
+        "spiffe://mesh.test/controller/A",
+        "spiffe:///controller/a",
+        "https://mesh.test/controller/a",
+    ],
+)
+def test_what_is_no_controllers_identity(uri: str) -> None:
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/controller"):
+        parse_controller(uri)
+
+
 @pytest.mark.parametrize(
     "text,is_one",
     [("mesh.local", True), ("mesh", True), ("a" * 100, True), ("a" * 101, False), ("", False), ("a..b", False),
@@ -91,17 +122,3 @@ def without_host_name(ca: DevelopmentCa) -> bytes:
 )  # fmt: skip
 def test_trust_domains_look_like_host_names(text: str, is_one: bool) -> None:
     assert is_trust_domain(text) is is_one
-
-
-def test_a_controllers_certificate_names_it_and_is_no_gateways() -> None:
-    leaf = certificate_of(controller_leaf(new_ca(), "ctl-1"))
-    identity = controller_certificate_identity(leaf)
-    assert (identity.uri, identity.dns_name) == ("spiffe://mesh.test/controller/ctl-1", "controller.mesh.test")
-    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway/REGION/GATEWAY"):
-        certificate_identity(leaf)
-    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/controller/NAME"):
-        controller_certificate_identity(certificate_of(mesh_leaf(new_ca(), "us-1", US)))
-
-
-def certificate_of(issued: Issued) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(issued.certificate_pem)

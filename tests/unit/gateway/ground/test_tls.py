@@ -166,7 +166,7 @@ WHO = "/test/Who"
 
 
 @asynccontextmanager
-async def serving(tls: MeshTls) -> AsyncIterator[str]:
+async def serving(tls: MeshTls | ControllerTls) -> AsyncIterator[str]:
     """Answers with what speaks against the caller's being `us-1` of the US; empty if nothing does."""
 
     async def who(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -381,36 +381,44 @@ async def test_a_renewed_certificate_ends_the_warnings(watch: Watch, files: File
 # Between gateways and controllers
 
 
-async def answers_as(server_files: Files, client: MeshTls, tls: type[ControllerTls] | None) -> bool:
-    """Whether a gateway that calls a controller is answered by whoever shows these files."""
-    server = grpc.aio.server()
-    shown = (
-        ControllerTls(server_files.mesh(), Clock())
-        if tls
-        else MeshTls(server_files.mesh(), GatewayId("eu-1"), EU.region, Clock())
-    )
-    port = shown.add_port(server, "127.0.0.1:0")
-    await server.start()
-    channel = client.open_controller_channel(f"127.0.0.1:{port}", [])
-    try:
-        await channel.unary_unary("/nobody/knows", bytes, bytes)(b"")
-    except grpc.aio.AioRpcError as error:
-        return error.code() is grpc.StatusCode.UNIMPLEMENTED
-    finally:
-        await channel.close()
-        await server.stop(0)
-    raise AssertionError("nobody knows that call")
+def controller_tls(folder: Path, ca: DevelopmentCa) -> ControllerTls:
+    files = Files(folder / "control-1")
+    files.put(controller_leaf(ca), roots=roots_of(ca))
+    return ControllerTls(files.mesh(), Clock())
 
 
-async def test_a_gateway_that_calls_a_controller_reaches_one_of_its_trust_domain_and_no_gateway(tmp_path: Path) -> None:
+async def test_a_gateway_and_a_controller_recognise_each_other(tmp_path: Path) -> None:
     ca = new_ca()
-    names = ("us-1", "ctl-1", "eu-1")
-    us, controller, eu = (Files(tmp_path / name) for name in names)
-    us.put(mesh_leaf(ca, "us-1", US), roots=roots_of(ca))
-    controller.put(controller_leaf(ca, "ctl-1"), roots=roots_of(ca))
-    eu.put(mesh_leaf(ca, "eu-1", EU), roots=roots_of(ca))
-    client = MeshTls(us.mesh(), GatewayId("us-1"), US.region, Clock())
-    assert await answers_as(controller, client, ControllerTls)
-    assert not await answers_as(eu, client, None)
+    us = mesh_tls(gateway_files(tmp_path, ca, "us-1", US), "us-1", US)
+    controller = controller_tls(tmp_path, ca)
+    assert controller.identity.name == "control-1"
+    async with serving(controller) as address:
+        assert await asked(us.open_controller_channel(address, LOCAL)) == ""
+        eu = mesh_tls(gateway_files(tmp_path, ca, "eu-1", EU), "eu-1", EU)
+        assert "claims to be gateway us-1" in await asked(eu.open_controller_channel(address, LOCAL))
+
+
+async def test_no_gateway_passes_for_a_controller_nor_a_controller_for_a_gateway(tmp_path: Path) -> None:
+    ca = new_ca()
+    us = mesh_tls(gateway_files(tmp_path, ca, "us-1", US), "us-1", US)
+    async with serving(mesh_tls(gateway_files(tmp_path, ca, "eu-1", EU), "eu-1", EU)) as address:
+        assert "Hostname Verification" in await refusal(us.open_controller_channel(address, LOCAL))
+    async with serving(controller_tls(tmp_path, ca)) as address:
+        assert "Hostname Verification" in await refusal(dial(us, address))
+
+
+async def test_gateways_take_nothing_from_a_controller(tmp_path: Path) -> None:
+    """Not even from one whose certificate could be shown to whom it calls."""
+    ca = new_ca()
+    leaf = controller_leaf(ca, may_call=True)
+    credentials = grpc.ssl_channel_credentials(roots_of(ca), leaf.key_pem, leaf.certificate_pem)
+    name = ("grpc.ssl_target_name_override", "eu-1.eu-west-1.gateway.mesh.test")
+    async with serving(mesh_tls(gateway_files(tmp_path, ca, "eu-1", EU), "eu-1", EU)) as address:
+        channel = grpc.aio.secure_channel(address, credentials, options=[*LOCAL, name])
+        assert "is not spiffe://TRUST-DOMAIN/gateway" in await asked(channel)
+
+
+def test_a_gateways_certificate_is_no_controllers(tmp_path: Path) -> None:
+    ca = new_ca()
     with pytest.raises(CertificateFault, match="is not spiffe://TRUST-DOMAIN/controller/NAME"):
-        ControllerTls(eu.mesh(), Clock())
+        ControllerTls(gateway_files(tmp_path, ca, "us-1", US).mesh(), Clock())

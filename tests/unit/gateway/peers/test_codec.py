@@ -11,6 +11,7 @@ from gateway.core.effects import EndRequest
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
+    ControlVersion,
     GatewayId,
     Hops,
     LoadReport,
@@ -61,6 +62,7 @@ REPORT = LoadReport(
     policy_digest="abc",
     capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2),),
     queues=(ModelQueue(MODEL, 9),),
+    control=ControlVersion(2, 2**40),
 )
 
 

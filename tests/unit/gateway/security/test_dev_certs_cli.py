@@ -47,19 +47,6 @@ def test_what_is_printed_makes_a_region_file_that_works(tmp_path: Path) -> None:
     assert date_fault(certificates.http.pair, Clock().wall_ns() + 8 * DAY_NS) is not None
 
 
-def test_a_controller_gets_a_certificate_of_the_same_authority(tmp_path: Path) -> None:
-    result = make(tmp_path, "--controller", "ctl-1", "--json")
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)["controllers"]["ctl-1"]["link"]["tls"]
-    tls = ControllerTls(MeshTlsConfig(*(Path(told[key]) for key in ("certificate", "key", "roots"))), Clock())
-    assert (
-        tls.pair.leaf.issuer.rfc4514_string()
-        == read_key_pair(tmp_path / "us-1.peers.pem", tmp_path / "us-1.peers.key").leaf.issuer.rfc4514_string()
-    )
-    assert make(tmp_path, "--controller", "ctl-1", gateways=("ap-1:ap-northeast-1",)).exit_code == 1
-    assert make(tmp_path, "--controller", "Ctl_1").exit_code == 2
-
-
 def test_keys_are_for_their_owner_alone_and_certificates_say_what_they_are(tmp_path: Path) -> None:
     make(tmp_path)
     for path in tmp_path.iterdir():
@@ -102,6 +89,20 @@ def test_clients_may_call_by_further_names(tmp_path: Path) -> None:
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "gw.example.test"]
     assert "10.0.0.7" in map(str, names.get_values_for_type(x509.IPAddress))
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == [], "it opens no door in the mesh"
+
+
+def test_a_controller_joins_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path)
+    before = contents(tmp_path)
+    result = make(tmp_path, "--controller", "control-1", gateways=())
+    assert result.exit_code == 0
+    (snippet,) = yaml.safe_load_all(result.stdout)
+    tls = ControllerTls(MeshTlsConfig(**{key: Path(path) for key, path in snippet["tls"].items()}), Clock())
+    assert tls.identity.uri == "spiffe://mesh.local/controller/control-1"
+    assert contents(tmp_path).keys() - before.keys() == {"control-1.controller.pem", "control-1.controller.key"}
+    again = make(tmp_path, "--controller", "control-1", gateways=())
+    assert "control-1.controller.pem is there already" in again.output
+    assert make(tmp_path, "--controller", "Control 2", gateways=()).exit_code == 2
 
 
 def test_json_for_programs(tmp_path: Path) -> None:
