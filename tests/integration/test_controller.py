@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from controller.app import ControllerHandle, serve_controller
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.control.vocabulary import PeerHeard
 from tests.fakes.attached import hello
+from tests.fakes.engine import FakeEngine
 from tests.support.controllers import plain_gateway, read_file
 from tests.support.core import AP, EU, US
+from tests.support.gateways import until
+from tests.support.processes import gateway_process, region_file
 
 
 @pytest.fixture
@@ -80,3 +84,18 @@ async def until_named(controller: ControllerHandle, *wanted: set[str]) -> set[st
         if told in wanted:
             return told
         await asyncio.sleep(0.05)
+
+
+async def test_a_gateway_of_ours_attaches_takes_what_it_is_told_and_dies(tmp_path: Path, engine: FakeEngine) -> None:
+    async with serve_controller(read_file(tmp_path)) as controller:
+        control = {"controllers": [str(controller.grpc_address)], "client_addresses": ["192.0.2.1"]}
+        state = {"folder": str(tmp_path / "us-1")}
+        region = region_file(tmp_path, "us-1", US, engine, control=control, state=state)
+        async with gateway_process(region) as gateway:
+            await until(lambda: GatewayId("us-1") in controller.links)
+            link = controller.links.get(GatewayId("us-1"))
+            assert link is not None
+            await until(lambda: link.pushed is not None and link.taken == link.pushed)
+            assert list(controller.desk.registry.replicas) == ["us-1-r0"]
+            gateway.signal(signal.SIGKILL)
+            await until(lambda: GatewayId("us-1") not in controller.links)
