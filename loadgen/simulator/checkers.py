@@ -28,6 +28,7 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaId,
     ReplicaObservation,
+    ReplicaSpec,
     RequestId,
     RequestProfile,
     Target,
@@ -98,6 +99,8 @@ class _View:
     core: GatewayCore
     places: dict[str, Place]
     """Of its replicas and peers, by id."""
+    replicas: tuple[ReplicaSpec, ...]
+    """What it serves now."""
     visits: dict[RequestId, _Visit] = field(default_factory=dict)
     waiting: dict[tuple[TenantName, Place | None, bool], dict[RequestId, int]] = field(default_factory=dict)
     """By queue, who waits there under which arrival number."""
@@ -160,12 +163,15 @@ class Watch:
     def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
         places = {str(replica.replica_id): replica.place for replica in spec.replicas}
         places |= {str(peer.gateway_id): peer.place for peer in spec.peers}
-        self._views[spec.gateway_id] = _View(spec, policy, core, places)
+        self._views[spec.gateway_id] = _View(spec, policy, core, places, spec.replicas)
         self._checkers[spec.gateway_id] = Checker(core)
 
     def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
         self._now_ns = now_ns
         view = self._views[gateway_id]
+        if isinstance(event, events.AssignmentApplied):
+            view.replicas = event.replicas
+            view.places |= {str(each.replica_id): each.place for each in event.replicas}
         self._count(view, effects)
         if not self._every_invariant:
             return
@@ -209,7 +215,7 @@ class Watch:
 
     def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
         """Where everything of this gateway's own may go: its home region."""
-        home = (spec.replica_id for spec in view.spec.replicas if spec.place == view.spec.place)
+        home = (spec.replica_id for spec in view.replicas if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
     def expect_quiet(self, engines: Iterable[SimEngine], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
@@ -441,7 +447,7 @@ class Watch:
     def _may_serve(self, view: _View, profile: RequestProfile) -> bool:
         """Is there anybody who could, were all of them up and free?"""
         rule, home = view.rule_of(profile.tenant), view.spec.place
-        for spec in view.spec.replicas:
+        for spec in view.replicas:
             if profile.model in spec.models and names_place(rule, spec.place):
                 return True
         if view.policy.closed_reason:
