@@ -20,6 +20,7 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
+    ModelCapacity,
     Outcome,
     PeerObservation,
     Place,
@@ -106,6 +107,9 @@ class _View:
     """By queue, who waits there under which arrival number."""
     probes: dict[ReplicaId, ReplicaObservation] = field(default_factory=dict)
     heard: dict[GatewayId, PeerObservation] = field(default_factory=dict)
+    serves: dict[GatewayId, tuple[ModelCapacity, ...]] = field(default_factory=dict)
+    """What each peer last said that it serves: one that says nothing of it has only begun, or is between two
+    assignments."""
     alive: dict[tuple[RequestId, int, int], Target] = field(default_factory=dict)
     """Attempts that have not ended, and where."""
     stopped: set[tuple[RequestId, int, int]] = field(default_factory=set)
@@ -309,6 +313,8 @@ class Watch:
         is_newer = before is None or heard.report.sequence >= before.report.sequence
         if before is None or is_newer or heard.generated_ns > before.generated_ns:
             view.heard[heard.report.gateway_id] = heard
+            if heard.report.capacities:
+                view.serves[heard.report.gateway_id] = heard.report.capacities
 
     def _leg_ended(self, view: _View, event: events.LegEnded) -> None:
         key = event.request_id, event.attempt, event.leg
@@ -455,9 +461,9 @@ class Watch:
         overflows = view.core.config.placement.overflow_of(profile.model) is OverflowMode.ON
         for peer in view.spec.peers:
             is_within_reach = peer.place.region == home.region or overflows
-            heard = view.heard.get(peer.gateway_id)
-            serves = heard is None or any(
-                each.model == profile.model and names_place(rule, each.place) for each in heard.report.capacities
+            known = view.serves.get(peer.gateway_id)
+            serves = known is None or any(
+                each.model == profile.model and names_place(rule, each.place) for each in known
             )
             if is_within_reach and names_place(rule, peer.place) and serves:
                 return True

@@ -178,7 +178,7 @@ class SimController:
         for effect in kept:
             self._write(effect)
         self._store.revision += bool(kept)
-        for gateway_id in self._streams if kept else again:
+        for gateway_id in list(self._streams) if kept else again:
             self._send_snapshot(gateway_id)
 
     def _write(self, effect: Effect) -> None:
