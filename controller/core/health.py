@@ -3,9 +3,9 @@
 Down needs both: our own probes fail several times in a row with no stream open, and no peer whom we hear has heard of
 it. A network that fails between us and one gateway is not that gateway's death.
 
-Proof is more than silence: its own host says that nobody listens there, and the connection of a peer whom we hear broke
-as well. No fault of our own sight looks like that, so whoever is proven gone does not count among those that may only be
-out of our sight, however many there are.
+Proof is more than silence: its own host says that nobody listens there, and the connection of a peer whom we hear
+broke as well. No fault of our own sight looks like that, so whoever is proven gone does not count among those that may
+only be out of our sight, however many there are.
 """
 
 from __future__ import annotations

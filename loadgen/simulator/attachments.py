@@ -70,6 +70,21 @@ class ControlTimes:
     """A peer that was not heard for so long cannot be connected to either."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """What all attachments of a world share."""
+
+    peers: dict[GatewayId, Attachment]
+    """Each of them, by gateway."""
+    specs: dict[ReplicaId, ReplicaSpec]
+    board: Switchboard
+    agenda: Agenda
+    network: Network
+    times: ControlTimes
+    observers: tuple[ControlObserver, ...]
+    rng: random.Random
+
+
 def served(
     own: Iterable[ReplicaId], gateway_id: GatewayId, snapshot: Snapshot | None, disowned: Iterable[ReplicaId]
 ) -> tuple[ReplicaId, ...]:
@@ -86,20 +101,8 @@ def served(
 class Attachment:
     """One gateway's. The disk outlives the process, everything else is lost with it."""
 
-    def __init__(
-        self,
-        gateway: SimGateway,
-        peers: dict[GatewayId, Attachment],
-        specs: dict[ReplicaId, ReplicaSpec],
-        board: Switchboard,
-        agenda: Agenda,
-        network: Network,
-        times: ControlTimes,
-        observers: Iterable[ControlObserver],
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, gateway: SimGateway, ties: Ties) -> None:
         self.gateway = gateway
-        self._rng = rng
         self.is_up = False
         self.delay_ns = 0
         """A fault: so late do snapshots come."""
@@ -107,13 +110,14 @@ class Attachment:
         """A fault: of snapshots, whose way to here breaks."""
         self.told = 0
         """How often a peer has told it who serves what."""
-        self._peers = peers
-        self._specs = specs
-        self._board = board
-        self._agenda = agenda
-        self._network = network
-        self._times = times
-        self._observers = tuple(observers)
+        self._rng = ties.rng
+        self._peers = ties.peers
+        self._specs = ties.specs
+        self._board = ties.board
+        self._agenda = ties.agenda
+        self._network = ties.network
+        self._times = ties.times
+        self._observers = ties.observers
         self._life = 0
         self._policy = gateway.spec.policy
         self._disk: deque[Snapshot] = deque(maxlen=_DISK_MAX)
@@ -183,12 +187,12 @@ class Attachment:
     def _dial(self, life: int) -> None:
         if life != self._life or self._line is not None:
             return
-        streams: list[Stream] = []
-        line = self._network.connect(
-            self.region, self._board.region, lambda detail: self._lost(life), lambda detail: streams[0].broke(detail)
-        )
+
+        def far_broke(detail: str) -> None:
+            stream.broke(detail)
+
+        line = self._network.connect(self.region, self._board.region, lambda _: self._lost(life), far_broke)
         stream = self._board.answer(self, life, line)
-        streams.append(stream)
         self._line, self._stream, self._stream_heard_ns = line, stream, self._agenda.now_ns
         own = tuple(each.replica_id for each in self.gateway.spec.replicas)
         place = self.gateway.spec.place
@@ -265,7 +269,7 @@ class Attachment:
         if not version.is_newer_than(self.taken):
             return
         for observer in self._observers:
-            observer.on_newer_heard(self._agenda.now_ns, self.gateway_id, peer, version)
+            observer.on_newer_heard(self._agenda.now_ns, self.gateway_id, version)
         if version.is_newer_than(self._told_version) and self._agenda.now_ns >= self._asking_until_ns:
             self._asking_until_ns = self._agenda.now_ns + _ASK_TIMEOUT_NS
             other = self._peers[peer]

@@ -82,6 +82,7 @@ class Caller:
         self._gateways = gateways
         self._ask = ask
         self._on_end = on_end
+        self.connect_timeout_ns = names.section.connect_timeout
         self._try: _Try | None = None
         self._is_over = False
         self._sent = 0
@@ -144,9 +145,7 @@ class Caller:
         ask.gateway_id = gateway_id
         sent = ask if self._sent == 0 else self._again(ask)
         self._sent += 1
-        self._try = _Try(
-            self, self._town, self._gateways[gateway_id], sent, others, self._names.section.connect_timeout
-        )
+        self._try = _Try(self, self._town, self._gateways[gateway_id], sent, others)
 
     def _again(self, ask: Ask) -> Ask:
         request_id = RequestId(f"{ask.request_id}{TRY_MARK}{self._sent}")
@@ -178,15 +177,7 @@ class Caller:
 class _Try:
     """One connection to one gateway: the near end of a line."""
 
-    def __init__(
-        self,
-        caller: Caller,
-        town: Town,
-        gateway: SimGateway,
-        ask: Ask,
-        others: list[GatewayId],
-        connect_timeout_ns: int,
-    ) -> None:
+    def __init__(self, caller: Caller, town: Town, gateway: SimGateway, ask: Ask, others: list[GatewayId]) -> None:
         self._caller = caller
         self._gateway = gateway
         self._ask = ask
@@ -196,7 +187,7 @@ class _Try:
         """The request got to a living process."""
         self._line: Line = town.network.connect(ask.region, gateway.region, self.broke, self._left)
         self._line.to_far(self._arrive)
-        town.agenda.after(connect_timeout_ns, self._look_whether_connected)
+        town.agenda.after(caller.connect_timeout_ns, self._look_whether_connected)
 
     def close(self, detail: str) -> None:
         if self._is_open:

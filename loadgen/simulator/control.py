@@ -7,13 +7,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from controller.core import events as news
 from controller.core.effects import Effect as Order
+from controller.core.effects import KeepPolicy
 from controller.core.events import Event as News
-from controller.core.events import GatewayProbed, PeersHeard, TimePassed
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
 from gateway.ground.control.vocabulary import Snapshot
+from loadgen.figures import Figures
 from loadgen.simulator.asks import Ask
-from loadgen.simulator.attachments import Attachment, ControlTimes
+from loadgen.simulator.attachments import Attachment, ControlTimes, Ties
 from loadgen.simulator.callers import Caller
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import Call, Town
@@ -22,8 +24,9 @@ from loadgen.simulator.controller import REGION, SimController
 from loadgen.simulator.failovers import Failovers
 from loadgen.simulator.faults import Fault, FaultKind
 from loadgen.simulator.gateways import Surroundings
-from loadgen.simulator.naming import Names
+from loadgen.simulator.naming import Names, NameServer, ServedZone
 from loadgen.simulator.network import Way
+from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.scenario import Scenario
 
 _SECOND_NS = 1_000_000_000
@@ -65,12 +68,13 @@ class _Scribe:
     def __init__(self, chronicle: Chronicle) -> None:
         self._chronicle = chronicle
 
-    def on_controller_start(self, now_ns: int, term: int, restored: int) -> None:
-        self._chronicle.note(now_ns, f"controller begins term {term} with {restored} owners")
+    def on_controller_start(self, now_ns: int, term: int) -> None:
+        self._chronicle.note(now_ns, f"controller begins term {term}")
 
-    def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
-        if effects or not isinstance(event, PeersHeard | GatewayProbed | TimePassed):
-            self._chronicle.note(now_ns, f"controller {event} -> {' '.join(map(str, effects))}")
+    def on_controller_step(self, now_ns: int, _clock_ns: int, event: News, effects: list[Order]) -> None:
+        if effects or not isinstance(event, news.PeersHeard | news.GatewayProbed | news.TimePassed):
+            told = " ".join(map(_order_in_words, effects))
+            self._chronicle.note(now_ns, f"controller {_news_in_words(event)} -> {told}")
 
     def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
         self._chronicle.note(now_ns, f"controller snapshot {snapshot.version} to {snapshot.gateway_id}")
@@ -78,11 +82,28 @@ class _Scribe:
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._chronicle.note(now_ns, f"{gateway_id} takes {version}")
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion) -> None:
-        self._chronicle.note(now_ns, f"{gateway_id} hears from {peer} of {version}")
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+        self._chronicle.note(now_ns, f"{gateway_id} hears of {version}")
 
     def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
         """The fault tells it."""
+
+
+def _news_in_words(event: News) -> str:
+    """Sets have no order to print them in, so of policies and configurations only the name is told."""
+    match event:
+        case news.GatewayConnected() | news.PolicyAccepted():
+            return f"{type(event).__name__} {event.gateway_id} {event.policy.digest}"
+        case news.RegistryApplied():
+            return f"RegistryApplied {len(event.gateways)} {len(event.replicas)}"
+        case news.ConfigApplied() | news.StateRestored():
+            return type(event).__name__
+        case _:
+            return str(event)
+
+
+def _order_in_words(effect: Order) -> str:
+    return f"KeepPolicy {effect.policy.digest}" if isinstance(effect, KeepPolicy) else str(effect)
 
 
 class Control:
@@ -99,7 +120,7 @@ class Control:
         self._around = around
         self.watch = ControlWatch(section, homes)
         self.failovers = Failovers(homes)
-        watchers = (_Scribe(chronicle), self.watch, self.failovers)
+        watchers: tuple[ControlObserver, ...] = (_Scribe(chronicle), self.watch, self.failovers)
         around.observers = (*around.observers, self.watch, self.failovers)
         self._watchers = watchers
         self.controller = SimController(section, around.agenda, around.network, watchers)
@@ -108,23 +129,14 @@ class Control:
         )
         specs = {replica_id: engine.spec for replica_id, engine in around.engines.items()}
         self.attachments: dict[GatewayId, Attachment] = {}
+        ties = Ties(self.attachments, specs, self.controller, around.agenda, around.network, times, watchers, rng)
         for gateway_id, gateway in around.gateways.items():
-            self.attachments[gateway_id] = Attachment(
-                gateway,
-                self.attachments,
-                specs,
-                self.controller,
-                around.agenda,
-                around.network,
-                times,
-                watchers,
-                rng,
-            )
+            self.attachments[gateway_id] = Attachment(gateway, ties)
             gateway.control = self.attachments[gateway_id]
         self.controller.know(self.attachments)
-        servers = (self.controller, *self.attachments.values())
-        regions = [RegionName(region) for region in scenario.regions]
-        self.names = Names(regions, servers, around.agenda, around.network, scenario.names, rng)
+        servers: tuple[NameServer, ...] = (self.controller, *self.attachments.values())
+        zone = ServedZone(servers, around.agenda, around.network, scenario.names, rng)
+        self.names = Names([RegionName(region) for region in scenario.regions], zone)
 
     def start(self) -> None:
         self.controller.start()
@@ -150,6 +162,15 @@ class Control:
             set(serving.get(gateway_id, ())) == {replica.replica_id for replica in gateway.spec.replicas}
             for gateway_id, gateway in self._around.gateways.items()
         )
+
+    def figures(self) -> Figures:
+        """JSON-able."""
+        overlaps_ns = self.watch.overlaps_ns.values()
+        return {
+            "failovers": [each.as_figures() for each in self.failovers.found],
+            "overlap_max_s": round(max(overlaps_ns, default=0) / _SECOND_NS, 3),
+            "told_by_peers": sum(each.told for each in self.attachments.values()),
+        }
 
     # Faults
 

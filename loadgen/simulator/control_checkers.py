@@ -85,7 +85,7 @@ class ControlWatch:
 
     # Gateways
 
-    def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
+    def on_start(self, spec: GatewaySpec, _policy: ResidencyPolicy, _core: GatewayCore) -> None:
         before = self._served.get(spec.gateway_id)
         taken = ControlVersion() if before is None else before.taken
         self._served[spec.gateway_id] = _Served(spec.place, taken)
@@ -107,9 +107,10 @@ class ControlWatch:
         self._now_ns = now_ns
         self._away[snapshot.version] = {each.replica_id: each.owner for each in snapshot.away}
         self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(self._policies)
-        for known in (self._away, self._snapshots):
-            if len(known) > _SNAPSHOTS_MAX:
-                del known[next(iter(known))]  # type: ignore[arg-type,attr-defined]
+        if len(self._away) > _SNAPSHOTS_MAX:
+            del self._away[next(iter(self._away))]
+        if len(self._snapshots) > _SNAPSHOTS_MAX:
+            del self._snapshots[next(iter(self._snapshots))]
         self._note_newer(snapshot.gateway_id, snapshot.version)
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
@@ -121,11 +122,11 @@ class ControlWatch:
         if not served.newer.is_newer_than(version):
             served.behind_ns = None
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion) -> None:
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._now_ns = now_ns
         self._note_newer(gateway_id, version)
 
-    def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
+    def on_struck(self, _now_ns: int, gateway_id: GatewayId) -> None:
         served = self._served[gateway_id]
         served.behind_ns = None
         served.newer = ControlVersion()
@@ -185,7 +186,7 @@ class ControlWatch:
 
     # The controller
 
-    def on_controller_start(self, now_ns: int, term: int, restored: int) -> None:
+    def on_controller_start(self, now_ns: int, _term: int) -> None:
         self._now_ns = now_ns
         self._seen, self._gateways, self._policies, self._owners = {}, {}, {}, {}
         self._frozen = ""
@@ -203,7 +204,7 @@ class ControlWatch:
                 case ordered.KeepPolicy():
                     self._policies[effect.policy.place.region] = effect.policy
                 case ordered.KeepOwners():
-                    self._check_owners(effect, event, clock_ns)
+                    self._check_owners(effect, clock_ns)
                 case ordered.PublishRecords():
                     self._check_records(effect.tree)
                 case _:
@@ -258,7 +259,7 @@ class ControlWatch:
         is_recent = said.heard_ns is not None and clock_ns - said.heard_ns < self._config.silence_ns
         return is_recent and not said.is_broken
 
-    def _check_owners(self, kept: ordered.KeepOwners, event: News, clock_ns: int) -> None:
+    def _check_owners(self, kept: ordered.KeepOwners, clock_ns: int) -> None:
         forced: dict[GatewayId, int] = {}
         for replica_id, owner in kept.owners:
             before = self._owners.get(replica_id)

@@ -1,4 +1,4 @@
-"""Drives the very `ControllerCore` in virtual time: streams, probes, a store that takes its time, and a clock of its own.
+"""Drives the very `ControllerCore` in virtual time: streams, probes, a store that takes its time, and its own clock.
 
 It does what the live controller's driver does, in the same order: what has to be kept is written down before any
 gateway is told. It decides nothing.
@@ -117,7 +117,7 @@ class SimController:
         store.term += 1
         self.core = ControllerCore()
         for observer in self._observers:
-            observer.on_controller_start(self.agenda.now_ns, store.term, len(store.owners))
+            observer.on_controller_start(self.agenda.now_ns, store.term)
         self.tell(events.ConfigApplied(self._config))
         policies = tuple(store.policies.values())
         self.tell(events.StateRestored(store.owners_version, tuple(store.owners.items()), policies))

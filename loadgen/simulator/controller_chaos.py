@@ -1,5 +1,5 @@
-"""Worlds in which much goes wrong with a controller and with those that it steers, drawn from a seed: gateways that die,
-flap and come back with old snapshots, a controller that is killed, cut off, without its store or in another time.
+"""Worlds in which much goes wrong with a controller and with those that it steers, drawn from a seed: gateways that
+die, flap and come back with old snapshots, a controller that is killed, cut off, without its store or in another time.
 
 Everything in them is quicker than in life, so that much happens in little time.
 """

@@ -20,7 +20,10 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId, RequestId, TargetKind
 from gateway.ground.control.vocabulary import Snapshot
 from gateway.ground.naming.tree import RecordTree
+from loadgen.figures import Figures
 from loadgen.simulator.observers import GatewaySpec
+
+_SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -43,6 +46,17 @@ class Failover:
     home_ns: int | None = None
     """It has everything back, as the controller has it."""
 
+    def as_figures(self) -> Figures:
+        """JSON-able: seconds from the death on."""
+        after = {name: getattr(self, f"{name}_ns") for name in _STAGES}
+        return {"gateway": self.gateway_id, "at_s": self.struck_ns / _SECOND_NS} | {
+            f"{name}_s": None if at_ns is None else round((at_ns - self.struck_ns) / _SECOND_NS, 3)
+            for name, at_ns in after.items()
+        }
+
+
+_STAGES = ("down", "reassigned", "renamed", "last_forward", "adopted", "returned", "home")
+
 
 class Failovers:
     """Those of one run."""
@@ -63,10 +77,10 @@ class Failovers:
 
     # The controller
 
-    def on_controller_start(self, now_ns: int, term: int, restored: int) -> None:
+    def on_controller_start(self, _now_ns: int, _term: int) -> None:
         self._owners = {}
 
-    def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
+    def on_controller_step(self, now_ns: int, _clock_ns: int, event: News, effects: list[Order]) -> None:
         if isinstance(event, StateRestored):
             self._owners = dict(event.owners)
         for effect in effects:
@@ -83,7 +97,7 @@ class Failovers:
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         """So does what gateways do after it."""
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion) -> None:
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         """And after this."""
 
     def _condition_told(self, told: TellCondition, now_ns: int) -> None:

@@ -53,24 +53,27 @@ def answer_in(tree: RecordTree, region: RegionName) -> tuple[GatewayId, ...]:
     return tuple(map(GatewayId, tree.anywhere))
 
 
+@dataclass(frozen=True, slots=True)
+class ServedZone:
+    """Who answers for the name, and what lies between them and whoever asks."""
+
+    servers: tuple[NameServer, ...]
+    agenda: Agenda
+    network: Network
+    section: NamesSection
+    rng: random.Random
+
+
 class Cache:
     """One resolver of a region, which many clients share."""
 
-    def __init__(
-        self,
-        region: RegionName,
-        servers: Sequence[NameServer],
-        agenda: Agenda,
-        network: Network,
-        names: NamesSection,
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, region: RegionName, zone: ServedZone) -> None:
         self._region = region
-        self._servers = servers
-        self._agenda = agenda
-        self._network = network
-        self._names = names
-        self._rng = rng
+        self._servers = zone.servers
+        self._agenda = zone.agenda
+        self._network = zone.network
+        self._names = zone.section
+        self._rng = zone.rng
         self._answer: Answer | None = None
         self._waiting: list[OnAnswer] = []
         """Those who asked while a question is under way: it is asked once."""
@@ -95,10 +98,10 @@ class Cache:
             return
         server, *rest = left
         is_over: list[bool] = []
-        self._network.datagram(self._region, server.region, self._at_server, server, rest, is_over)
+        self._network.datagram(self._region, server.region, self._at_server, server, is_over)
         self._agenda.after(self._names.server_timeout, self._give_up, rest, is_over)
 
-    def _at_server(self, server: NameServer, rest: list[NameServer], is_over: list[bool]) -> None:
+    def _at_server(self, server: NameServer, is_over: list[bool]) -> None:
         tree = server.records
         if tree is not None:
             self._network.datagram(server.region, self._region, self._answered, tree, is_over)
@@ -124,22 +127,11 @@ class Cache:
 class Names:
     """All caches of all regions."""
 
-    def __init__(
-        self,
-        regions: Sequence[RegionName],
-        servers: Sequence[NameServer],
-        agenda: Agenda,
-        network: Network,
-        names: NamesSection,
-        rng: random.Random,
-    ) -> None:
-        self.rng = rng
-        self.section = names
-        self._servers = servers
-        self._caches = {
-            region: [Cache(region, servers, agenda, network, names, rng) for _ in range(names.resolvers)]
-            for region in regions
-        }
+    def __init__(self, regions: Sequence[RegionName], zone: ServedZone) -> None:
+        self.rng = zone.rng
+        self.section = zone.section
+        self._servers = zone.servers
+        self._caches = {region: [Cache(region, zone) for _ in range(zone.section.resolvers)] for region in regions}
 
     def look_up(self, region: RegionName, on_answer: OnAnswer) -> None:
         self.rng.choice(self._caches[region]).look_up(on_answer)

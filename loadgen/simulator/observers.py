@@ -31,7 +31,7 @@ class GatewaySpec:
 class GatewayObserver(Protocol):
     """Sees every step of every gateway once and in order, before its effects are performed."""
 
-    def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
+    def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore, /) -> None:
         """A gateway begins a life, with a fresh core and under this policy, which need not be that of its spec."""
         ...
 
@@ -41,24 +41,24 @@ class GatewayObserver(Protocol):
 class ControlObserver(Protocol):
     """Sees every step of the controller, and what gateways get to know of it."""
 
-    def on_controller_start(self, now_ns: int, term: int, restored: int) -> None:
-        """It begins a life, with so many owners written down before."""
+    def on_controller_start(self, now_ns: int, term: int, /) -> None:
+        """It begins a life."""
         ...
 
-    def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
+    def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order], /) -> None:
         """`clock_ns` is what the controller takes for the time."""
         ...
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None: ...
+    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot, /) -> None: ...
 
-    def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+    def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:
         """The gateway serves by this one from now on: the last it got, or at its start the one on its disk."""
         ...
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion) -> None:
-        """A heartbeat says that the peer serves by this one."""
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:
+        """A heartbeat says that a peer serves by this one."""
         ...
 
-    def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
+    def on_struck(self, now_ns: int, gateway_id: GatewayId, /) -> None:
         """A gateway's process, or its host, is gone."""
         ...

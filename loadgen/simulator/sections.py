@@ -1,4 +1,7 @@
-"""What the sections of a scenario are made of: kinds of values, each written as in a region file. It decides nothing."""
+"""What the sections of a scenario are made of: kinds of values, each written as in a region file.
+
+It decides nothing.
+"""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
 )
 from loadgen.engine.model import EngineConfig
+from loadgen.figures import Figures
 from loadgen.report import PrefixTokens, RequestRecord
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
@@ -87,6 +88,8 @@ class Story:
     events: int
     """That gateway cores took in."""
     simulated_ns: int
+    control: Figures | None = None
+    """What became of each gateway that died, where there is a controller."""
 
 
 class World:
@@ -431,6 +434,7 @@ class World:
             self.chronicle.digest(),
             self.chronicle.events,
             self.now_ns,
+            None if self.control is None else self.control.figures(),
         )
 
 

@@ -161,6 +161,45 @@ class TestFrozen:
         assert told.core.frozen == ""
         assert len(told.owned_by("us")) == 3 * EVERYTHING
 
+    def test_proof_that_they_are_gone_is_believed_at_once_however_many_they_are(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        assert told.core.frozen
+        for name in ("eu", "ap"):
+            told.heard("us", name, is_broken=True)
+            told.probe(name, times=told.core.config.probe_failures_min, was_refused=True)
+        assert told.core.frozen == ""
+        assert told.now_ns < SECOND
+        assert len(told.owned_by("us")) == 3 * EVERYTHING
+
+    def test_one_witness_is_no_proof(self) -> None:
+        told = mesh()
+        for name in ("eu", "ap"):
+            told.disconnect(name)
+            told.probe(name, times=10, was_refused=True)
+        assert told.core.frozen
+        assert len(told.owned_by("eu")) == EVERYTHING
+
+    def test_nor_is_a_peer_that_hears_it(self) -> None:
+        told = mesh()
+        for name in ("eu", "ap"):
+            told.disconnect(name)
+            told.heard("us", name)
+            told.probe(name, times=10, was_refused=True)
+        assert told.core.frozen
+
+    def test_what_was_proven_gone_does_not_count_once_it_was_heard_again(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.heard("us", "eu", is_broken=True)
+        told.probe("eu", times=3, was_refused=True)
+        assert told.condition("eu") is Condition.DOWN
+        told.connect("eu")
+        told.disconnect("eu")
+        told.disconnect("ap")
+        assert "ap, eu are missing" in told.core.frozen
+
     def test_with_nobody_left_it_never_ends_by_itself(self) -> None:
         told = mesh()
         for name in ("us", "eu", "ap"):
