@@ -175,16 +175,18 @@ class TestFrozen:
 
     def test_one_witness_is_no_proof(self) -> None:
         told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
         for name in ("eu", "ap"):
-            told.disconnect(name)
             told.probe(name, times=10, was_refused=True)
         assert told.core.frozen
         assert len(told.owned_by("eu")) == EVERYTHING
 
     def test_nor_is_a_peer_that_hears_it(self) -> None:
         told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
         for name in ("eu", "ap"):
-            told.disconnect(name)
             told.heard("us", name)
             told.probe(name, times=10, was_refused=True)
         assert told.core.frozen
