@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.reading import read_named_files, read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
+from gateway.core.narrowing import narrowed
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.ground.faults import ConfigError, Fault, FileError
@@ -106,11 +107,15 @@ _NO_FILE_MEANS = (
 
 
 class PolicyPart:
-    """The residency policy. One that cannot be read closes the region: nothing leaves it and nothing is taken in."""
+    """The residency policy. One that cannot be read closes the region: nothing leaves it and nothing is taken in. A
+    controller's can only narrow it."""
 
     def __init__(
         self, path: Path | None, place: Place, apply: Callable[[ResidencyPolicy], None], log: FilteringBoundLogger
     ) -> None:
+        self.local = closed_policy(place, _NO_FILE)
+        """The region's own, narrowed by nobody."""
+        self._narrowing: ResidencyPolicy | None = None
         self._path = path
         self._place = place
         self._apply = apply
@@ -137,11 +142,20 @@ class PolicyPart:
             return closed_policy(self._place, _NO_FILE)
         return load_policy_or_closed(self._path, self._place)[0]
 
-    def _put(self, policy: ResidencyPolicy) -> None:
+    def narrow(self, narrowing: ResidencyPolicy | None) -> None:
+        """What a controller says from now on; None: nothing."""
+        if narrowing != self._narrowing:
+            self._narrowing = narrowing
+            if self._in_force is not None:
+                self._put(self.local)
+
+    def _put(self, local: ResidencyPolicy) -> None:
+        self.local = local
+        policy = local if self._narrowing is None else narrowed(local, self._narrowing)
         is_news = policy != self._in_force
         if not policy.closed_reason:
             self._log.info("residency policy in force", digest=policy.digest)
-        elif self._path is not None:
+        elif self._path is not None or self._narrowing is not None:
             self._log.error("CLOSED: nothing leaves this region and nothing is taken in", reason=policy.closed_reason)
         elif is_news:
             self._log.info(_NO_FILE, meaning=_NO_FILE_MEANS)

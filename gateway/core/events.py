@@ -6,6 +6,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import (
+    ControlVersion,
     GatewayId,
     Hops,
     LegResult,
@@ -42,6 +43,8 @@ class AssignmentApplied:
     version: int
     replicas: tuple[ReplicaSpec, ...]
     peers: tuple[PeerSpec, ...]
+    control: ControlVersion = ControlVersion()
+    """Of the controller's snapshot that it follows from; zeros: from none. `version` is this gateway's own count."""
 
 
 @value

@@ -603,6 +603,7 @@ class GatewayCore(GatewayState):
         if event.version <= self.assignment_version:
             return
         self.assignment_version = event.version
+        self.control = event.control
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns)
         self.placer.replicas_changed(joined_replicas, left_replicas)
         joined_peers, left_peers = self.peers.assign(event.peers)

@@ -142,7 +142,4 @@ class Intake:
 
     def _rule_for(self, tenant: TenantName, process: PlaceRule | None) -> PlaceRule:
         rule = processing_rule(self._core.policy, tenant)
-        if process is None:
-            return rule
-        places = (self._core.place, *(state.spec.place for state in (*self._core.replicas, *self._core.peers)))
-        return both(rule, process, {place.region: place.jurisdiction for place in places})
+        return rule if process is None else both(rule, process)

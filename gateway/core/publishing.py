@@ -69,4 +69,5 @@ class Publisher:
             policy_digest=core.policy.digest,
             capacities=core.replicas.capacities(),
             queues=tuple(ModelQueue(model, length) for model, length in core.waiting.lengths().items()),
+            control=core.control,
         )

@@ -76,17 +76,37 @@ def peer_target(gateway_id: GatewayId) -> Target:
 
 
 @value
+class RegionsWithin:
+    """Each of these regions, but only while one of these jurisdictions holds there."""
+
+    regions: frozenset[RegionName]
+    jurisdictions: frozenset[Jurisdiction]
+
+
+@value
 class PlaceRule:
-    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it."""
+    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it.
+
+    Each way to be named only adds places, so whoever knows fewer of them reads a rule narrower than it is, never wider.
+    """
 
     jurisdictions: frozenset[Jurisdiction] = frozenset()
     regions: frozenset[RegionName] = frozenset()
     denied_regions: frozenset[RegionName] = frozenset()
+    regions_within: tuple[RegionsWithin, ...] = ()
+    """What is left where one rule names regions and another one jurisdictions. No file says it."""
 
     def allows(self, place: Place) -> bool:
         if place.region in self.denied_regions:
             return False
-        return place.region in self.regions or place.jurisdiction in self.jurisdictions
+        if place.region in self.regions or place.jurisdiction in self.jurisdictions:
+            return True
+        return bool(self.regions_within) and self._names_within(place)
+
+    def _names_within(self, place: Place) -> bool:
+        return any(
+            place.region in each.regions and place.jurisdiction in each.jurisdictions for each in self.regions_within
+        )
 
 
 @value
@@ -309,6 +329,9 @@ class ReplicaSpec:
     sign_of_life_ns: int | None = None
     """Set for an engine that tells no load: how often it is asked whether it lives. The limit on outstanding legs
     then stands in for its queue, and it is stale once three signs are missing."""
+    accepts: PlaceRule | None = None
+    """Where a request must have arrived that this replica may take, besides what our own policy says: what the policy
+    of its home accepts. None: what our own policy lets in; an empty rule: nowhere."""
 
 
 @value
@@ -365,6 +388,8 @@ class LoadReport:
     policy_digest: str
     capacities: tuple[ModelCapacity, ...] = ()
     queues: tuple[ModelQueue, ...] = ()
+    control: ControlVersion = ControlVersion()
+    """Of the controller's snapshot that it serves by; zeros: by none."""
 
     def is_news_after(self, last: LoadReport, share: float) -> bool:
         """Does it say more than that some number moved by up to a share of itself? To and from zero is always news."""
@@ -378,7 +403,7 @@ class LoadReport:
 
     def _words(self) -> tuple[object, ...]:
         """All but its number and those that it counts."""
-        return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest
+        return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest, self.control
 
     def _numbers(self) -> dict[tuple[object, ...], int]:
         """By what each counts."""

@@ -59,7 +59,7 @@ class SectionsFile(FileModel, Generic[AnySections]):
 
 
 def _keys(settings: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    hints = get_type_hints(settings)
+    hints = get_type_hints(settings, include_extras=True)
     for each in fields(settings):
         yield _file_key(each.name), (_file_type(each.name, hints[each.name], may_be_zero), _file_default(each))
 
@@ -102,7 +102,7 @@ class Section:
         return core_schema.no_info_after_validator_function(
             partial(_settings_from, source),
             handler.generate_schema(model),
-            serialization=core_schema.plain_serializer_function_ser_schema(_settings_as_file),
+            serialization=core_schema.plain_serializer_function_ser_schema(settings_as_file),
         )
 
 
@@ -111,7 +111,8 @@ def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
     return settings(**{name: getattr(section, _file_key(name)) for name in names})
 
 
-def _settings_as_file(settings: Any) -> dict[str, Any]:
+def settings_as_file(settings: Any) -> dict[str, Any]:
+    """The section that would be read as these settings."""
     return {_file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
 
 
@@ -121,9 +122,9 @@ def _file_value(field_name: str, value: Any) -> Any:
     if isinstance(value, Path | Address):
         return str(value)
     if isinstance(value, tuple):
-        return list(value)
+        return [str(each) if isinstance(each, Address) else each for each in value]
     if is_dataclass(value):
-        return _settings_as_file(value)
+        return settings_as_file(value)
     if field_name.endswith("_ns"):
         return format_duration(value)
     return format_size(value) if "_bytes" in field_name else value

@@ -34,6 +34,10 @@ class Transport(Protocol):
         """A channel that, as far as can be told, reaches that gateway and nobody else."""
         ...
 
+    def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """The same to a controller of our mesh."""
+        ...
+
     def add_port(self, server: grpc.aio.Server, address: str) -> int:
         """Listen there. Gives the port; raises RuntimeError when the address cannot be listened on."""
         ...
@@ -54,6 +58,9 @@ class Plaintext:
     def open_channel(
         self, address: str, _gateway_id: GatewayId, _region: RegionName, options: ChannelOptions
     ) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(address, options=list(options))
+
+    def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(address, options=list(options))
 
     def add_port(self, server: grpc.aio.Server, address: str) -> int:

@@ -21,6 +21,7 @@ from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff
+from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
@@ -181,7 +182,7 @@ class Heartbeats:
             raise PeerLost("it fell silent") from error
         except grpc.aio.AioRpcError as error:
             raise PeerLost(f"{error.code().name}: {error.details()}") from error
-        except codec.WireError as error:
+        except WireError as error:
             raise PeerLost(f"its heartbeat is malformed: {error}") from error
         finally:
             subscription.call.cancel()

@@ -133,7 +133,10 @@ class _View:
 def names_place(rule: PlaceRule, place: Place) -> bool:
     """Written out again here on purpose."""
     named = place.region in rule.regions or place.jurisdiction in rule.jurisdictions
-    return named and place.region not in rule.denied_regions
+    within = any(
+        place.region in each.regions and place.jurisdiction in each.jurisdictions for each in rule.regions_within
+    )
+    return (named or within) and place.region not in rule.denied_regions
 
 
 @dataclass(slots=True)

@@ -119,3 +119,19 @@ class Snapshot:
     parameters: str = ""
     """JSON object with sections of a region file; empty: none."""
     records: RecordTree | None = None
+
+
+@value
+class Alive:
+    """The controller is there, and has nothing new to say."""
+
+
+FromController = Snapshot | Alive
+
+
+@value
+class Ownership:
+    """Who serves what is not at home, as the snapshot says that somebody serves by."""
+
+    version: ControlVersion = ControlVersion()
+    away: tuple[ReplicaOwner, ...] = ()
