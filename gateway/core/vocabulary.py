@@ -5,6 +5,7 @@ Nothing here decides anything. One word stands for one thing, in code, config, m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import NewType
 
@@ -269,7 +270,7 @@ class Standing(Word):
 
     AVAILABLE = "available"
     NOT_ALLOWED = "not_allowed"
-    """The request's residency rule excludes its place."""
+    """The request's residency rule excludes its place, or it takes nothing from where the request arrived."""
     FAILED_BEFORE = "failed_before"
     """A leg of this request failed there."""
     UNHEALTHY = "unhealthy"
@@ -367,6 +368,8 @@ class ModelCapacity:
     place: Place
     replicas: int
     available: int
+    accepts: PlaceRule | None = None
+    """Where a request must have arrived that these may take. Only we know it: see `LoadReport.told_to`."""
 
 
 @value
@@ -391,6 +394,14 @@ class LoadReport:
     control: ControlVersion = ControlVersion()
     """Of the controller's snapshot that it serves by; zeros: by none."""
 
+    def told_to(self, place: Place | None) -> LoadReport:
+        """As a peer in `place` may count on it, or one whose place we do not know: without what would turn away
+        whatever arrived there."""
+        if all(each.accepts is None for each in self.capacities):
+            return self
+        taking = (each for each in self.capacities if each.accepts is None or (place and each.accepts.allows(place)))
+        return replace(self, capacities=tuple(replace(each, accepts=None) for each in taking))
+
     def is_news_after(self, last: LoadReport, share: float) -> bool:
         """Does it say more than that some number moved by up to a share of itself? To and from zero is always news."""
         if self._words() != last._words():
@@ -409,8 +420,9 @@ class LoadReport:
         """By what each counts."""
         numbers: dict[tuple[object, ...], int] = {}
         for capacity in self.capacities:
-            numbers[capacity.model, capacity.pool, capacity.place, "replicas"] = capacity.replicas
-            numbers[capacity.model, capacity.pool, capacity.place, "available"] = capacity.available
+            group = capacity.model, capacity.pool, capacity.place, capacity.accepts
+            numbers[*group, "replicas"] = capacity.replicas
+            numbers[*group, "available"] = capacity.available
         return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
 
 

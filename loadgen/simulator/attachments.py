@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gateway.core.residency import ResidencyPolicy
@@ -17,7 +17,7 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName
 from gateway.ground.control.vocabulary import PeerHeard, ReplicaOwner, Snapshot
 from gateway.ground.naming.tree import RecordTree
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.gateways import ControlSide, SimGateway
+from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.observers import ControlObserver
 
@@ -253,13 +253,11 @@ class Attachment:
     def _specs_now(self) -> tuple[ReplicaSpec, ...]:
         own = (each.replica_id for each in self.gateway.spec.replicas)
         replicas = served(own, self.gateway_id, self._snapshot, self._disowned())
-        return tuple(self._specs[each] for each in replicas)
+        granted = () if self._snapshot is None else self._snapshot.replicas
+        accepts = {ReplicaId(each.document): each.accepts for each in granted}
+        return tuple(replace(self._specs[each], accepts=accepts.get(each)) for each in replicas)
 
     # What peers say
-
-    def heartbeat_sent(self, other: ControlSide, delay_ns: int) -> None:
-        assert isinstance(other, Attachment)
-        self._agenda.after(delay_ns, other.heard, self.gateway_id, self.taken)
 
     def heard(self, peer: GatewayId, version: ControlVersion) -> None:
         if not self.is_up:

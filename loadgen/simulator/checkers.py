@@ -100,8 +100,10 @@ class _View:
     core: GatewayCore
     places: dict[str, Place]
     """Of its replicas and peers, by id."""
-    replicas: tuple[ReplicaSpec, ...]
-    """What it serves now."""
+    replicas: tuple[ReplicaSpec, ...] = ()
+    """Those that it was assigned."""
+    accepts: dict[str, PlaceRule | None] = field(default_factory=dict)
+    """By replica, from where it takes anything."""
     visits: dict[RequestId, _Visit] = field(default_factory=dict)
     waiting: dict[tuple[TenantName, Place | None, bool], dict[RequestId, int]] = field(default_factory=dict)
     """By queue, who waits there under which arrival number."""
@@ -123,8 +125,12 @@ class _View:
     drains: bool = False
     is_locked_down: bool = False
 
+    def takes_from(self, target_id: str, origin: Place | None) -> bool:
+        accepts = self.accepts.get(target_id)
+        return accepts is None or names_place(accepts, origin or self.spec.place)
+
     def rule_of(self, tenant: TenantName) -> PlaceRule:
-        if self.policy.closed_reason:
+        if self.policy.closed_reason and not self.policy.narrowed_by:
             return PlaceRule(regions=frozenset({self.spec.place.region}))
         own = self.policy.tenants.get(tenant)
         return own.process if own else self.policy.process
@@ -177,7 +183,6 @@ class Watch:
         self._now_ns = now_ns
         view = self._views[gateway_id]
         if isinstance(event, events.AssignmentApplied):
-            view.replicas = event.replicas
             view.places |= {str(each.replica_id): each.place for each in event.replicas}
         self._count(view, effects)
         if not self._every_invariant:
@@ -222,7 +227,8 @@ class Watch:
 
     def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
         """Where everything of this gateway's own may go: its home region."""
-        home = (spec.replica_id for spec in view.replicas if spec.place == view.spec.place)
+        own = (spec for spec in view.replicas if spec.accepts is None)
+        home = (spec.replica_id for spec in own if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
     def expect_quiet(self, engines: Iterable[SimEngine], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
@@ -280,6 +286,9 @@ class Watch:
             case events.PeersObserved():
                 for each in event.observations:
                     self._hear(view, each)
+            case events.AssignmentApplied():
+                view.replicas = event.replicas
+                view.accepts = {str(each.replica_id): each.accepts for each in event.replicas}
             case events.PolicyApplied():
                 view.policy = event.policy
             case events.ResponseStored():
@@ -388,6 +397,8 @@ class Watch:
             visit.rule = view.rule_of(visit.tenant)
             self._stamped.setdefault(leg.request_id, set()).add(visit.rule)
         allowed = names_place(visit.rule, view.places[leg.target.id])
+        taken = view.takes_from(leg.target.id, visit.origin)
+        self._expect("a replica takes only what its home accepts", taken, where)
         self._expect("nothing leaves the regions its policy allows", allowed, where)
         visit.waits = False
         visit.attempt = leg.attempt
@@ -457,7 +468,8 @@ class Watch:
         """Is there anybody who could, were all of them up and free?"""
         rule, home = view.rule_of(profile.tenant), view.spec.place
         for spec in view.replicas:
-            if profile.model in spec.models and names_place(rule, spec.place):
+            takes_it = view.takes_from(spec.replica_id, None)
+            if profile.model in spec.models and names_place(rule, spec.place) and takes_it:
                 return True
         if view.policy.closed_reason:
             return False

@@ -21,6 +21,7 @@ from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import (
+    ControlVersion,
     GatewayId,
     Hops,
     LegResult,
@@ -55,6 +56,11 @@ _ACCEPT_TIMEOUT_NS = 10_000_000_000
 class ControlSide(Protocol):
     """What a gateway has to do with a controller, if there is one."""
 
+    @property
+    def taken(self) -> ControlVersion:
+        """Of the snapshot that it serves by."""
+        ...
+
     def began(self) -> tuple[ReplicaSpec, ...]:
         """A life begins: what it is to serve, by what its disk kept."""
         ...
@@ -65,8 +71,8 @@ class ControlSide(Protocol):
 
     def policy_changed(self, policy: ResidencyPolicy) -> None: ...
 
-    def heartbeat_sent(self, other: ControlSide, delay_ns: int) -> None:
-        """One travels to another gateway, with the version that this one serves by."""
+    def heard(self, peer: GatewayId, version: ControlVersion) -> None:
+        """A heartbeat came in, of one who serves by this snapshot."""
         ...
 
     def peer_gone(self, gateway_id: GatewayId) -> None: ...
@@ -237,7 +243,7 @@ class SimGateway:
             observer.on_start(self.spec, self._policy, self.core)
         self.tell(events.ConfigApplied(self.spec.config))
         self.tell(events.PolicyApplied(self._policy))
-        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers))
+        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers, self._taken()))
         self._agenda.after(first_probe_ns, self._probe, self._life)
 
     def assign(self, replicas: tuple[ReplicaSpec, ...]) -> None:
@@ -246,7 +252,10 @@ class SimGateway:
             return
         self._probe_these(replicas)
         self._revision += 1
-        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers))
+        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers, self._taken()))
+
+    def _taken(self) -> ControlVersion:
+        return ControlVersion() if self.control is None else self.control.taken
 
     def crash(self) -> None:
         """Whoever had a connection to it notices, as far as the network lets it."""
@@ -498,6 +507,9 @@ class SimGateway:
         """Put peers' reports on our clock: each was measured half a round trip ago, as far as we can know."""
         if self.core is not None:
             self.tell(events.PeersObserved(tuple(self._observation(report, at_ns) for at_ns, report in arrived)))
+            if self.control is not None:
+                for _, report in arrived:
+                    self.control.heard(report.gateway_id, report.control)
 
     def _observation(self, report: LoadReport, heard_ns: int) -> PeerObservation:
         rtt_ns = self._round_trip_ns(report.gateway_id)
@@ -528,9 +540,7 @@ class SimGateway:
     def _send_heartbeat(self, other: SimGateway, report: LoadReport) -> None:
         delay_ns = self._around.network.datagram_delay_ns(self.region, other.region)
         if delay_ns is not None:
-            other.heartbeats.expect(report, self._agenda.now_ns + delay_ns)
-            if self.control is not None and other.control is not None:
-                self.control.heartbeat_sent(other.control, delay_ns)
+            other.heartbeats.expect(report.told_to(other.spec.place), self._agenda.now_ns + delay_ns)
 
     def _probes_of(self, replicas: Sequence[ReplicaSpec]) -> dict[RegionName, Probes]:
         engines: dict[RegionName, list[SimEngine]] = {}
