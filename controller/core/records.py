@@ -44,6 +44,9 @@ def _nearest(
     allowed = [each for each in gateways if not is_closed or each.place.jurisdiction == place.jurisdiction]
     if not allowed:
         return []
+    own = [each for each in allowed if each.place.region == place.region]
+    if own:  # nobody is nearer than that, and of a hundred regions most have one
+        return sorted(own, key=lambda each: each.gateway_id)
     nearest = min(allowed, key=lambda each: (geography.distance_ns(client, each), each.place.region))
     there = [each for each in allowed if each.place.region == nearest.place.region]
     return sorted(there, key=lambda each: each.gateway_id)

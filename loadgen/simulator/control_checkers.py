@@ -54,7 +54,10 @@ class _Seen:
     condition: Condition = Condition.UNKNOWN
     is_connected: bool = False
     failures: int = 0
+    was_refused: bool = False
     last_bad_ns: int | None = None
+    lost_ns: int | None = None
+    """When its stream was lost; None while it is open, or where it was never."""
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
 
 
@@ -76,6 +79,9 @@ class ControlWatch:
         self._policies: dict[RegionName, ResidencyPolicy] = {}
         self._owners: dict[ReplicaId, GatewayId] = {}
         self._frozen = ""
+        self._frozen_since_ns = 0
+        self._is_loss_believed = False
+        """Most were missing for as long as it takes to believe it."""
         self._steps: dict[GatewayId, deque[tuple[int, int]]] = {}
         """By home, when how many of its replicas moved without need."""
         self._pushed: dict[ReplicaId, dict[GatewayId, int]] = {}
@@ -190,6 +196,7 @@ class ControlWatch:
         self._now_ns = now_ns
         self._seen, self._gateways, self._policies, self._owners = {}, {}, {}, {}
         self._frozen = ""
+        self._is_loss_believed = False
         self._steps = {}
 
     def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
@@ -198,7 +205,7 @@ class ControlWatch:
         for effect in effects:
             match effect:
                 case ordered.TellFrozen():
-                    self._frozen = effect.reason
+                    self._note_frozen(effect.reason, clock_ns)
                 case ordered.TellCondition():
                     self._check_condition(effect, clock_ns)
                 case ordered.KeepPolicy():
@@ -221,13 +228,16 @@ class ControlWatch:
                     self._seen.setdefault(gateway_id, _Seen())
             case news.GatewayConnected():
                 seen = self._seen[event.gateway_id]
-                seen.is_connected, seen.failures = True, 0
+                seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
+                if not any(each.lost_ns is not None for each in self._seen.values()):
+                    self._is_loss_believed = False
             case news.GatewayDisconnected():
                 seen = self._seen[event.gateway_id]
-                seen.is_connected, seen.last_bad_ns = False, clock_ns
+                seen.is_connected, seen.last_bad_ns, seen.lost_ns = False, clock_ns, clock_ns
             case news.GatewayProbed():
                 seen = self._seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
+                seen.was_refused = event.was_refused
                 if not event.healthy:
                     seen.last_bad_ns = clock_ns
             case news.PeersHeard():
@@ -247,10 +257,34 @@ class ControlWatch:
             witnesses = [each for each in self._witnesses_of(seen) if self._heard_lately(each, clock_ns)]
             self._expect("nobody whom a peer hears is called down", not witnesses, told.gateway_id)
             self._expect("nobody is called down while frozen", not self._frozen, told.gateway_id)
+            is_sure = self._is_loss_believed or not self._has_lost_most(clock_ns)
+            self._expect("nobody is called down when most are missing at once", is_sure, told.gateway_id)
         if told.condition is Condition.UP and before is not Condition.UNKNOWN:
             since_ns = None if seen.last_bad_ns is None else clock_ns - seen.last_bad_ns
             is_watched = since_ns is None or since_ns >= self._config.return_after_ns
             self._expect("who returns is watched for a while", is_watched, f"{told.gateway_id}: {since_ns}")
+
+    def _note_frozen(self, reason: str, clock_ns: int) -> None:
+        if not reason and clock_ns - self._frozen_since_ns >= self._config.freeze_max_ns:
+            self._is_loss_believed = True
+        if reason and not self._frozen:
+            self._frozen_since_ns = clock_ns
+        self._frozen = reason
+
+    def _has_lost_most(self, clock_ns: int) -> bool:
+        """Of those that were there a while ago, more than are there now, and not known to be gone."""
+        lost = [
+            seen
+            for seen in self._seen.values()
+            if seen.lost_ns is not None and clock_ns - seen.lost_ns < self._config.freeze_window_ns
+        ]
+        missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not self._is_gone(seen)]
+        return len(missing) > sum(seen.is_connected for seen in self._seen.values())
+
+    def _is_gone(self, seen: _Seen) -> bool:
+        """Its host refused us, and somebody whom we hear lost it too."""
+        is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min
+        return is_refused and any(said.is_broken for said in self._witnesses_of(seen))
 
     def _witnesses_of(self, seen: _Seen) -> Iterable[HeardPeer]:
         return (said for peer, said in seen.said_by.items() if peer in self._seen and self._seen[peer].is_connected)
