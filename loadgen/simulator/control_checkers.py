@@ -249,6 +249,7 @@ class ControlWatch:
 
     def _check_condition(self, told: ordered.TellCondition, clock_ns: int) -> None:
         seen = self._seen[told.gateway_id]
+        is_sure = self._is_loss_believed or not self._has_lost_most(clock_ns)
         before, seen.condition = seen.condition, told.condition
         if told.condition is Condition.DOWN and before is not Condition.RETURNING:
             self._expect("nobody whose stream is open is called down", not seen.is_connected, told.gateway_id)
@@ -257,7 +258,6 @@ class ControlWatch:
             witnesses = [each for each in self._witnesses_of(seen) if self._heard_lately(each, clock_ns)]
             self._expect("nobody whom a peer hears is called down", not witnesses, told.gateway_id)
             self._expect("nobody is called down while frozen", not self._frozen, told.gateway_id)
-            is_sure = self._is_loss_believed or not self._has_lost_most(clock_ns)
             self._expect("nobody is called down when most are missing at once", is_sure, told.gateway_id)
         if told.condition is Condition.UP and before is not Condition.UNKNOWN:
             since_ns = None if seen.last_bad_ns is None else clock_ns - seen.last_bad_ns

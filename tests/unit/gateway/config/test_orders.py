@@ -230,4 +230,3 @@ def test_parameters_that_no_region_file_could_hold_refuse_the_whole(
     local: GatewayConfig, text: str, fault: str
 ) -> None:
     assert refusal(local, parameters=text).startswith(fault)
-
