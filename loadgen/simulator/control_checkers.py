@@ -55,6 +55,8 @@ class _Seen:
     is_connected: bool = False
     failures: int = 0
     was_refused: bool = False
+    is_gone: bool = False
+    """Its host refused us, and somebody whom we hear lost it too; until it is heard of again."""
     last_bad_ns: int | None = None
     lost_ns: int | None = None
     """When its stream was lost; None while it is open, or where it was never."""
@@ -202,6 +204,8 @@ class ControlWatch:
     def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
         self._now_ns = now_ns
         self._take_in(event, clock_ns)
+        for seen in self._seen.values():
+            seen.is_gone = not seen.is_connected and (seen.is_gone or self._is_gone(seen))
         for effect in effects:
             match effect:
                 case ordered.TellFrozen():
@@ -238,6 +242,7 @@ class ControlWatch:
                 seen = self._seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
                 seen.was_refused = event.was_refused
+                seen.is_gone &= not event.healthy
                 if not event.healthy:
                     seen.last_bad_ns = clock_ns
             case news.PeersHeard():
@@ -278,11 +283,10 @@ class ControlWatch:
             for seen in self._seen.values()
             if seen.lost_ns is not None and clock_ns - seen.lost_ns < self._config.freeze_window_ns
         ]
-        missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not self._is_gone(seen)]
+        missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not seen.is_gone]
         return len(missing) > sum(seen.is_connected for seen in self._seen.values())
 
     def _is_gone(self, seen: _Seen) -> bool:
-        """Its host refused us, and somebody whom we hear lost it too."""
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min
         return is_refused and any(said.is_broken for said in self._witnesses_of(seen))
 
