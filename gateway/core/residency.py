@@ -8,7 +8,7 @@ under which nothing leaves the region and nothing is taken in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.core.value import value
 from gateway.core.vocabulary import (
@@ -158,6 +158,15 @@ def may_accept(policy: ResidencyPolicy, origin: Place) -> Verdict:
         return Verdict(True, "it is the same region")
     allowed = policy.accept.allows(origin)
     return Verdict(allowed, _explain(policy.accept, origin, _named("accept", policy, allowed)))
+
+
+def accepted_origins(policy: ResidencyPolicy) -> PlaceRule:
+    """The origins that `may_accept` lets in, as a rule that can be sent to whoever takes over the region's replicas. A
+    policy that denies its own region is taken at its word."""
+    if policy.closed_reason:
+        return PlaceRule()
+    own = RegionsWithin(frozenset({policy.place.region}), frozenset({policy.place.jurisdiction}))
+    return replace(policy.accept, regions_within=(*policy.accept.regions_within, own))
 
 
 def refusal_of(policy: ResidencyPolicy, stamp: ResidencyStamp) -> tuple[RefusalReason, str] | None:

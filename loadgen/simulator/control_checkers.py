@@ -23,7 +23,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, RequestId, TargetKind
 from gateway.ground.control.vocabulary import Snapshot
-from gateway.ground.naming.tree import RecordTree
+from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.checkers import Broken, names_place
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.observers import GatewaySpec
@@ -344,16 +344,23 @@ class ControlWatch:
         lives = {gateway_id for gateway_id, seen in self._seen.items() if seen.condition in _LIVES}
         self._expect("nothing at all is never published", bool(tree.anywhere), f"version {tree.version}")
         for area in tree.areas:
-            is_closed = area.jurisdiction in self._config.closed_jurisdictions
-            allowed = {
-                each for each in lives if not is_closed or self._gateways[each].place.jurisdiction == area.jurisdiction
-            }
+            allowed = {each for each in lives if self._may_be_sent(area, each)}
             there = set(area.gateways)
             detail = f"{area.region} of version {tree.version}: {sorted(there)}"
             self._expect(
                 "no name is without an answer while an allowed gateway lives", bool(there or not allowed), detail
             )
             self._expect("a name leads to nobody who is down or not allowed", there <= allowed, detail)
+
+    def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
+        """A client of this region, as far as its own region's rule and closed jurisdictions go."""
+        place = self._gateways[to].place
+        if place.region == area.region:
+            return True
+        if area.jurisdiction in self._config.closed_jurisdictions and place.jurisdiction != area.jurisdiction:
+            return False
+        policy = self._policies.get(area.region)
+        return policy is not None and names_place(policy.process, place)
 
     # At the end
 

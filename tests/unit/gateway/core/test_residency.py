@@ -10,6 +10,7 @@ from gateway.core.residency import (
     LoggingRule,
     ResidencyPolicy,
     TenantPolicy,
+    accepted_origins,
     both,
     closed_policy,
     may_accept,
@@ -212,6 +213,15 @@ def test_a_forward_comes_in_exactly_when_both_ends_allow_it(
     sent = may_process(origin, tenant, receiver.place).allowed
     accepted = origin.place == receiver.place or receiver.accept.allows(origin.place)
     assert (refusal_of(receiver, stamp_of(origin, tenant)) is None) == (sent and accepted)
+
+
+@given(policies | closed_policies, places)
+def test_an_adopter_is_told_of_the_origins_that_the_region_accepts(policy: ResidencyPolicy, origin: Place) -> None:
+    told = accepted_origins(policy).allows(origin)
+    if policy.place.region in policy.accept.denied_regions:  # no file may say that
+        assert told <= may_accept(policy, origin).allowed
+    else:
+        assert told == may_accept(policy, origin).allowed
 
 
 @given(policies, policies, rules, tenants)
