@@ -21,7 +21,6 @@ from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOw
 
 _SIZES = ((10, 3), (1_000, 3), (10_000, 3), (1_000, 100), (10_000, 100))
 _ROUNDS = 3
-_HEARD = 200
 _SECOND_NS = 1_000_000_000
 _JURISDICTIONS = ("EU", "JP", "US")
 
@@ -68,7 +67,8 @@ class _Mesh:
 
     def heard_s(self) -> float:
         """A report of one gateway on all the others."""
-        return _took(lambda: [self._hear(each) for each in self._gateways[:_HEARD]]) / min(len(self._gateways), _HEARD)
+        reports = [events.PeersHeard(each.gateway_id, self._peers_of(each)) for each in self._gateways]
+        return _took(lambda: [self._tell(each) for each in reports]) / len(reports)
 
     def probed_s(self) -> float:
         """A probe that was answered."""
@@ -116,7 +116,7 @@ class _Mesh:
         for gateway, policy in zip(self._gateways, self._policies, strict=True):
             self._tell(events.GatewayConnected(gateway.gateway_id, policy))
         for gateway in self._gateways:
-            self._hear(gateway)
+            self._tell(events.PeersHeard(gateway.gateway_id, self._peers_of(gateway)))
 
     def _kill(self, dead: GatewayId) -> None:
         self._tell(events.GatewayDisconnected(dead, "connection reset"))
@@ -127,13 +127,12 @@ class _Mesh:
             self._tell(events.GatewayProbed(dead, False, "connection refused", was_refused=True))
         assert dead not in self._core.owners.values(), "it was given away"
 
-    def _hear(self, gateway: GatewayEntry) -> None:
-        peers = tuple(
+    def _peers_of(self, gateway: GatewayEntry) -> tuple[HeardPeer, ...]:
+        return tuple(
             HeardPeer(each.gateway_id, self._now_ns, False, 1_000_000 * (1 + number))
             for number, each in enumerate(self._gateways)
             if each is not gateway
         )
-        self._tell(events.PeersHeard(gateway.gateway_id, peers))
 
     def _tell(self, event: events.Event) -> list[effects.Effect]:
         """As its driver does, which asks each time when to wake it."""
