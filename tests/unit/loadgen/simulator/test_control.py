@@ -70,7 +70,7 @@ class TestFailover:
 
     def test_with_a_sibling_nothing_fails_that_had_not_begun(self) -> None:
         figures = played(faults=killed("us/gw0"))
-        failed = Counter(figures["failed_by"])
+        failed: Counter[str] = Counter(figures["failed_by"])
         assert failed.total() == failed[FailedBy.IN_FLIGHT]
 
     def test_every_failure_is_somebodys(self) -> None:

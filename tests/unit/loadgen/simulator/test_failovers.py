@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.core.effects import KeepOwners, PublishRecords, TellCondition
+from controller.core.effects import Effect, KeepOwners, PublishRecords, TellCondition
 from controller.core.events import StateRestored, TimePassed
 from controller.core.vocabulary import Condition
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName, ReplicaId
@@ -21,7 +21,7 @@ def test_each_stage_is_noted_once() -> None:
     failovers = Failovers({R: EU})
     failovers.on_controller_step(0, 0, StateRestored(1, ((R, EU),), ()), [])
     failovers.on_struck(10 * SECOND, EU)
-    death = [
+    death: list[Effect] = [
         TellCondition(EU, Condition.DOWN, "gone"),
         KeepOwners(2, ((R, US),), ()),
         PublishRecords(tree(US)),
