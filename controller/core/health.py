@@ -102,7 +102,7 @@ class GatewayHealth:
         if self.connected or self.probe_failures < config.probe_failures_min:
             return None
         assert self.lost_ns is not None, "without a stream it was lost at some time"
-        is_unknown = self.condition is Condition.UNKNOWN
+        is_unknown = self.condition is Condition.UNKNOWN and not self.is_proven_gone
         silent_ns = self.known_since_ns + config.unknown_for_ns if is_unknown else self.lost_ns
         for witness in witnesses:
             said = self.said_by.get(witness)

@@ -87,6 +87,17 @@ class TestDown:
         assert len(told.owned_by("us")) == 4
 
 
+    def test_one_that_died_while_nobody_looked_is_down_as_soon_as_that_is_proven(self) -> None:
+        told = Told()
+        told.register([gateway("us", US), gateway("eu", EU)], [*replicas("us", 1), *replicas("eu", 3)])
+        told.connect("us", policies={"us": policy(US)})
+        told.tell(events.PolicyAccepted(GatewayId("eu"), policy(EU)))
+        told.heard("us", "eu", is_broken=True)
+        told.probe("eu", times=3, was_refused=True)
+        assert told.condition("eu") is Condition.DOWN
+        assert len(told.owned_by("us")) == 4
+
+
 class TestReturn:
     def test_it_is_watched_before_it_gets_anything_back_and_then_step_by_step(self) -> None:
         told = mesh(ControllerConfig(step_share=0.5))

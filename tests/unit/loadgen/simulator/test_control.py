@@ -103,6 +103,10 @@ class TestTheControllerIsGone:
         there = serving(world)
         assert {"eu/0", "eu/1"} <= there[US0] | there[US1]
 
+    def test_a_gateway_that_dies_with_it_is_taken_over_soon_after_its_restart(self) -> None:
+        both = [{"kind": "controller_crash", "target": "controller", "at": "5s", "lasts": "3s"}, *killed("eu/gw")]
+        assert played(faults=both)["failovers"][0]["reassigned_s"] <= 3 + 3
+
     @pytest.mark.parametrize("kind", ["controller_crash", "store_lost"])
     def test_its_next_life_is_believed_also_with_nothing_left_of_the_last(self, kind: str) -> None:
         lost = {"kind": kind, "target": "controller", "at": "8s", "lasts": "1s"}
