@@ -160,6 +160,9 @@ class ControlWatch:
         where = f"{request_id} from {gateway_id} to {replica_id}"
         if home != gateway_id:
             self._check_adopted(gateway_id, served, replica_id, served.origins[request_id], where)
+        if served.taken in self._away:
+            owner = self._away[served.taken].get(replica_id, home)
+            self._expect("nobody pushes to what its own snapshot gives another", owner == gateway_id, where)
         if served.behind_ns is not None and not self._disturbances:
             owner = self._away.get(served.newer, {}).get(replica_id, home)
             late_ns = self._now_ns - max(served.behind_ns, self._disturbed_ns)

@@ -22,6 +22,7 @@ from tests.mutants.seams import Mutant, Original
 
 MUTANTS: dict[str, Mutant] = {}
 _TESTS = "tests/unit/controller/core"
+_WORLDS = "tests/unit/loadgen/simulator"
 
 
 def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
@@ -112,7 +113,11 @@ def leads_anywhere(original: Original, gateways: Any, living: Any, geography: An
     return original(gateways, living, geography, replace(config, closed_jurisdictions=frozenset()))
 
 
-@mutant("the name still leads to who is down", "controller.core.state:MeshState.living")
+@mutant(
+    "the name still leads to who is down",
+    "controller.core.state:MeshState.living",
+    hunter=f"{_TESTS}/test_controller_core.py::TestRecords",
+)
 def names_the_dead(original: Original, core: ControllerCore) -> Any:
     return list(core.gateways.values())
 
@@ -137,14 +142,19 @@ def takes_old_snapshots(original: Original, attachment: Attachment, life: int, s
 
 
 @mutant(
-    "nobody asks who has what when a peer serves by a newer snapshot", "loadgen.simulator.attachments:Attachment.heard"
+    "nobody asks who has what when a peer serves by a newer snapshot",
+    "loadgen.simulator.attachments:Attachment.heard",
+    hunter=f"{_WORLDS}/test_control.py::TestTheControllerIsGone",
 )
 def asks_no_peer(original: Original, attachment: Attachment, peer: GatewayId, version: ControlVersion) -> None:
     original(attachment, peer, version)
     attachment._asking_until_ns = 1 << 62
 
 
-@mutant("what is away is served by its home all the same", "loadgen.simulator.attachments:served")
+@mutant(
+    "what is away is served by its home all the same",
+    "loadgen.simulator.attachments:served",
+)
 def serves_what_is_away(
     original: Original, own: Any, gateway_id: GatewayId, snapshot: Snapshot | None, disowned: Any
 ) -> tuple[ReplicaId, ...]:

@@ -86,7 +86,6 @@ class TestDown:
         assert told.condition("eu") is Condition.DOWN
         assert len(told.owned_by("us")) == 4
 
-
     def test_one_that_died_while_nobody_looked_is_down_as_soon_as_that_is_proven(self) -> None:
         told = Told()
         told.register([gateway("us", US), gateway("eu", EU)], [*replicas("us", 1), *replicas("eu", 3)])

@@ -9,12 +9,35 @@ import pytest
 from controller.core import effects, events
 from controller.core.effects import Effect
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer
+from gateway.core.config import CoreConfig
+from gateway.core.effects import StartLeg
+from gateway.core.events import RequestArrived, TimePassed
+from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
+from gateway.core.vocabulary import (
+    ControlVersion,
+    Decision,
+    GatewayId,
+    Jurisdiction,
+    LegRole,
+    ModelName,
+    Place,
+    PlacementReason,
+    PlaceRule,
+    RegionName,
+    ReplicaId,
+    RequestId,
+    RequestProfile,
+    Target,
+    TargetKind,
+    TenantName,
+)
+from gateway.ground.control.vocabulary import ReplicaOwner, Snapshot
 from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.control_checkers import ControlWatch
 from loadgen.simulator.control_sections import ControllerSection
+from loadgen.simulator.observers import GatewaySpec
 
 US, EU, AP = (GatewayId(name) for name in ("us", "eu", "ap"))
 SECOND = 1_000_000_000
@@ -62,6 +85,11 @@ class Watched:
 
 def area(name: GatewayId, *gateways: GatewayId) -> Area:
     return Area(RegionName(name), Jurisdiction(name.upper()), gateways, gateways)
+
+
+def arrived(request_id: str) -> RequestArrived:
+    profile = RequestProfile(RequestId(request_id), ModelName("m"), TenantName("t"), 0, b"", 64, "", stream=True)
+    return RequestArrived(profile, SECOND)
 
 
 def test_who_is_gone_is_called_down_and_what_it_had_is_given_away() -> None:
@@ -161,3 +189,54 @@ def test_everything_comes_home() -> None:
     watched.give(US, "eu-0")
     with pytest.raises(Broken, match="everything comes home"):
         watched.watch.expect_home(0, serving)
+
+
+class Pushing:
+    """A gateway that pushes to a replica, whatever it is told."""
+
+    def __init__(self, replica: str) -> None:
+        self.watch = Watched().watch
+        self.replica = ReplicaId(replica)
+        spec = GatewaySpec(EU, place(EU), (), (), policy(EU), CoreConfig())
+        self.watch.on_start(spec, policy(EU), GatewayCore(EU, place(EU), seed=1))
+
+    def push(self, at_s: float) -> None:
+        target = Target(TargetKind.REPLICA, self.replica)
+        decision = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
+        leg = StartLeg(RequestId("r"), 1, 1, LegRole.WHOLE, target, decision, SECOND)
+        self.watch.on_step(round(at_s * SECOND), EU, TimePassed(), [leg])
+
+    def send(self, version: int, *, at_s: float = 0, take: bool = True, away: GatewayId = US) -> None:
+        owners = (ReplicaOwner(self.replica, EU, away),)
+        snapshot = Snapshot(ControlVersion(1, version), EU, away=owners)
+        self.watch.on_snapshot_sent(round(at_s * SECOND), snapshot)
+        if take:
+            self.watch.on_snapshot_taken(round(at_s * SECOND), EU, snapshot.version)
+
+
+def test_nobody_pushes_to_what_its_own_snapshot_gives_another() -> None:
+    pushing = Pushing("eu-0")
+    pushing.push(0)
+    pushing.send(1)
+    with pytest.raises(Broken, match="its own snapshot gives another"):
+        pushing.push(0)
+
+
+def test_who_does_not_hear_of_a_newer_owner_may_go_on_for_a_while_unless_something_keeps_the_news() -> None:
+    pushing = Pushing("eu-0")
+    pushing.send(1, take=False)
+    pushing.push(4)
+    pushing.watch.disturbed(4 * SECOND, 1)
+    pushing.push(30)
+    pushing.watch.disturbed(30 * SECOND, -1)
+    pushing.push(34)
+    with pytest.raises(Broken, match="hears of a newer owner"):
+        pushing.push(36)
+
+
+def test_nobody_serves_what_is_anothers_without_having_been_given_it() -> None:
+    pushing = Pushing("us-0")
+    pushing.watch.on_step(0, EU, arrived("r"), [])
+    pushing.send(1, away=EU)
+    with pytest.raises(Broken, match="only what was assigned"):
+        pushing.push(1)
