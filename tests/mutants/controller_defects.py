@@ -147,8 +147,8 @@ def takes_old_snapshots(original: Original, attachment: Attachment, life: int, s
     hunter=f"{_WORLDS}/test_control.py::TestTheControllerIsGone",
 )
 def asks_no_peer(original: Original, attachment: Attachment, peer: GatewayId, version: ControlVersion) -> None:
-    original(attachment, peer, version)
     attachment._asking_until_ns = 1 << 62
+    original(attachment, peer, version)
 
 
 @mutant(
