@@ -70,6 +70,8 @@ class GatewayProbed:
     gateway_id: GatewayId
     healthy: bool
     detail: str = ""
+    was_refused: bool = False
+    """Its host answered that nobody listens there, which no network in between says: the process is gone."""
 
 
 @value

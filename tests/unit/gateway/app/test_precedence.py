@@ -55,9 +55,9 @@ async def test_each_change_puts_in_force_what_all_of_them_come_to(told: Told) ->
     changed = replace(told.local, core=replace(told.local.core, queue=replace(told.local.core.queue, length_max=3)))
     await told.precedence.reload(changed)
     assert told.applied[-1][0] is changed
-    assert (told.last.core.queue.length_max, len(told.last.peers), told.last.away) == (3, 1, {"r1"})
+    assert (told.last.core.queue.length_max, len(told.last.peers), told.last.away) == (3, 1, frozenset({"r1"}))
     await told.precedence.take(snapshot(2))
-    assert (told.last.core.queue.length_max, told.last.peers, told.last.away) == (3, (), set())
+    assert (told.last.core.queue.length_max, told.last.peers, told.last.away) == (3, (), frozenset[str]())
 
 
 async def test_the_same_word_again_changes_nothing_and_an_older_one_is_refused(told: Told) -> None:
@@ -109,4 +109,4 @@ def test_it_begins_with_what_was_kept() -> None:
     with pytest.raises(OrdersRefused):
         precedence.restore(replace(snapshot(4), gateway_id=THEIRS))
     precedence.restore(snapshot(4, away=(owner("r1", THEIRS),)))
-    assert (precedence.version, precedence.orders.away) == (ControlVersion(1, 4), {"r1"})
+    assert (precedence.version, precedence.orders.away) == (ControlVersion(1, 4), frozenset({"r1"}))
