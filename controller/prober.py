@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 from controller.config import ProbeConfig
 from controller.core.events import Event, GatewayProbed
@@ -17,6 +20,17 @@ _SECOND_NS = 1_000_000_000
 _LOOK_S = 1.0
 """How soon a new gateway is asked at the latest."""
 DETAIL_LENGTH_MAX = 200
+_ADDRESSES_AT_ONCE = 1 << 16
+"""All that a host has: a connection that failed is not tried again with only some of them, so that what is said of it
+is said of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a gateway is not well."""
+
+    detail: str
+    was_refused: bool = False
 
 
 class _Target:
@@ -37,7 +51,11 @@ class Prober:
         is_attached: Callable[[GatewayId], bool],
         submit: Callable[[Event], None],
         config: ProbeConfig,
+        *,
+        resolver: AbstractResolver | None = None,
     ) -> None:
+        """Without a `resolver` the system's is asked where a gateway's host is."""
+        self._resolver = resolver
         self._registry = registry
         self._is_attached = is_attached
         self._submit = submit
@@ -62,7 +80,12 @@ class Prober:
     async def run(self) -> None:
         """Until cancelled."""
         self._targets.clear()
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)  # a connection that is kept says less of a listener
+        connector = aiohttp.TCPConnector(
+            limit=0,
+            force_close=True,  # a connection that is kept says less of a listener
+            interleave=_ADDRESSES_AT_ONCE,
+            resolver=self._resolver,
+        )
         async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as tasks:
             while True:
                 self._follow(session, tasks)
@@ -88,8 +111,7 @@ class Prober:
     ) -> None:
         while True:
             if target.url:
-                fault = await self._ask(session, target.url)
-                self._submit(GatewayProbed(gateway_id, not fault, fault))
+                self._submit(_probed(gateway_id, await self._ask(session, target.url)))
             elif not self._is_attached(gateway_id):
                 self._submit(GatewayProbed(gateway_id, healthy=False, detail="it names no URL for its health"))
             target.kick.clear()
@@ -99,19 +121,31 @@ class Prober:
             except TimeoutError:
                 pass
 
-    async def _ask(self, session: aiohttp.ClientSession, url: str) -> str:
-        """What is wrong; empty when it is well."""
+    async def _ask(self, session: aiohttp.ClientSession, url: str) -> _Fault | None:
+        """What is wrong; None when it is well."""
         tls = self._tls if self._tls is not None else True
         try:
             async with (
                 asyncio.timeout(self._config.timeout_ns / _SECOND_NS),
                 session.get(url, allow_redirects=False, ssl=tls) as answer,
             ):
-                return "" if answer.status == 200 else f"it answers {answer.status}"
+                return None if answer.status == 200 else _Fault(f"it answers {answer.status}")
         except TimeoutError:
-            return "it does not answer in time"
+            return _Fault("it does not answer in time")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return (str(error) or type(error).__name__)[:DETAIL_LENGTH_MAX]
+            detail = (str(error) or type(error).__name__)[:DETAIL_LENGTH_MAX]
+            return _Fault(detail, was_refused=_was_refused(error))
+
+
+def _probed(gateway_id: GatewayId, fault: _Fault | None) -> GatewayProbed:
+    if fault is None:
+        return GatewayProbed(gateway_id, healthy=True)
+    return GatewayProbed(gateway_id, healthy=False, detail=fault.detail, was_refused=fault.was_refused)
+
+
+def _was_refused(error: Exception) -> bool:
+    """By the host, at each of its addresses: one that cannot be reached may yet be listened on."""
+    return isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
 
 
 def _context(config: ProbeConfig) -> ssl.SSLContext | None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from controller.config import ProbeConfig
 from controller.core.events import Event, GatewayProbed
@@ -35,14 +38,34 @@ async def serving(status: int = 200, *, hangs: bool = False) -> AsyncIterator[st
         await runner.cleanup()
 
 
+class Host(AbstractResolver):
+    """Each name is a host with these addresses."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host, host=each, port=port, family=socket.AF_INET, proto=0, flags=socket.AI_NUMERICHOST
+            )
+            for each in self.addresses
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
 class Probed:
     """A prober, who is registered and attached, and what it said of them."""
 
-    def __init__(self, config: ProbeConfig = QUICK) -> None:
+    def __init__(self, config: ProbeConfig = QUICK, resolver: AbstractResolver | None = None) -> None:
         self.registry: Registry = registry_of({})
         self.attached: set[str] = set()
         self.said: list[GatewayProbed] = []
-        self.prober = Prober(lambda: self.registry, self.attached.__contains__, self._submit, config)
+        self.prober = Prober(lambda: self.registry, self.attached.__contains__, self._submit, config, resolver=resolver)
 
     def _submit(self, event: Event) -> None:
         assert isinstance(event, GatewayProbed)
@@ -77,6 +100,25 @@ async def test_each_gateway_is_asked_again_and_again_and_one_that_hangs_holds_up
     assert {(each.healthy, each.detail) for each in probed.of("us-3")} == {(False, "it answers 302")}
     assert {(each.healthy, each.detail) for each in probed.of("eu-1")} == {(False, "it does not answer in time")}
     assert all(not each.healthy and "127.0.0.1" in each.detail for each in probed.of("eu-2"))
+    assert {name for name in ("us-1", "us-2", "us-3", "eu-1", "eu-2") if probed.of(name)[0].was_refused} == {"eu-2"}
+
+
+NOWHERE = "255.255.255.255"
+"""No connection can be made there, and nobody refuses one."""
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_refused"),
+    [(["127.0.0.1", "127.0.0.2"], True), ([NOWHERE, "127.0.0.1"], False), (["127.0.0.1", NOWHERE], False)],
+)
+async def test_only_a_host_that_refuses_at_each_of_its_addresses_says_that_nobody_listens(
+    addresses: list[str], is_refused: bool
+) -> None:
+    probed = Probed(resolver=Host(*addresses))
+    probed.register("us-1", "http://gateway.test:1/health")
+    async with probed.running():
+        await until(lambda: len(probed.of("us-1")) > 0)
+    assert {(each.healthy, each.was_refused) for each in probed.of("us-1")} == {(False, is_refused)}
 
 
 async def test_one_whose_stream_is_lost_is_asked_at_once_and_one_that_goes_is_asked_no_more() -> None:
