@@ -174,9 +174,14 @@ async def _keeper(
         store = await SqliteStore.open(file.sections.store.path)
         stack.push_async_callback(store.close)
     holding = await store.acquire(f"{file.controller} on {gethostname()}, process {os.getpid()}")
-    stack.push_async_callback(_release, store, holding, log)
-    contents = await store.read()
-    return Keeper(store, holding, contents.revision, log, on_failure=metrics.store_failed), contents.documents
+    try:
+        contents = await store.read()
+    except BaseException:
+        await _release(store, holding, log)
+        raise
+    keeper = Keeper(store, holding, contents.revision, log, on_failure=metrics.store_failed)
+    stack.push_async_callback(_give_back, store, keeper, log)
+    return keeper, contents.documents
 
 
 async def _answer_names(
@@ -314,6 +319,10 @@ async def _last_write(keeper: Keeper, log: FilteringBoundLogger) -> None:
             await keeper.write_last()
     except (StoreError, TimeoutError) as error:
         log.warning("the last decisions were not written down", reason=str(error) or "the store takes too long")
+
+
+async def _give_back(store: Store, keeper: Keeper, log: FilteringBoundLogger) -> None:
+    await _release(store, keeper.holding, log)
 
 
 async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) -> None:

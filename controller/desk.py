@@ -25,13 +25,17 @@ from controller.core.events import (
 from controller.documents import Changes, decode, encode
 from controller.driver import Driver
 from controller.keeper import Keeper, Written
-from controller.registry import Registry, registry_of
+from controller.registry import AnnouncementRefused, Registry, registry_of
 from controller.views import Board, View
 from gateway.core.narrowing import narrowed
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
 from gateway.ground.control.vocabulary import Hello
 from gateway.ground.naming.tree import Area, NameServer, RecordTree
+
+TERM_LEAP_MAX = 1 << 20
+"""Each start of a controller is a term. Whoever says that there were so many more than we know of is not believed: one
+liar could use up all terms there are."""
 
 
 class Naming:
@@ -127,9 +131,21 @@ class Desk:
         return self.keeper.version
 
     async def register(self, hello: Hello) -> None:
-        """Raises AnnouncementRefused, and StoreError."""
-        if changes := self.registry.announce(hello):
-            await self.change(changes)
+        """Raises AnnouncementRefused, and StoreError. A gateway that serves by something newer than we have ever
+        written has it from a store that was lost: it would take nothing of ours for ever."""
+        above = self._term_above(hello)
+        changes = self.registry.announce(hello)
+        if changes or above:
+            await self.keeper.write(changes, above=above)
+
+    def _term_above(self, hello: Hello) -> int:
+        """Which term ours has to rise above; 0 where it has not."""
+        taken, ours = hello.taken, self.keeper.version
+        if not taken.is_newer_than(ours):
+            return 0
+        if taken.term > ours.term + TERM_LEAP_MAX:
+            raise AnnouncementRefused(f"it says that it serves by term {taken.term}, and no controller can be so far")
+        return taken.term
 
     def connected(self, hello: Hello) -> None:
         self.driver.submit(GatewayConnected(hello.gateway_id, hello.policy))

@@ -56,6 +56,8 @@ class Keeper:
         """The store is another controller's now: nothing is written or said any more."""
         self._store = store
         self._holding = holding
+        self._above = 0
+        """Terms that gateways have heard of are up to this."""
         self._log = log
         self._on_failure = on_failure
         self._backoff = backoff
@@ -80,14 +82,20 @@ class Keeper:
         self._pending |= changes
         self._wanted.set()
 
-    async def write(self, changes: Mapping[str, bytes | None]) -> None:
-        """On the disk when this returns. Raises StoreError, and nothing has changed then; ValueError for what no store
-        takes."""
+    @property
+    def holding(self) -> Holding:
+        """To be given back in the end."""
+        return self._holding
+
+    async def write(self, changes: Mapping[str, bytes | None], *, above: int = 0) -> None:
+        """On the disk when this returns, with a term above that one. Raises StoreError, and nothing has changed then;
+        ValueError for what no store takes."""
         check_changes(changes)
         if self.lost.is_set():
             raise StoreLost("the store is another controller's now")
         if len(self._asked) >= _ASKED_MAX:
             raise StoreError(f"{_ASKED_MAX} changes wait to be written")
+        self._above = max(self._above, above)
         asked = _Asked(changes)
         self._asked.append(asked)
         self._wanted.set()
@@ -128,6 +136,8 @@ class Keeper:
         wanted: Changes = {name: text for each in asked for name, text in each.changes.items()}
         self._under_way = len(batch)
         try:
+            if self._above >= self._holding.token:
+                self._holding = await self._store.rise(self._holding, self._above)
             revision = await self._store.write(self._holding, wanted | batch)
         except StoreError as error:
             self._under_way = 0

@@ -271,8 +271,10 @@ class ControlService:
                 self._watch.pushed(message.ByteSize())
 
     def _snapshot(self, link: Link, view: View) -> pb.AttachResponse | None:
-        """None while what is written down of it is not what it says: it is not told of replicas as they were."""
-        if self._desk.keeper.lost.is_set() or not view.registry.says(link.hello):
+        """None while what is written down of it is not what it says, and while it has something newer, which it would
+        only reject: it is not told of replicas as they were."""
+        is_outdated = link.hello.taken.is_newer_than(view.version) or not view.registry.says(link.hello)
+        if self._desk.keeper.lost.is_set() or is_outdated:
             return None
         return said_by_controller(snapshot_for(link.gateway_id, view))
 

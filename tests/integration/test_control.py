@@ -425,7 +425,7 @@ class TestHearsay:
         peer = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction}
         site.write(peers=[{**peer, "address": f"127.0.0.1:{port}"}])
 
-    async def test_what_a_newer_word_gives_to_others_is_left_to_them_until_a_controller_speaks(
+    async def test_what_a_newer_word_gives_to_others_is_left_to_them_until_a_controller_says_as_much(
         self, detached: Site, controller: FakeController
     ) -> None:
         async with serve_liar() as liar:
@@ -448,7 +448,10 @@ class TestHearsay:
                 assert gateway_control(gateway)["heard_of"] == {"term": 2, "version": 5}
                 assert asked == ["us-1"]
                 controller.hangs_up = False
-                await controller.stream(0)
+                stream = await controller.stream(0)
+                await stream.answer(snapshot(6))
+                assert served(gateway) == [], "it knows less than the peer"
+                await stream.answer(replace(snapshot(6), version=ControlVersion(2, 5)))
                 await until(lambda: served(gateway) == ["us-1-r0"])
                 assert gateway_control(gateway)["heard_of"] == {"term": 0, "version": 0}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import dns.asyncquery
@@ -12,7 +13,7 @@ import dns.message
 import pytest
 
 from controller.app import ControllerHandle, serve_controller
-from gateway.core.vocabulary import GatewayId
+from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.ground.control.vocabulary import PeerHeard
 from tests.fakes.attached import hello
 from tests.fakes.engine import FakeEngine
@@ -99,3 +100,30 @@ async def test_a_gateway_of_ours_attaches_takes_what_it_is_told_and_dies(tmp_pat
             assert list(controller.desk.registry.replicas) == ["us-1-r0"]
             gateway.signal(signal.SIGKILL)
             await until(lambda: GatewayId("us-1") not in controller.links)
+
+
+async def test_a_gateway_of_ours_takes_what_a_controller_says_that_has_lost_its_store(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    us_1 = GatewayId("us-1")
+
+    async def until_taken(controller: ControllerHandle) -> ControlVersion:
+        await until(lambda: us_1 in controller.links)
+        link = controller.links.get(us_1)
+        assert link is not None
+        await until(lambda: link.pushed is not None and link.taken == link.pushed)
+        return link.taken
+
+    async with AsyncExitStack() as stack:
+        async with serve_controller(read_file(tmp_path / "before")) as controller:
+            address = str(controller.grpc_address)
+            control = {"controllers": [address], "client_addresses": ["192.0.2.1"]}
+            state = {"folder": str(tmp_path / "us-1")}
+            region = region_file(tmp_path, "us-1", US, engine, control=control, state=state)
+            await stack.enter_async_context(gateway_process(region))
+            before = await until_taken(controller)
+        listen = {"grpc": address, "admin": "127.0.0.1:0"}
+        async with serve_controller(read_file(tmp_path / "after", listen=listen)) as controller:
+            assert controller.desk.keeper.version.term == before.term, "its store is another one"
+            after = await until_taken(controller)
+            assert (after.term, list(controller.desk.registry.replicas)) == (before.term + 1, ["us-1-r0"])

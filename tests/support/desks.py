@@ -38,6 +38,10 @@ class MemoryStore:
         self.token += 1
         return Holding(self.token, holder)
 
+    async def rise(self, holding: Holding, above: int) -> Holding:
+        self.token = max(self.token, above) + 1
+        return Holding(self.token, holding.holder)
+
     async def release(self, holding: Holding) -> None: ...
 
     async def close(self) -> None: ...

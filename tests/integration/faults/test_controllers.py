@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from controller.app import ControllerHandle, run_controller, serve_controller
@@ -12,7 +13,7 @@ from controller.core.events import TimePassed
 from controller.journal import read_journal
 from controller.store.sqlite import SqliteStore
 from controller.store.store import StoreUnavailable
-from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from gateway.ground.control.vocabulary import PeerHeard, Rejected
 from tests.fakes.attached import attached, hello
 from tests.support.certificates import new_ca
@@ -54,6 +55,35 @@ async def test_killed_between_any_two_writes_it_knows_what_anybody_was_told(tmp_
     documents = (await store.read()).documents
     await store.close()
     assert all(documents[f"owner/{replica}"] == owner.encode() for replica, owner in told.items())
+
+
+async def test_a_store_that_is_lost_is_begun_anew_above_all_that_gateways_were_told(tmp_path: Path) -> None:
+    """They would reject whatever is older than what they serve by, for ever."""
+    file = controller_file(tmp_path)
+    async with controller_process(file) as controller:
+        async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
+            await us.until(lambda us: len(us.replica_ids) == 2)
+        before = us.newest.version
+        controller.kill()
+        await controller.process.wait()
+    for path in (tmp_path / "state").iterdir():
+        path.unlink()
+    hellos = [
+        replace(hello("us-1", US), taken=replace(before, term=7)),
+        replace(hello("eu-1", EU), taken=before),
+    ]
+    async with controller_process(file) as controller:
+        assert controller.term == 1
+        address = controller.grpc_address
+        async with plain_gateway(address, hellos[0]) as us, plain_gateway(address, hellos[1]) as eu:
+            for each, said in zip((us, eu), hellos, strict=True):
+                await each.until(lambda each: len(each.replica_ids) == 2 and each.newest.version.term == 8)
+                assert all(told.version.is_newer_than(said.taken) for told in each.snapshots)
+    async with controller_process(file) as controller:
+        assert controller.term == 9, "it was written down"
+        far = replace(hello("us-1", US), taken=ControlVersion(1 << 62))
+        async with plain_gateway(controller.grpc_address, far) as liar:
+            assert "no controller can be so far" in await liar.until_ended()
 
 
 async def test_a_second_controller_on_one_store_is_told_who_has_it(tmp_path: Path) -> None:

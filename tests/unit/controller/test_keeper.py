@@ -65,6 +65,16 @@ async def test_a_word_that_comes_while_an_older_one_is_written_is_written_after_
         assert store.writes == [{"a": b"2"}]
 
 
+async def test_it_rises_above_a_term_that_somebody_has_heard_of_once() -> None:
+    store = MemoryStore()
+    async with running_keeper(store) as keeper:
+        await keeper.write({}, above=8)
+        assert keeper.version == ControlVersion(9, 1)
+        await keeper.write({"a": b"1"}, above=8)
+        assert keeper.version == ControlVersion(9, 2)
+        assert keeper.holding.token == 9
+
+
 async def test_a_store_that_is_lost_is_written_no_more() -> None:
     store = MemoryStore()
     store.failures = [StoreLost("it is another's")]
