@@ -39,7 +39,6 @@ from controller.store.sqlite import SqliteStore
 from controller.store.store import Holding, Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
-from gateway.ground.config import DnsConfig
 from gateway.ground.journal import JournalSettings
 from gateway.ground.logs import make_logger
 from gateway.ground.naming.limits import DnsLimits
@@ -107,7 +106,7 @@ async def serve_controller(
         core = ControllerCore()
         driver = _driver(core, clock, log, metrics, journal)
         stack.callback(_close, driver, journal)
-        desk = Desk(core, driver, keeper, documents, naming_of(file))
+        desk = Desk(core, driver, keeper, documents, naming_of(file), wall_ns=clock.wall_ns)
         links = Links()
         handle = ControllerHandle(file, desk, links, metrics, log)
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))
@@ -126,7 +125,7 @@ async def serve_controller(
         if journal is not None:
             loops.run("journal", journal.run)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
-        handle.dns_addresses = await _answer_names(stack, loops, desk, sections.dns, clock=clock, log=log)
+        handle.dns_addresses = await _answer_names(stack, loops, handle, clock, log)
         door = shown.mesh or Plaintext()
         service = ControlService(
             desk, links, door, sections.link, clock=clock, log=log, watch=metrics, on_link=prober.look
@@ -185,14 +184,16 @@ async def _keeper(
 
 
 async def _answer_names(
-    stack: AsyncExitStack, loops: Supervisor, desk: Desk, config: DnsConfig, *, clock: Clock, log: FilteringBoundLogger
+    stack: AsyncExitStack, loops: Supervisor, handle: ControllerHandle, clock: Clock, log: FilteringBoundLogger
 ) -> tuple[Address, ...]:
     """From what was last written down until the core says something else, and while nothing can be written too."""
+    config = handle.file.sections.dns
     if not config.listen:
         return ()
     service = NameService(clock, log, DnsLimits.from_config(config))
+    handle.metrics.add(service.counters.collectors())
     publisher = Publisher(EmbeddedDns(service), log)
-    desk.on_records(publisher.take)
+    handle.desk.on_records(publisher.take)
     loops.run("records", publisher.run)
     stack.push_async_callback(service.stop)
     await service.start(config.listen)

@@ -33,6 +33,7 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
 from gateway.ground.control.vocabulary import Hello
 from gateway.ground.naming.tree import Area, NameServer, RecordTree
 
+_SECOND_NS = 1_000_000_000
 TERM_LEAP_MAX = 1 << 20
 """Each start of a controller is a term. Whoever says that there were so many more than we know of is not believed: one
 liar could use up all terms there are."""
@@ -53,11 +54,11 @@ class Naming:
         self._networks = dict(networks or {})
         self._port = port
 
-    def dressed(self, tree: RecordTree, last: RecordTree | None) -> RecordTree:
-        """As it is published, with a version that rises over restarts too. `last` itself where it says the same."""
+    def dressed(self, tree: RecordTree, last: RecordTree | None, now_s: int) -> RecordTree:
+        """As it is published, with another version. `last` itself where it says the same."""
         whole = replace(
             tree,
-            version=1 if last is None else last.version,
+            version=next_version(None, now_s) if last is None else last.version,
             areas=tuple(self._area(each) for each in tree.areas),
             zone=self._zone,
             name_servers=self._name_servers,
@@ -65,19 +66,33 @@ class Naming:
         )
         if last is None:
             return whole
-        return last if whole == last else replace(whole, version=last.version + 1)
+        return last if whole == last else replace(whole, version=next_version(last, now_s))
 
     def _area(self, area: Area) -> Area:
         return replace(area, networks=self._networks.get(area.region, ()))
+
+
+def next_version(last: RecordTree | None, now_s: int) -> int:
+    """By the clock on the wall, as zones are often numbered: the serial of the zone goes back neither with a store that
+    was lost nor with trees that were said and never written down."""
+    return max(1, now_s, 0 if last is None else last.version + 1)
 
 
 class Desk:
     """All calls come from one event loop's thread."""
 
     def __init__(
-        self, core: ControllerCore, driver: Driver, keeper: Keeper, contents: Mapping[str, bytes], naming: Naming
+        self,
+        core: ControllerCore,
+        driver: Driver,
+        keeper: Keeper,
+        contents: Mapping[str, bytes],
+        naming: Naming,
+        *,
+        wall_ns: Callable[[], int],
     ) -> None:
         """`contents` is what the store holds. Raises StoreUnusable where it cannot be read."""
+        self._wall_ns = wall_ns
         self.core = core
         self.driver = driver
         self.keeper = keeper
@@ -112,6 +127,8 @@ class Desk:
         restored = StateRestored(self._assignment, tuple(sorted(self._owners.items())), tuple(self._policies.values()))
         self.driver.submit(restored)
         self.board.put(view)
+        if self._records is not None:
+            self._say(replace(self._records, version=next_version(self._records, self._now_s)))
         self._apply_narrowings()
         self._apply_registry()
         if self.registry.freeze is not None:
@@ -198,9 +215,15 @@ class Desk:
         self.keeper.keep(changes | {documents.ASSIGNMENT: str(effect.version).encode()})
 
     def _name(self, tree: RecordTree) -> None:
-        records = self.naming.dressed(tree, self._records)
-        if records is self._records:
-            return
+        records = self.naming.dressed(tree, self._records, self._now_s)
+        if records is not self._records:
+            self._say(records)
+
+    @property
+    def _now_s(self) -> int:
+        return self._wall_ns() // _SECOND_NS
+
+    def _say(self, records: RecordTree) -> None:
         self._records = records
         self.keeper.keep({documents.RECORDS: encode(records)})
         for publish in self._on_records:

@@ -6,9 +6,10 @@ No label names a gateway or a replica: what grows with the mesh is on the page o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
 
 from controller.core.effects import Effect, KeepOwners, TellCondition
 from controller.core.events import Event
@@ -72,6 +73,11 @@ class Metrics(ServerWatch):
             ("ready", "1 while it is ready.", is_ready),
         ):
             self._level(name, words).follow(read)
+
+    def add(self, collectors: Iterable[Collector]) -> None:
+        """Of another part that counts by itself."""
+        for each in collectors:
+            self.registry.register(each)
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:  # noqa: ARG002 - as observers have it
         for effect in effects:

@@ -74,6 +74,9 @@ async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path
                 await each.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
             others = {hello(name, EU).announcement.client_addresses[0] for name in ("eu-1", "ap-1")}
             assert await until_named(controller, *({each} for each in others)) <= others
+        page = controller.metrics.render()
+    assert b'nightside_dns_queries_total{answer="answered",type="A"}' in page
+    assert b"nightside_dns_records_version" in page
 
 
 async def until_named(controller: ControllerHandle, *wanted: set[str]) -> set[str]:

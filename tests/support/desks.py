@@ -72,13 +72,13 @@ async def running_keeper(store: MemoryStore) -> AsyncIterator[Keeper]:
 
 @asynccontextmanager
 async def running_desk(
-    store: MemoryStore, naming: Naming | None = None, config: ControllerConfig | None = None
+    store: MemoryStore, naming: Naming | None = None, config: ControllerConfig | None = None, *, wall_s: int = 0
 ) -> AsyncIterator[Desk]:
-    """On a clock that stands still."""
+    """On clocks that stand still."""
     core = ControllerCore()
     driver = Driver(core, StillClock(1))
     async with running_keeper(store) as keeper:
-        desk = Desk(core, driver, keeper, store.documents, naming or Naming())
+        desk = Desk(core, driver, keeper, store.documents, naming or Naming(), wall_ns=lambda: wall_s * 10**9)
         desk.start(config or ControllerConfig())
         yield desk
     driver.close()

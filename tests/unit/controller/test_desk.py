@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller import documents
@@ -124,9 +126,29 @@ async def test_what_the_name_says_is_told_at_once_and_its_version_rises_over_res
     async with running_desk(store, NAMING) as desk:
         again: list[RecordTree] = []
         desk.on_records(again.append)
-        assert again == [heard[-1]], "the same words have the same version"
+        assert again == [replace(heard[-1], version=first + 2)], "nobody knows what was said and not written"
+        desk.configure(ControllerConfig(), NAMING)
+        assert len(again) == 1, "the same words have the same version"
         desk.configure(ControllerConfig(), Naming("other.test."))
-        assert (again[-1].zone, again[-1].version) == ("other.test.", first + 2)
+        assert (again[-1].zone, again[-1].version) == ("other.test.", first + 3)
+
+
+async def test_a_zones_serial_never_goes_back_with_a_store_that_was_lost_or_took_nothing() -> None:
+    store = MemoryStore()
+    async with running_desk(store, NAMING, wall_s=1_790_000_000) as desk:
+        heard: list[RecordTree] = []
+        desk.on_records(heard.append)
+        await desk.register(HELLOS[0])
+        await until(lambda: not desk.keeper.pending)
+        written = dict(store.documents)
+        await desk.register(HELLOS[1])
+        assert [each.version for each in heard] == [1_790_000_000, 1_790_000_001]
+    for found in ({}, written):
+        async with running_desk(MemoryStore(found), NAMING, wall_s=1_790_000_007) as desk:
+            desk.on_records(heard.append)
+            await desk.register(HELLOS[0])
+            assert heard[-1].version >= 1_790_000_007
+            assert heard[-1].areas
 
 
 async def test_a_gateway_whose_words_are_known_writes_nothing() -> None:
