@@ -15,6 +15,7 @@ from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
+    LoadReport,
     ModelName,
     PeerObservation,
     PeerSpec,
@@ -65,6 +66,12 @@ def knowing_rare_in(place: Place, own_policy: object = None, **details: object) 
     one = us(peer, own_policy=own_policy, **details)
     one.hear("gw-far", place, model=RARE)
     return one
+
+
+def said_nothing(peer: PeerSpec, now_ns: int) -> events.PeersObserved:
+    """A heartbeat of a gateway that has no replicas."""
+    report = LoadReport(peer.gateway_id, peer.place, 1, accepting=True, assignment_version=1, policy_digest="digest")
+    return events.PeersObserved((PeerObservation(report, now_ns, now_ns, 10 * MS, 10 * MS),))
 
 
 def detail_of(effects: Iterable[Effect]) -> str:
@@ -245,6 +252,15 @@ class TestJudgedAgain:
         one = self.waiting()
         one.wait(1 * MS)
         assert ended(one.hear("gw-far", EU, model=MODEL)) == [("q", "rejected_unknown_model")]
+
+    def test_when_the_last_that_might_have_served_it_says_that_it_serves_nothing(self) -> None:
+        """All that is known of the other one is that it serves this where it may not be processed."""
+        near = peer_spec("gw-near", AP)
+        one = us(peer_spec("gw-far", EU), near, own_policy=HOME_AND_AP)
+        one.hear("gw-far", EU, model=RARE)
+        assert ended(one.ask("q", model=RARE)) == []
+        assert one.core.why_it_waits(RequestId("q")) == "peer:gw-near (lost: not heard yet)"
+        assert ended(one.tell(said_nothing(near, one.now_ns))) == NOWHERE
 
     def test_everybody_of_a_class_and_nobody_else(self) -> None:
         one = self.waiting()
