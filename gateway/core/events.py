@@ -10,6 +10,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     Hops,
     LegResult,
+    ModelName,
     PeerObservation,
     PeerSpec,
     RefusalReason,
@@ -45,6 +46,9 @@ class AssignmentApplied:
     peers: tuple[PeerSpec, ...]
     control: ControlVersion = ControlVersion()
     """Of the controller's snapshot that it follows from; zeros: from none. `version` is this gateway's own count."""
+    away: tuple[ModelName, ...] = ()
+    """Models of replicas that are described here and that somebody else serves for now: they exist, whether or not
+    anybody was heard of yet who has them."""
 
 
 @value

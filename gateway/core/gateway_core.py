@@ -604,6 +604,7 @@ class GatewayCore(GatewayState):
             return
         self.assignment_version = event.version
         self.control = event.control
+        self.away = frozenset(event.away)
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns)
         self.placer.replicas_changed(joined_replicas, left_replicas)
         joined_peers, left_peers = self.peers.assign(event.peers)

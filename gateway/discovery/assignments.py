@@ -4,7 +4,7 @@ own lists, and tells whoever follows: each change is a new version of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from gateway.config.targets import ReplicaConfig
@@ -69,7 +69,7 @@ class Assignments:
             self._followed = replicas
         self._forget_models_of_others()
         specs = tuple(each.spec for each in replicas)
-        told = AssignmentApplied(self.version + 1, specs, self._peers, self._control)
+        told = AssignmentApplied(self.version + 1, specs, self._peers, self._control, self._away())
         if self._told is None or replace(told, version=self.version) != self._told:
             self.version += 1
             self._told = told
@@ -79,13 +79,25 @@ class Assignments:
         """Each id once: what a controller says counts before what the region file names itself, and that before what
         was found. A replica with ranks is described as a whole or not at all."""
         by_id: dict[ReplicaId, ReplicaConfig] = {}
-        found = (each for found in self._found.values() for each in found)
         ordered = {_name(each) for each in self._ordered}
-        for config in (*self._ordered, *(each for each in (*self._configured, *found) if _name(each) not in ordered)):
-            if not self._closed.isdisjoint((config.spec.replica_id, _name(config))):
-                continue
-            by_id.setdefault(config.spec.replica_id, config)
+        for config in (*self._ordered, *(each for each in self._described() if _name(each) not in ordered)):
+            if not self._is_closed(config):
+                by_id.setdefault(config.spec.replica_id, config)
         return tuple(map(self._with_models, by_id.values()))
+
+    def _described(self) -> Iterator[ReplicaConfig]:
+        """Here, and not by a controller."""
+        yield from self._configured
+        for found in self._found.values():
+            yield from found
+
+    def _away(self) -> tuple[ModelName, ...]:
+        """What those serve that are ours and left to others."""
+        closed = (each for each in self._described() if self._is_closed(each))
+        return tuple(sorted({model for each in closed for model in each.spec.models}))
+
+    def _is_closed(self, config: ReplicaConfig) -> bool:
+        return not self._closed.isdisjoint((config.spec.replica_id, _name(config)))
 
     def _with_models(self, config: ReplicaConfig) -> ReplicaConfig:
         if not config.lists_models:

@@ -220,6 +220,37 @@ class TestWhatMayCome:
         assert one.core.why_it_waits(RequestId("q")) == one.core.why_it_waits(RequestId("unheard-of")) == ""
 
 
+class TestOursThatAreAway:
+    """Somebody else serves them, of whom nothing may have been heard yet: they are no unknown models."""
+
+    def away(self, *peers: PeerSpec, own_policy: object = None) -> Desk:
+        one = us(*peers, own_policy=own_policy)
+        one.tell(events.AssignmentApplied(2, (), peers, away=(RARE,)))
+        return one
+
+    def test_a_request_waits_until_whoever_has_them_is_heard(self) -> None:
+        one = self.away(EU_PEER, AP_PEER)
+        assert ended(one.ask("q", model=RARE)) == []
+        assert one.core.why_it_waits(RequestId("q")) == "whoever has our replicas now"
+        one.hear("gw-ap", AP)
+        assert one.core.why_it_waits(RequestId("q")), "who serves something else ends no wait"
+        assert started(one.hear("gw-eu", EU, model=RARE)) == ["gw-eu"]
+
+    def test_what_was_never_ours_is_unknown_all_the_same(self) -> None:
+        told = self.away(EU_PEER).ask("q", model=ModelName("never"))
+        assert ended(told) == [("q", "rejected_unknown_model")]
+
+    def test_nobody_waits_where_it_is_known_to_be_forbidden(self) -> None:
+        one = self.away(EU_PEER, own_policy=HOME_AND_AP)
+        one.hear("gw-eu", EU, model=RARE)
+        assert ended(one.ask("q", model=RARE)) == NOWHERE
+
+    def test_when_they_are_gone_for_good_it_waits_no_longer(self) -> None:
+        one = self.away(EU_PEER)
+        one.ask("q", model=RARE)
+        assert ended(one.tell(events.AssignmentApplied(3, (), (EU_PEER,)))) == [("q", "rejected_unknown_model")]
+
+
 class TestJudgedAgain:
     """Whoever waits is told as soon as nobody could come any more."""
 
