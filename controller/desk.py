@@ -5,13 +5,13 @@ It carries out what others decided, in the one order that loses nothing: written
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from controller import documents
 from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
-from controller.core.effects import KeepOwners, KeepPolicy
+from controller.core.effects import KeepOwners, KeepPolicy, TellCondition
 from controller.core.events import (
     ConfigApplied,
     FreezeLifted,
@@ -22,6 +22,7 @@ from controller.core.events import (
     RegistryApplied,
     StateRestored,
 )
+from controller.core.vocabulary import Condition
 from controller.documents import Changes, decode, encode
 from controller.driver import Driver
 from controller.keeper import Keeper, Written
@@ -103,6 +104,7 @@ class Desk:
         self._records = _records_in(contents)
         self._policies = documents.policies_in(contents)
         self._owners = documents.owners_in(contents)
+        self._down = documents.down_in(contents)
         self._assignment = int(contents.get(documents.ASSIGNMENT, b"0"))
         keeper.follow(self._take)
         driver.on_keep(self._keep)
@@ -124,7 +126,8 @@ class Desk:
             self.keeper.version, self.registry, self._owners, in_force(self._policies, self.registry), self._records
         )
         self.driver.submit(ConfigApplied(config))
-        restored = StateRestored(self._assignment, tuple(sorted(self._owners.items())), tuple(self._policies.values()))
+        owners, policies = tuple(sorted(self._owners.items())), tuple(self._policies.values())
+        restored = StateRestored(self._assignment, owners, policies, tuple(sorted(self._down)))
         self.driver.submit(restored)
         self.board.put(view)
         if self._records is not None:
@@ -187,6 +190,7 @@ class Desk:
         self.driver.submit(NarrowingApplied(tuple(self.registry.narrowings.values())))
 
     def _apply_registry(self) -> None:
+        self._forget_down(self._down - self.registry.gateways.keys())
         self.driver.submit(RegistryApplied(self.registry.gateway_entries, self.registry.replica_entries))
 
     # What is written
@@ -206,13 +210,30 @@ class Desk:
 
         return written
 
-    def _keep(self, effect: KeepOwners | KeepPolicy) -> None:
+    def _keep(self, effect: KeepOwners | KeepPolicy | TellCondition) -> None:
+        if isinstance(effect, TellCondition):
+            self._keep_condition(effect.gateway_id, effect.condition)
+            return
         if isinstance(effect, KeepPolicy):
             self.keeper.keep({documents.POLICY + effect.policy.place.region: encode(effect.policy)})
             return
         changes: Changes = {documents.OWNER + replica: owner.encode() for replica, owner in effect.owners}
         changes |= {documents.OWNER + replica: None for replica in effect.orphans}
         self.keeper.keep(changes | {documents.ASSIGNMENT: str(effect.version).encode()})
+
+    def _keep_condition(self, gateway_id: GatewayId, condition: Condition) -> None:
+        """One that returns is down until it is up."""
+        if condition is Condition.DOWN and gateway_id not in self._down:
+            self._down.add(gateway_id)
+            self.keeper.keep({documents.DOWN + gateway_id: b""})
+        elif condition is Condition.UP:
+            self._forget_down([gateway_id])
+
+    def _forget_down(self, gateways: Iterable[GatewayId]) -> None:
+        known = self._down.intersection(gateways)
+        if known:
+            self._down -= known
+            self.keeper.keep(dict.fromkeys(documents.DOWN + each for each in sorted(known)))
 
     def _name(self, tree: RecordTree) -> None:
         records = self.naming.dressed(tree, self._records, self._now_s)

@@ -23,6 +23,8 @@ NARROWING = "narrowing/"
 POLICY = "policy/"
 """By region, the last one that it lived by."""
 OWNER = "owner/"
+DOWN = "down/"
+"""By gateway, those that are down: the next controller does not begin by naming the dead."""
 ASSIGNMENT = "assignment"
 PARAMETERS = "parameters"
 FREEZE = "freeze"
@@ -103,3 +105,7 @@ def policies_in(documents: Mapping[str, bytes]) -> dict[RegionName, ResidencyPol
 
 def owners_in(documents: Mapping[str, bytes]) -> dict[ReplicaId, GatewayId]:
     return {ReplicaId(name): GatewayId(each.decode()) for name, each in under(OWNER, documents).items()}
+
+
+def down_in(documents: Mapping[str, bytes]) -> set[GatewayId]:
+    return {GatewayId(name) for name in under(DOWN, documents)}

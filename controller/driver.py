@@ -42,11 +42,11 @@ class Driver(Pump[Event, Effect]):
         tail_steps: int = TAIL_STEPS_DEFAULT,
     ) -> None:
         super().__init__(core, clock, TimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps)
-        self._keep: Callable[[KeepOwners | KeepPolicy], None] = _nobody
+        self._keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None] = _nobody
         self._publish: list[Callable[[RecordTree], None]] = []
         self._recover: Callable[[StartRecovery], None] = _nobody
 
-    def on_keep(self, keep: Callable[[KeepOwners | KeepPolicy], None]) -> None:
+    def on_keep(self, keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None]) -> None:
         """Who writes down. What an `Assign` says goes out once that is written, as part of a whole snapshot."""
         self._keep = keep
 
@@ -60,14 +60,14 @@ class Driver(Pump[Event, Effect]):
 
     def perform(self, effect: Effect) -> None:
         match effect:
-            case KeepOwners() | KeepPolicy():
+            case KeepOwners() | KeepPolicy() | TellCondition():
                 self._keep(effect)
             case PublishRecords():
                 for publish in self._publish:
                     publish(effect.tree)
             case StartRecovery():
                 self._recover(effect)
-            case Assign() | TellCondition() | TellFrozen() | TellOrphans():
+            case Assign() | TellFrozen() | TellOrphans():
                 pass  # for the observers
             case _:
                 assert_never(effect)

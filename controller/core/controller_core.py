@@ -62,6 +62,8 @@ class ControllerCore(MeshState):
         self._is_loss_believed = False
         """What is missing now is really gone: an operator has said so, or everybody for long enough."""
         self._frozen_since_ns = 0
+        self._restored_down: frozenset[GatewayId] = frozenset()
+        """Until they are registered, which is next."""
         self._told: dict[GatewayId, tuple[ReplicaId, ...]] = {}
         """What each gateway was last told that it has."""
         self._is_settled = True
@@ -139,6 +141,7 @@ class ControllerCore(MeshState):
         assert not self.gateways, "what was written down is read before anybody is registered"
         self.version, self.owners = event.version, dict(event.owners)
         self.policies = {policy.place.region: policy for policy in event.policies}
+        self._restored_down = frozenset(event.down)
 
     def _register(self, event: RegistryApplied, now_ns: int) -> None:
         self.gateways = {each.gateway_id: each for each in event.gateways}
@@ -153,6 +156,9 @@ class ControllerCore(MeshState):
         for gateway_id in self.gateways:
             if gateway_id not in self.health:
                 self.health[gateway_id] = GatewayHealth(now_ns)
+                if gateway_id in self._restored_down:
+                    self.health[gateway_id].restore_down()
+        self._restored_down = frozenset()
         self._is_settled = False
 
     def _connected(self, event: GatewayConnected, now_ns: int) -> None:

@@ -55,6 +55,12 @@ class GatewayHealth:
         self.said_by: dict[GatewayId, HeardPeer] = {}
         """Of each peer, what it last said of this one."""
 
+    def restore_down(self) -> None:
+        """It was down when the controller began, and is not one of those that we may only have lost sight of."""
+        self.condition = Condition.DOWN
+        self.is_proven_gone = True
+        self.detail = "it was down when the controller began"
+
     # What is seen
 
     def connect(self, now_ns: int) -> None:

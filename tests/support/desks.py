@@ -13,6 +13,7 @@ from controller.desk import Desk, Naming
 from controller.driver import Driver
 from controller.keeper import Keeper
 from controller.store.store import Contents, Holding, StoreError
+from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.supervisor import Backoff
@@ -72,11 +73,16 @@ async def running_keeper(store: MemoryStore) -> AsyncIterator[Keeper]:
 
 @asynccontextmanager
 async def running_desk(
-    store: MemoryStore, naming: Naming | None = None, config: ControllerConfig | None = None, *, wall_s: int = 0
+    store: MemoryStore,
+    naming: Naming | None = None,
+    config: ControllerConfig | None = None,
+    *,
+    wall_s: int = 0,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Desk]:
     """On clocks that stand still."""
     core = ControllerCore()
-    driver = Driver(core, StillClock(1))
+    driver = Driver(core, clock or StillClock(1))
     async with running_keeper(store) as keeper:
         desk = Desk(core, driver, keeper, store.documents, naming or Naming(), wall_ns=lambda: wall_s * 10**9)
         desk.start(config or ControllerConfig())

@@ -6,13 +6,15 @@ import pytest
 
 from controller import documents
 from controller.core.config import ControllerConfig
-from controller.core.vocabulary import Condition
+from controller.core.events import GatewayDisconnected, GatewayProbed, PeersHeard, TimePassed
+from controller.core.vocabulary import Condition, HeardPeer
 from controller.desk import Desk, Naming
 from controller.orders import FreezeAll, MoveReplicas, SetPolicy, changes_of
 from controller.store.store import StoreUnavailable, StoreUnusable
 from gateway.core.vocabulary import GatewayId, Place, PlaceRule, RegionName, ReplicaId
 from gateway.ground.naming.tree import NameServer, RecordTree
 from tests.fakes.attached import hello
+from tests.support.clock import StillClock
 from tests.support.core import EU, US, policy, rule
 from tests.support.desks import MemoryStore, running_desk
 from tests.support.gateways import until
@@ -131,6 +133,43 @@ async def test_what_the_name_says_is_told_at_once_and_its_version_rises_over_res
         assert len(again) == 1, "the same words have the same version"
         desk.configure(ControllerConfig(), Naming("other.test."))
         assert (again[-1].zone, again[-1].version) == ("other.test.", first + 3)
+
+
+async def test_who_was_down_is_not_named_by_the_next_controller_until_it_answers() -> None:
+    store = MemoryStore()
+    us = GatewayId("us-1")
+    async with running_desk(store, NAMING) as desk:
+        for each in HELLOS:
+            await desk.register(each)
+            desk.connected(each)
+        desk.driver.submit(GatewayDisconnected(us, "it was killed"))
+        desk.driver.submit(PeersHeard(GatewayId("eu-1"), (HeardPeer(us, None, is_broken=True),)))
+        for _ in range(3):
+            desk.driver.submit(GatewayProbed(us, healthy=False, was_refused=True))
+        assert desk.core.health[us].condition is Condition.DOWN
+        await until(lambda: not desk.keeper.pending)
+    clock = StillClock(1)
+    async with running_desk(store, NAMING, clock=clock) as desk:
+        assert desk.core.health[us].condition is Condition.DOWN
+        assert desk.records is not None
+        named = {name for area in desk.records.areas for name in area.gateways}
+        assert named == {"eu-1"}
+        desk.connected(HELLOS[1])
+        assert not desk.core.frozen, "it is not missing: it was known to be gone"
+        desk.connected(HELLOS[0])
+        assert desk.core.health[us].condition is Condition.RETURNING
+        clock.now += 60 * 10**9
+        desk.driver.submit(TimePassed())
+        assert desk.core.health[us].condition is Condition.UP
+        await until(lambda: not desk.keeper.pending)
+        assert not documents.down_in(store.documents)
+
+
+async def test_one_that_is_removed_is_not_remembered_as_down() -> None:
+    store = MemoryStore({documents.DOWN + "us-9": b""})
+    async with running_desk(store) as desk:
+        await until(lambda: not desk.keeper.pending)
+        assert not documents.down_in(store.documents)
 
 
 async def test_a_zones_serial_never_goes_back_with_a_store_that_was_lost_or_took_nothing() -> None:
