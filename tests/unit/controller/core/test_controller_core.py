@@ -500,6 +500,18 @@ class AnyStory(RuleBasedStateMachine):
     def kill(self, name: str) -> None:
         self.told.kill(name)
 
+    @rule(name=names, how=policies, ours=policies)
+    def kill_one_that_we_narrow(self, name: str, how: str, ours: str) -> None:
+        """What few walks come to by chance: what it had looks for an adopter while both policies count."""
+        region = self.places[name].region
+        near = [each for each, place in self.places.items() if place.region == region]
+        for each in self.places:
+            self.told.connect(each, policies={each: self._policy(each, how if each in near else "open")})
+        self.told.wait(10 * SECOND)
+        self.told.tell(events.NarrowingApplied((self._policy(name, ours),)))
+        for each in near:
+            self.told.kill(each)
+
     @rule(name=names, healthy=st.booleans(), times=st.integers(1, 4))
     def probe(self, name: str, healthy: bool, times: int) -> None:
         self.told.probe(name, healthy=healthy, times=times)
