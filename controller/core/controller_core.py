@@ -66,6 +66,8 @@ class ControllerCore(MeshState):
         """Until they are registered, which is next."""
         self._told: dict[GatewayId, tuple[ReplicaId, ...]] = {}
         """What each gateway was last told that it has."""
+        self._shares: dict[GatewayId, tuple[ReplicaId, ...]] | None = None
+        """What each gateway has; None while that is to be worked out."""
         self._is_settled = True
         """Nothing has happened since that changes who should have what, or what the name says."""
         self._now_ns: int | None = None
@@ -146,6 +148,7 @@ class ControllerCore(MeshState):
     def _register(self, event: RegistryApplied, now_ns: int) -> None:
         self.gateways = {each.gateway_id: each for each in event.gateways}
         self.replicas = {each.replica_id: each for each in event.replicas}
+        self._shares = None
         for gone in self.health.keys() - self.gateways.keys():
             del self.health[gone]
             self._told.pop(gone, None)
@@ -284,6 +287,7 @@ class ControllerCore(MeshState):
         if changed or lost:
             self.version += 1
             self.owners = wanted.owners
+            self._shares = None
             self._effects.append(KeepOwners(self.version, tuple(sorted(changed.items())), lost))
         self._tell_gateways()
         self._tell_orphans(wanted.orphans)
@@ -298,14 +302,18 @@ class ControllerCore(MeshState):
 
     def _tell_gateways(self) -> None:
         """Whoever is connected and has been told something else, or nothing."""
-        lists: dict[GatewayId, list[ReplicaId]] = {gateway_id: [] for gateway_id in self.gateways}
-        for replica_id, owner in self.owners.items():
-            lists[owner].append(replica_id)
-        for gateway_id, replicas in lists.items():
-            wanted = tuple(sorted(replicas))
+        if self._shares is None:
+            self._shares = self._shared_out()
+        for gateway_id, wanted in self._shares.items():
             if self.health[gateway_id].connected and self._told.get(gateway_id) != wanted:
                 self._told[gateway_id] = wanted
                 self._effects.append(Assign(gateway_id, self.version, wanted))
+
+    def _shared_out(self) -> dict[GatewayId, tuple[ReplicaId, ...]]:
+        lists: dict[GatewayId, list[ReplicaId]] = {gateway_id: [] for gateway_id in self.gateways}
+        for replica_id, owner in self.owners.items():
+            lists[owner].append(replica_id)
+        return {gateway_id: tuple(sorted(replicas)) for gateway_id, replicas in lists.items()}
 
     # What the name says
 
