@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from controller.ctl.client import Refused, admin_options, ask, changing, read
+from controller.ctl.parameters import check_parameters
 from controller.ctl.replicas import check_replica
 from controller.ctl.status import status
 from controller.history import Entry
@@ -158,6 +159,7 @@ def set_parameters(give: Give, *, file: Path) -> None:
     """Let the sections in FILE (placement, pushing, queue, attempt, observation) rule in all gateways."""
     try:
         sections = read_yaml(file).mapping()
+        check_parameters(file, sections)
     except FileError as error:
         raise Refused(str(error)) from error
     give({"order": "parameters-set", "sections": sections})
