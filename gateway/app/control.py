@@ -113,9 +113,6 @@ class Control:
         self._taken_ns = self._clock.wall_ns()
         self.keeper.keep(Kept(snapshot, self._taken_ns))
 
-    def controller_spoke(self) -> None:
-        self.precedence.forget_hearsay()
-
     # For what peers say
 
     def is_news(self, version: ControlVersion) -> bool:
@@ -125,7 +122,7 @@ class Control:
     def learnt(self, peer: GatewayId, ownership: Ownership) -> None:
         """Of a peer that was asked."""
         self._log.warning(
-            "a peer knows of newer owners: what is somebody else's is left to them until a controller speaks",
+            "a peer knows of newer owners: what is somebody else's is left to them until a controller says as much",
             peer=peer,
             term=ownership.version.term,
             version=ownership.version.version,

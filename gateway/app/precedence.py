@@ -30,7 +30,7 @@ class Precedence:
         self.orders = without_orders(local)
         """What the two come to."""
         self.hearsay = Ownership()
-        """What a peer said since then."""
+        """What a peer said since then. It counts as long as it is newer than the snapshot."""
         self._apply: Apply | None = None
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -54,7 +54,7 @@ class Precedence:
     @property
     def away(self) -> frozenset[str]:
         """Ids of what is left to others, whoever says so."""
-        return self.orders.away | away_from(self.local, self.hearsay.away)
+        return self._away(self.local, self.orders)
 
     def would_be_news(self, version: ControlVersion) -> bool:
         return version.is_newer_than(self.version) and version.is_newer_than(self.hearsay.version)
@@ -69,17 +69,15 @@ class Precedence:
             raise OrdersRefused(f"it is older than {self.version.term}.{self.version.version}, which is in force")
         if snapshot != self.snapshot:
             await self._come_to(snapshot=snapshot)
+        if not self.hearsay.version.is_newer_than(snapshot.version):
+            self.hearsay = Ownership()
 
     def hear(self, ownership: Ownership) -> None:
-        """A peer knows of newer owners: it can only take replicas from us, and only until a controller speaks."""
-        before, self.hearsay = self.hearsay, ownership
-        if before.away != ownership.away:
+        """A peer knows of newer owners: it can only take replicas from us, and only until a controller says something
+        as new. A controller that says nothing new, or something older, may know less than the peer."""
+        before, self.hearsay = self.away, ownership
+        if self.away != before:
             self._put(self.local, self.orders)
-
-    def forget_hearsay(self) -> None:
-        """A controller has spoken."""
-        if self.hearsay != Ownership():
-            self.hear(Ownership())
 
     async def _come_to(self, *, local: GatewayConfig | None = None, snapshot: Snapshot | None = None) -> None:
         """Both may change at once, and reading takes a while: whoever was overtaken reads again."""
@@ -95,7 +93,14 @@ class Precedence:
 
     def _put(self, local: GatewayConfig, orders: Orders) -> None:
         assert self._apply is not None, "nothing changes before the start"
-        self._apply(local, replace(orders, away=orders.away | away_from(local, self.hearsay.away)))
+        self._apply(local, replace(orders, away=self._away(local, orders)))
+
+    def _away(self, local: GatewayConfig, orders: Orders) -> frozenset[str]:
+        """What is adopted here and away no more has gone home, or to nobody: in no case is it ours."""
+        if not self.hearsay.version.is_newer_than(orders.version):
+            return orders.away
+        kept = {each.replica_id for each in self.hearsay.away if each.owner == local.gateway_id}
+        return orders.away | away_from(local, self.hearsay.away) | (orders.adopted - kept)
 
 
 def _orders(local: GatewayConfig, snapshot: Snapshot | None) -> Orders:

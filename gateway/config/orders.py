@@ -46,7 +46,9 @@ class Orders:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """By id, those that are granted and cannot be served here, and why."""
     away: frozenset[str] = frozenset()
-    """Ids of those that somebody else serves."""
+    """Ids of those that somebody else serves, or nobody by an operator's order."""
+    adopted: frozenset[str] = frozenset()
+    """Ids of those that are granted here, and at home elsewhere."""
     peers: tuple[PeerConfig, ...] = ()
     """All: the region file's, and further ones."""
     core: CoreConfig = field(default_factory=CoreConfig)
@@ -67,12 +69,13 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
     _check_jurisdictions(snapshot, local)
     if snapshot.narrowing is not None and snapshot.narrowing.place != local.place:
         raise OrdersRefused("narrowing: it is for another region")
-    replicas, left_out = _replicas(snapshot.replicas, local, environ)
+    replicas, left_out, adopted = _replicas(snapshot.replicas, local, environ)
     return Orders(
         version=snapshot.version,
         replicas=replicas,
         left_out=left_out,
         away=away_from(local, snapshot.away),
+        adopted=adopted,
         peers=(*local.peers, *_further_peers(snapshot.peers, local)),
         core=_with_parameters(local, snapshot.parameters),
         narrowing=snapshot.narrowing,
@@ -81,7 +84,7 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
 
 
 def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset[str]:
-    """Ids of those that others serve."""
+    """Ids of those that others serve, or NOBODY."""
     return frozenset(each.replica_id for each in owners if each.owner != local.gateway_id)
 
 
@@ -90,17 +93,21 @@ def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset
 
 def _replicas(
     grants: Iterable[ReplicaGrant], local: GatewayConfig, environ: Mapping[str, str]
-) -> tuple[tuple[ReplicaConfig, ...], dict[str, str]]:
+) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str]]:
+    """Those to serve, those left out and why, and which of all of them are at home elsewhere."""
     served: dict[str, tuple[ReplicaConfig, ...]] = {}
     left_out: dict[str, str] = {}
+    adopted: set[str] = set()
     for index, grant in enumerate(grants):
         what = f"replicas[{index}]"
         document = _json_object(grant.document, what)
         name = str(document.get("id", ""))
         if name in served or name in left_out:
             raise OrdersRefused(f"{what}: {name} is granted twice")
-        if grant.accepts is None and grant.home != local.gateway_id:
-            raise OrdersRefused(f"{what}: nothing says what the home of {name} accepts")
+        if grant.home != local.gateway_id:
+            adopted.add(name)
+            if grant.accepts is None:
+                raise OrdersRefused(f"{what}: nothing says what the home of {name} accepts")
         if why := _may_not_use(document, local):
             left_out[name] = why
             continue
@@ -111,7 +118,7 @@ def _replicas(
         else:
             configs = file.as_configs(grant.home_place, local.probes)
             served[name] = tuple(replace(each, spec=replace(each.spec, accepts=grant.accepts)) for each in configs)
-    return tuple(each for configs in served.values() for each in configs), left_out
+    return tuple(each for configs in served.values() for each in configs), left_out, frozenset(adopted)
 
 
 def _may_not_use(document: Mapping[str, Any], local: GatewayConfig) -> str:

@@ -54,10 +54,6 @@ class Gateway(Protocol):
         """Put it in force. Raises ConfigError, and nothing has changed then."""
         ...
 
-    def controller_spoke(self) -> None:
-        """It is there, whatever it said."""
-        ...
-
 
 @dataclass(slots=True)
 class Tallies:
@@ -174,7 +170,6 @@ class Attachment:
             self.controller = address
             self.tallies.last_loss = ""
             self._log.info("attached to a controller", controller=str(address))
-        self.gateway.controller_spoke()
 
     async def until_news(self, until_s: float) -> bool:
         """Gives whether a report is due, as it is by then."""

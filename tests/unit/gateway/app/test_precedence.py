@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,15 @@ import pytest
 from gateway.app.precedence import Precedence
 from gateway.config.orders import Orders, OrdersRefused
 from gateway.config.sections import GatewayConfig
-from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
-from gateway.ground.control.vocabulary import Ownership, PeerGrant, ReplicaOwner, Snapshot
+from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
+from gateway.ground.control.vocabulary import (
+    NOBODY,
+    Ownership,
+    PeerGrant,
+    ReplicaGrant,
+    ReplicaOwner,
+    Snapshot,
+)
 from gateway.ground.faults import ConfigError
 from tests.support.core import EU, US
 from tests.support.gateways import region_config
@@ -21,6 +29,18 @@ PEER = PeerGrant(THEIRS, EU, "127.0.0.1:9")
 
 def owner(name: str, who: GatewayId) -> ReplicaOwner:
     return ReplicaOwner(ReplicaId(name), OURS, who)
+
+
+def grant(name: str) -> ReplicaGrant:
+    """Of one that is at home elsewhere."""
+    document = {
+        "id": name,
+        "url": "http://127.0.0.1:9",
+        "models": ["m"],
+        "region": EU.region,
+        "jurisdiction": EU.jurisdiction,
+    }
+    return ReplicaGrant(json.dumps(document), THEIRS, EU, PlaceRule())
 
 
 def snapshot(version: int, term: int = 1, **more: Any) -> Snapshot:
@@ -90,11 +110,39 @@ async def test_hearsay_only_takes_away_and_only_until_a_controller_speaks(told: 
     assert told.precedence.ownership.version == ControlVersion(1, 1), "hearsay is not handed on"
     await told.precedence.reload(replace(told.local, seed=9))
     assert told.last.away == {"r1", "r2"}
-    told.precedence.forget_hearsay()
+    await told.precedence.take(snapshot(5, away=(owner("r1", THEIRS),)))
     assert told.last.away == {"r1"}
-    count = len(told.applied)
-    told.precedence.forget_hearsay()
-    assert len(told.applied) == count
+    assert told.precedence.hearsay == Ownership(), "the controller has said as much"
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_a_controller_that_knows_less_than_a_peer_brings_nothing_back(told: Told, version: int) -> None:
+    await told.precedence.take(snapshot(3))
+    told.precedence.hear(Ownership(ControlVersion(1, 5), (owner("r2", THEIRS),)))
+    await told.precedence.take(snapshot(version, records=None))
+    assert (told.precedence.away, told.last.away) == ({"r2"}, {"r2"})
+    assert told.precedence.hearsay.version == ControlVersion(1, 5)
+
+
+async def test_what_was_adopted_is_let_go_of_once_a_peer_knows_that_it_went_home(told: Told) -> None:
+    """It is away no more, so that no list of those that are away names it."""
+    grants = tuple(grant(each) for each in ("a1", "a2", "a3"))
+    away = tuple(ReplicaOwner(ReplicaId(each), THEIRS, OURS) for each in ("a1", "a2", "a3"))
+    await told.precedence.take(snapshot(1, replicas=grants, away=away))
+    assert told.last.away == frozenset[str]()
+    third = ReplicaOwner(ReplicaId("a3"), THEIRS, GatewayId("ap-1"))
+    told.precedence.hear(Ownership(ControlVersion(1, 5), (away[1], third)))
+    assert told.last.away == {"a1", "a3"}
+    assert {each.spec.replica_id for each in told.last.replicas} == {"a1", "a2", "a3"}
+    told.precedence.hear(Ownership(ControlVersion(1, 6)))
+    assert told.last.away == {"a1", "a2", "a3"}, "all of them went home"
+
+
+async def test_what_is_nobodys_by_order_is_served_by_nobody(told: Told) -> None:
+    await told.precedence.take(snapshot(1, away=(owner("r1", NOBODY),)))
+    assert told.last.away == {"r1"}
+    told.precedence.hear(Ownership(ControlVersion(1, 5), (owner("r2", NOBODY),)))
+    assert told.last.away == {"r1", "r2"}
 
 
 async def test_what_is_news_is_newer_than_all_that_was_said_and_heard(told: Told) -> None:
