@@ -58,6 +58,8 @@ class Outcome:
     """Of one case, played once. Times are seconds after the kill; None: it did not come in the time there was."""
 
     case: str
+    has_sibling: bool
+    is_silent: bool
     unforwarded_s: float | None
     renamed_s: float | None
     reassigned_s: float | None
@@ -108,8 +110,8 @@ class _Played:
             dead_ns = self._clock.now_ns()
             seen = await watch.death(lost, _WITHIN_S)
             await asyncio.sleep(_AFTER_S)
-            for each in self._clients:
-                each.is_over = True
+            for clients in self._clients:
+                clients.is_over = True
             await asyncio.wait(running, timeout=1.0 if self._case.is_silent else _DRAIN_S)
             for task in running:
                 task.cancel()
@@ -135,10 +137,14 @@ class _Played:
         served = [self._first_served(each.region, death.dead_ns) for each in self._dead]
         return Outcome(
             self._case.name,
+            self._case.has_sibling,
+            self._case.is_silent,
             after(seen.unforwarded_ns),
             after(seen.renamed_ns),
             after(seen.reassigned_ns),
-            None if None in served else after(max(each for each in served if each is not None)),
+            None
+            if None in served or self._case.has_sibling
+            else after(max(each for each in served if each is not None)),
             len(asked),
             tuple(_failure(each, death) for each in asked if each.fault and each.ended_ns is not None),
             sum(each.ended_ns is None for each in asked),
@@ -192,12 +198,12 @@ def _scenario(case: Case, folder: Path) -> DemoScenario:
 def _write_policies(regions: Iterable[RegionScenario], folder: Path) -> None:
     folder.mkdir()
     for region in regions:
-        everywhere = {"jurisdictions": [str(region.place.jurisdiction)]}
+        jurisdiction = str(region.place.jurisdiction)
         document = {
             "version": 1,
             "region": str(region.name),
-            "jurisdiction": str(region.place.jurisdiction),
-            "process": everywhere,
-            "accept": everywhere,
+            "jurisdiction": jurisdiction,
+            "process": {"jurisdictions": [jurisdiction]},
+            "accept": {"jurisdictions": [jurisdiction]},
         }
         region.policy_file.write_text(yaml.safe_dump(document))

@@ -1,5 +1,5 @@
-"""The real OpenAI SDK as a client of the mesh's one name: its own retries, and the resolver handed in through its own HTTP
-client. It must never mend what it measures.
+"""The real OpenAI SDK as a client of the mesh's one name: its own retries, and the resolver handed in through its own
+HTTP client. It must never mend what it measures.
 """
 
 from __future__ import annotations
