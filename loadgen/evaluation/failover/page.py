@@ -77,9 +77,9 @@ times a second, at the gateways that are left and at the controller's name serve
 each time, or cannot be told (beside a sibling, who serves the region's requests anyway).
 """
 _EXPLAINED = """*In flight*: sent before the process had ended, and failed after the kill. *Old answer*: nobody listened
-at the address that the name had named until then, for longer than the SDK tries again. A failed request whose answer had not begun is
-one that a client could send again unharmed. *Hung*: without an end when the case was over, at a host that says nothing;
-the SDK waits ten minutes for it.
+at the address that the name had named until then, for longer than the SDK tries again. A failed request whose answer
+had not begun is one that a client could send again unharmed. *Hung*: without an end when the case was over, at a host
+that says nothing; the SDK waits ten minutes for it.
 """
 
 

@@ -134,7 +134,8 @@ async def test_a_controller_that_is_cut_off_from_one_takes_nothing_and_from_all_
     for name in names:
         region = PLACES[name].region
         mesh.ways[name] = await wan.route(region, there, mesh.control_port)
-        mesh.health[name] = await wan.route(there, region, int(mesh.listen[name]["http"].rpartition(":")[2]))
+        if name != "eu-1":  # whose host is to say that nobody listens, once it is killed
+            mesh.health[name] = await wan.route(there, region, int(mesh.listen[name]["http"].rpartition(":")[2]))
     await mesh.start_controller()
     for name in names:
         await mesh.start_gateway(name)
@@ -283,19 +284,19 @@ async def test_certificates_of_another_authority_take_the_place_of_the_old_ones_
     gateway, controller = mesh.gateways["us-1"], mesh.controller
     assert controller is not None
 
-    def taken_in(name: str) -> int:
+    def told(name: str, event: str) -> int:
         lines: list[Any] = gateway.log_lines if name == "us-1" else controller.log_lines
-        return sum(1 for line in lines if line["event"] == "reloaded")
+        return sum(1 for line in lines if line["event"] == event)
 
     async with watched(mesh, resolves=("us-1",)) as seen:
         for step in ("both roots", "new leaves", "new roots"):
             for name, each in files.items():
-                before = taken_in(name)
+                before = told(name, "reloaded")
                 each.put(leaves[name](new) if step == "new leaves" else None,
                          roots=roots_of(new) if step == "new roots" else roots_of(old, new))  # fmt: skip
-                await until(lambda name=name, before=before: taken_in(name) > before)  # type: ignore[misc]
-        for attached in (False, True, False, True):  # streams that were made with the new ones alone
-            await mesh.until_gateway("us-1", lambda each, attached=attached: each["attached"] is attached)  # type: ignore[misc]
+                await until(lambda name=name, before=before: told(name, "reloaded") > before)  # type: ignore[misc]
+        made = told("us-1", "attached to a controller")
+        await until(lambda: told("us-1", "attached to a controller") > made + 1)  # with the new ones alone
         await seen.until_answered("us-1")
     seen.check()
 
