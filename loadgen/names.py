@@ -4,6 +4,7 @@ and keeps an answer for as long as that says. It must never ask the system's res
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,8 @@ class NameResolver(AbstractResolver):
         """What is said at this moment, whatever is kept. Raises OSError where nobody answers."""
         for host, port in self.servers:
             try:
-                response = await dns.asyncquery.udp(self._query(name), host, port=port, timeout=_PATIENCE_S)
+                async with asyncio.timeout(_PATIENCE_S):  # that of dnspython may swallow a cancellation
+                    response = await dns.asyncquery.udp(self._query(name), host, port=port)
             except (dns.exception.DNSException, OSError):
                 continue
             records = [each for each in response.answer if each.rdtype == dns.rdatatype.A]
