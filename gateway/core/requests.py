@@ -83,6 +83,19 @@ PHASES_AFTER: Final = {
 """The whole life of a request: which phase may follow on which."""
 
 
+class Hold:
+    """That a request waits here for one replica, which is cheapest for it although it has something to do first."""
+
+    __slots__ = ("beginning", "slot", "uncached_bytes")
+
+    def __init__(self, slot: int, uncached_bytes: int, beginning: bytes) -> None:
+        self.slot = slot
+        self.uncached_bytes = uncached_bytes
+        """What it brings the replica to read."""
+        self.beginning = beginning
+        """The last hash of what the replica knows of the prompt; empty if it knows nothing of it."""
+
+
 class LegState:
     """One connection to one target, alive until its LegEnded."""
 
@@ -151,6 +164,7 @@ class RequestState:
         "deadline_ns",
         "failed_at",
         "failures",
+        "held",
         "hops",
         "last_failure",
         "origin_gateway_id",
@@ -191,6 +205,8 @@ class RequestState:
         self.phase = Phase.WAITING
         self.attempt: AttemptState | None = None
         self.attempts = 0
+        self.held: Hold | None = None
+        """While it waits: for which replica, if it waits for one and no other."""
         self.failed_at: tuple[Target, ...] = ()
         """Targets that failed it, also those that are no longer or not again ours."""
         self.barred_at: tuple[Target, ...] = ()
