@@ -263,7 +263,8 @@ class GatewayCore(GatewayState):
         attempt.legs_opened += 1
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
         attempt.legs[leg.number] = leg
-        leg.state.home.started(leg.state, (request.request_id, attempt.number, leg.number), now_ns)
+        uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
+        leg.state.home.started(leg.state, (request.request_id, attempt.number, leg.number), now_ns, uncached_bytes)
         self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))
 
     def _start_leg(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.core.config import OverflowMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
-from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.events import Event, FirstToken, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
@@ -47,6 +47,8 @@ class _Story:
     legs_opened: int = 0
     living_legs: dict[int, Target] = field(default_factory=dict)
     """Of that attempt, by number, and where each runs."""
+    answering_legs: set[int] = field(default_factory=set)
+    """Those of them that gave a first token."""
     failed_at: set[Target] = field(default_factory=set)
     """Where a leg of it may have failed; only there it need not go, however free that is."""
     ended: bool = False
@@ -95,6 +97,10 @@ class Checker:
             story = self._stories.get(event.request_id)
             if story is not None and story.attempt == event.attempt:
                 self._follow_leg_end(story, event)
+        elif isinstance(event, FirstToken):
+            story = self._stories.get(event.request_id)
+            if story is not None and story.attempt == event.attempt:
+                story.answering_legs.add(event.leg)
 
     def _follow_leg_end(self, story: _Story, event: LegEnded) -> None:
         target = story.living_legs.pop(event.leg, None)
@@ -129,6 +135,7 @@ class Checker:
         else:
             self._expect("one attempt at a time", not story.living_legs, where)
             self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
+            story.answering_legs.clear()
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
         story.living_legs[leg.leg] = leg.target
@@ -185,10 +192,12 @@ class Checker:
 
     def _check_counts(self) -> None:
         alive: dict[int, int] = {}
+        unread: dict[int, int] = {}
         for request in self._core.requests.values():
             for leg in _living_legs(request):
                 key = id(leg.state)
                 alive[key] = alive.get(key, 0) + 1
+                unread[key] = unread.get(key, 0) + self._unread_bytes(request, leg)
         for state in [*self._core.replicas, *self._core.peers]:
             counted = alive.get(id(state), 0)
             self._expect(
@@ -196,8 +205,20 @@ class Checker:
                 state.in_flight == counted,
                 f"{state.target}: {state.in_flight} counted, {counted} alive",
             )
+            self._expect(
+                "a backlog is what the legs without a first token have to read",
+                state.backlog_bytes == unread.get(id(state), 0) == sum(state.prefilling.values()),
+                f"{state.target}: {state.backlog_bytes} counted, {unread.get(id(state), 0)} left to read",
+            )
         waiting = [request for request in self._core.requests.values() if request.phase is Phase.WAITING]
         self._expect("the queue's length is true", len(self._core.waiting) == len(waiting), f"{len(waiting)} wait")
+
+    def _unread_bytes(self, request: RequestState, leg: LegState) -> int:
+        story = self._stories.get(request.request_id)
+        if story is None or leg.number in story.answering_legs:
+            return 0
+        known_bytes = leg.kept_blocks * request.profile.prefix_block_bytes
+        return max(0, request.profile.prompt_bytes - known_bytes)
 
     def _check_somebody_is_served(self) -> None:
         for _, head in self._core.waiting.heads():
@@ -280,9 +301,12 @@ class Checker:
             self._expect(
                 "every map has a bound", index.size_bytes <= limit, f"{name} index holds {index.size_bytes} bytes"
             )
-        unreflected = sum(len(state.unreflected) for state in [*core.replicas, *core.peers])
+        states = [*core.replicas, *core.peers]
+        unreflected = sum(len(state.unreflected) for state in states)
+        prefilling = sum(len(state.prefilling) for state in states)
         legs = sum(len(_living_legs(request)) for request in core.requests.values())
         self._expect("every map has a bound", unreflected <= legs, f"{unreflected} unreflected of {legs} legs")
+        self._expect("every map has a bound", prefilling <= legs, f"{prefilling} prefilling of {legs} legs")
 
     def _expect(self, invariant: str, holds: bool, detail: str) -> None:
         if not holds:

@@ -118,6 +118,10 @@ class RequestProfile:
     def prefix_blocks(self) -> int:
         return len(self.prefix) // PREFIX_HASH_BYTES
 
+    def uncached_bytes(self, matched_blocks: int) -> int:
+        """Of the prompt, what is left to read for whoever knows that many of its first blocks."""
+        return max(0, self.prompt_bytes - matched_blocks * self.prefix_block_bytes)
+
 
 @value
 class Hops:

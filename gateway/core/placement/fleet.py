@@ -40,6 +40,10 @@ class Fleet:
         """Our own legs there."""
         return self._replicas.at(slot).in_flight
 
+    def replica_backlog_bytes(self, slot: int) -> int:
+        """Of our own legs there without a first token, the bytes of prompt that it was not known to have."""
+        return self._replicas.at(slot).backlog_bytes
+
     def least_loaded_replica(self, mask: int) -> int:
         """The slot with the lowest load; equal ones take turns. O(distinct loads)."""
         return self._replicas.least_loaded(mask)
@@ -55,6 +59,10 @@ class Fleet:
         """Its queue for the model, and our forwards that it has not counted yet."""
         state = self._peers.at(slot)
         return self._peers.queue_length(state, model) + len(state.unreflected)
+
+    def peer_backlog_bytes(self, slot: int) -> int:
+        """Of our own forwards there without a first token, the bytes of prompt that were not forwarded there before."""
+        return self._peers.at(slot).backlog_bytes
 
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns
