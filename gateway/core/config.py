@@ -15,6 +15,7 @@ class PlacementPolicy(StrEnum):
     """How one target is picked among those that are available: the policies that come with us (SkyWalker §3.2 and the
     baselines of §5.1). `gateway.core.placement` says what each of them does."""
 
+    COST = "cost"
     PREFIX = "prefix"
     CONSISTENT_HASH = "consistent_hash"
     ROUND_ROBIN = "round_robin"
@@ -78,6 +79,9 @@ class PlacementConfig:
     explore_rule: ExploreRule = ExploreRule.WORTH
     explore_load_bytes: int = 128
     """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
+    hold_ns: int = 50 * _MILLISECOND_NS
+    """Under `PlacementPolicy.COST`: what takes longer to read waits here while a replica has longer to read."""
+    distance_weight: float = 0.3
     overflow: OverflowMode = OverflowMode.ON
     overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
     """Instead of `overflow`, for the models named here."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from gateway.core.attempts import RetryBudget
+from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -44,7 +45,7 @@ from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
-from gateway.core.requests import AttemptState, LegEnd, LegState, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
@@ -81,6 +82,8 @@ class GatewayCore(GatewayState):
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
         self._arrivals = 0
+        self._invited_slot = 0
+        """Whoever is held for this replica, or the next one, is asked next when others have changed."""
         self._effects: list[Effect] = []
 
     # The two doors
@@ -234,17 +237,75 @@ class GatewayCore(GatewayState):
         while heads:
             _, request = heapq.heappop(heads)
             placement = self.placer.place(request, now_ns)
-            if placement is None:
+            if placement is None or isinstance(placement, Hold):
                 self._record_shadow(request, now_ns)
+            if placement is None:
                 continue
-            self._start(request, placement, now_ns)
+            if isinstance(placement, Hold):
+                self._hold(request, placement)
+            else:
+                self._start(request, placement, now_ns)
             successor = self.waiting.head_of(request.request_class)
             if successor is not None:
                 heapq.heappush(heads, (successor.arrival_number, successor))
+        if self.waiting.homes:
+            self._place_held(now_ns)
+        else:
+            self.replicas.changed = 0
+
+    def _place_held(self, now_ns: int) -> None:
+        """Look again at the first of those held for a replica that has changed, and at the first few of others in
+        turn, whom the change may have made a better offer."""
+        changed, self.replicas.changed = self.replicas.changed, 0
+        if not changed:
+            return
+        homes = self.waiting.homes
+        for slot in slots_of(homes & changed):
+            self._place_held_for(slot, now_ns)
+        others = self.waiting.homes & ~changed
+        if others:
+            slot = next_slot_from(others, self._invited_slot)
+            self._invited_slot = slot + 1
+            self._place_held_for(slot, now_ns)
+
+    def _place_held_for(self, slot: int, now_ns: int) -> None:
+        heads = self.waiting.held_heads(slot)
+        while heads:
+            _, request = heapq.heappop(heads)
+            request_class = request.request_class
+            placement = self.placer.place(request, now_ns)
+            if isinstance(placement, Hold):
+                if placement.slot == slot:
+                    continue
+                self._hold(request, placement)
+            elif placement is None:
+                self._unhold(request)
+            else:
+                self._start(request, placement, now_ns)
+            successor = self.waiting.held_head_of(slot, request_class)
+            if successor is not None:
+                heapq.heappush(heads, (successor.arrival_number, successor))
+
+    def _hold(self, request: RequestState, hold: Hold) -> None:
+        if request.held is not None:
+            self.placer.unheld(request.held)
+        self.waiting.hold(request, hold)
+        self.placer.held(hold)
+
+    def _unhold(self, request: RequestState) -> None:
+        """It waits on, for anybody."""
+        assert request.held is not None, "it is held for a replica"
+        self._stop_waiting(request)
+        self.waiting.join(request)
+
+    def _stop_waiting(self, request: RequestState) -> None:
+        if request.held is not None:
+            self.placer.unheld(request.held)
+        self.waiting.leave(request)
 
     def _start(self, request: RequestState, placement: Placement, now_ns: int) -> None:
         """Begin an attempt, in one leg that runs the whole request."""
-        self.waiting.leave(request)
+        self._stop_waiting(request)
         request.move_to(Phase.RUNNING)
         request.attempts += 1
         if request.attempts == 1:
@@ -263,8 +324,10 @@ class GatewayCore(GatewayState):
         attempt.legs_opened += 1
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
         attempt.legs[leg.number] = leg
-        uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
-        leg.state.home.started(leg.state, (request.request_id, attempt.number, leg.number), now_ns, uncached_bytes)
+        leg.bytes_ahead = leg.state.backlog_bytes
+        leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
+        key = (request.request_id, attempt.number, leg.number)
+        leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes)
         self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))
 
     def _start_leg(
@@ -322,7 +385,7 @@ class GatewayCore(GatewayState):
             return
         request = self.requests[event.request_id]
         if leg.target.kind is TargetKind.REPLICA:
-            self.placer.learn_first_token(request, leg.kept_blocks, now_ns - leg.started_ns)
+            self.placer.learn_first_token(request, leg, now_ns - leg.started_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         if request.phase is Phase.RUNNING:
             request.move_to(Phase.ANSWERING)
@@ -345,6 +408,7 @@ class GatewayCore(GatewayState):
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
+        self.placer.leg_ended(leg, now_ns)
         if request.phase is not Phase.ENDED:
             self._conclude(request, attempt, LegEnd(leg, result, detail, event.refusal))
         if attempt.legs:
@@ -459,7 +523,7 @@ class GatewayCore(GatewayState):
     def _end(self, request: RequestState, outcome: Outcome, detail: str) -> None:
         """End it for the client. The record stays until each living leg has reported its end."""
         if request in self.waiting:
-            self.waiting.leave(request)
+            self._stop_waiting(request)
         request.move_to(Phase.ENDED)
         self.timers.cancel(request.timer)
         if request.attempt is None:
@@ -507,6 +571,8 @@ class GatewayCore(GatewayState):
         self.config = event.config
         self.replicas.configure(event.config, now_ns)
         self.peers.configure(event.config, now_ns)
+        for request in [each for each in self.waiting if each.held is not None]:
+            self._unhold(request)
         self.placer.configure(event.config.placement)
         self.stored_responses.configure(event.config.placement.stored_responses_max)
         self._refuse_hopeless()
@@ -519,7 +585,7 @@ class GatewayCore(GatewayState):
 
     def _judge_waiting_again(self) -> None:
         for request in list(self.waiting):
-            self.waiting.leave(request)
+            self._stop_waiting(request)
             self._judge_again(request)
             if request.phase is not Phase.ENDED:
                 self.waiting.join(request)
@@ -528,11 +594,16 @@ class GatewayCore(GatewayState):
     def _refuse_hopeless(self) -> None:
         """Whom nobody that is known could ever serve any more waits no longer. All of a class are alike in this, so
         that it costs O(classes) where nobody is refused."""
-        for _, request in self.waiting.heads():
+        for request in self.waiting.all_heads():
             hopeless: RequestState | None = request
+            held = request.held
             while hopeless is not None and (never := why_never_again(self, hopeless)) is not None:
                 self._end(hopeless, *never)
-                hopeless = self.waiting.head_of(request.request_class)
+                hopeless = (
+                    self.waiting.head_of(request.request_class)
+                    if held is None
+                    else self.waiting.held_head_of(held.slot, request.request_class)
+                )
 
     def _judge_again(self, request: RequestState) -> None:
         """Hold a request that is not in the queue against the policy of this moment; it may end here."""
@@ -605,6 +676,8 @@ class GatewayCore(GatewayState):
             return
         self.assignment_version = event.version
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns)
+        for state in left_replicas:
+            self.waiting.release(state.slot)  # the policy forgets them with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
@@ -619,7 +692,7 @@ class GatewayCore(GatewayState):
                 continue
             waits = request in self.waiting
             if waits:
-                self.waiting.leave(request)
+                self._stop_waiting(request)
             request.request_class = request_class
             if waits:
                 self.waiting.join(request)

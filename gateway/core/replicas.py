@@ -28,6 +28,7 @@ from gateway.core.vocabulary import (
 _PENDING: Final = PushingMode.PENDING
 _OUTSTANDING: Final = PushingMode.OUTSTANDING
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
+_FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _SIGNS_MISSED_MAX = 3
 
 
@@ -108,6 +109,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._cursor = 0
         self.reachable = 0
         """Mask of the replicas that answer, however full they are."""
+        self.open = 0
+        """Mask of those that are available but for what they have to do."""
+        self.pushable = 0
+        """Mask of those among them that something may be sent to all the same: not of those whose load only we count."""
+        self.loads_version = 0
+        """Changes with any load."""
+        self.changed = 0
+        """Mask of those about which anything has changed since somebody last put this to 0."""
 
     @property
     def available(self) -> int:
@@ -146,6 +155,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if observation.healthy:
             state.answered_ns = observation.sampled_ns
         state.detail = observation.detail
+        if state.waiting != observation.waiting or state.running != observation.running:
+            self.changed |= 1 << state.slot
+            self.loads_version += 1
         state.running, state.waiting = observation.running, observation.waiting
         state.kv_usage = observation.kv_usage
         self._believe(state, observation.sampled_ns)
@@ -154,7 +166,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         else:
             self.refresh(state, now_ns)
 
+    def first_token(self, state: ReplicaState, key: LegKey, now_ns: int) -> None:
+        self.changed |= 1 << state.slot
+        super().first_token(state, key, now_ns)
+
     def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int) -> None:
+        self.changed |= 1 << state.slot
+        self.loads_version += 1
         if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
             state.rest.proved()
         elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
@@ -200,9 +218,16 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def load_at(self, slot: int) -> int:
         return self._by_slot[slot].load
 
-    def capacities(self) -> tuple[ModelCapacity, ...]:
+    def capacities(self, *, with_loads: bool = False) -> tuple[ModelCapacity, ...]:
         return tuple(
-            ModelCapacity(model, pool, place, members.bit_count(), (members & self.available).bit_count())
+            ModelCapacity(
+                model,
+                pool,
+                place,
+                members.bit_count(),
+                (members & self.available).bit_count(),
+                sum(self.load_at(slot) for slot in slots_of(members)) if with_loads else 0,
+            )
             for (model, pool, place), members in self._groups.items()
         )
 
@@ -215,10 +240,24 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         super()._drop(state)
         self._levels.remove(state.slot)
         self.reachable &= ~(1 << state.slot)
+        self.open &= ~(1 << state.slot)
+        self.pushable &= ~(1 << state.slot)
+
+    def _note_change(self, state: ReplicaState) -> None:
+        self.changed |= 1 << state.slot
+        self.loads_version += 1
 
     def _note_standing(self, state: ReplicaState) -> None:
         super()._note_standing(state)
         bit = 1 << state.slot
+        if state.standing is AVAILABLE or state.standing in _FULL:
+            self.open |= bit
+        else:
+            self.open &= ~bit
+        if self.open & bit and state.standing is not Standing.OUTSTANDING:
+            self.pushable |= bit
+        else:
+            self.pushable &= ~bit
         if state.standing in _OUT_OF_REACH:
             self.reachable &= ~bit
         else:

@@ -99,7 +99,7 @@ class Hold:
 class LegState:
     """One connection to one target, alive until its LegEnded."""
 
-    __slots__ = ("is_stopping", "is_withdrawn", "kept_blocks", "number", "role", "started_ns", "state", "stop_detail")
+    __slots__ = ("bytes_ahead", "is_stopping", "is_withdrawn", "kept_blocks", "number", "role", "started_ns", "state", "stop_detail", "uncached_bytes")
 
     def __init__(
         self, number: int, role: LegRole, state: ReplicaState | PeerState, started_ns: int, kept_blocks: int
@@ -110,6 +110,10 @@ class LegState:
         self.started_ns = started_ns
         self.kept_blocks = kept_blocks
         """How much of the prefix the index had for this target before: a refusal takes back only what was added."""
+        self.bytes_ahead = 0
+        """Of prefill, what the target had to read for us before."""
+        self.uncached_bytes = 0
+        """What it has to read of this prompt."""
         self.is_stopping = False
         self.stop_detail = ""
         """Why we ordered it to stop for what it did or did not do; then its CANCELLED is a failure of the target."""

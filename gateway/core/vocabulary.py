@@ -348,6 +348,8 @@ class ModelCapacity:
     place: Place
     replicas: int
     available: int
+    load: int = 0
+    """Requests on them, running and waiting, where whoever places by cost is to know."""
 
 
 @value
@@ -390,6 +392,7 @@ class LoadReport:
         for capacity in self.capacities:
             numbers[capacity.model, capacity.pool, capacity.place, "replicas"] = capacity.replicas
             numbers[capacity.model, capacity.pool, capacity.place, "available"] = capacity.available
+            numbers[capacity.model, capacity.pool, capacity.place, "load"] = capacity.load
         return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
 
 

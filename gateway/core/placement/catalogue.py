@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.core.config import PlacementPolicy
 from gateway.core.placement.cache_aware import CacheAware
 from gateway.core.placement.consistent_hash import ConsistentHash
+from gateway.core.placement.cost import Cost
 from gateway.core.placement.least_load import LeastLoad
 from gateway.core.placement.nearest_region import NearestRegion
 from gateway.core.placement.policy import Policy
@@ -14,6 +15,7 @@ from gateway.core.placement.random_choice import RandomChoice
 from gateway.core.placement.round_robin import RoundRobin
 
 BUILT_IN: dict[str, type[Policy]] = {
+    PlacementPolicy.COST: Cost,
     PlacementPolicy.PREFIX: Prefix,
     PlacementPolicy.CONSISTENT_HASH: ConsistentHash,
     PlacementPolicy.ROUND_ROBIN: RoundRobin,

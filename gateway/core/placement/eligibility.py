@@ -11,9 +11,8 @@ from gateway.core.config import OverflowMode, PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import RequestClass
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, Standing, TargetKind
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, TargetKind
 
-_FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _CLASSES_CACHED_MAX = 1024
 
 
@@ -56,8 +55,11 @@ class Eligibility:
 
     def full_replicas(self, request_class: RequestClass) -> int:
         """Those that could take it, but for what they have to do."""
-        full = sum(1 << state.slot for state in self._replicas if state.standing in _FULL)
-        return self._targets_of(request_class).eligible_replicas & full
+        return self.open_replicas(request_class) & ~self._replicas.available
+
+    def open_replicas(self, request_class: RequestClass) -> int:
+        """Those that could take it, whatever they have to do."""
+        return self._targets_of(request_class).eligible_replicas & self._replicas.open
 
     # Other gateways
 

@@ -36,6 +36,14 @@ class Fleet:
         """Requests there, running and waiting, as far as known."""
         return self._replicas.load_at(slot)
 
+    def replica_waiting(self, slot: int) -> int:
+        """Requests there that the engine has not begun, as it told last."""
+        return self._replicas.at(slot).waiting
+
+    def few_least_loaded(self, mask: int, count: int) -> list[int]:
+        """Up to so many slots of a mask, the least loaded first."""
+        return self._replicas.few_least_loaded(mask, count)
+
     def replica_in_flight(self, slot: int) -> int:
         """Our own legs there."""
         return self._replicas.at(slot).in_flight
@@ -63,6 +71,16 @@ class Fleet:
     def peer_backlog_bytes(self, slot: int) -> int:
         """Of our own forwards there without a first token, the bytes of prompt that were not forwarded there before."""
         return self._peers.at(slot).backlog_bytes
+
+    def peer_load_per_replica(self, slot: int, model: ModelName) -> float:
+        """Requests on each of its replicas for the model on average, with our forwards that it has not counted yet."""
+        state = self._peers.at(slot)
+        replicas = load = 0
+        for capacity in state.served:
+            if capacity.model == model:
+                replicas += capacity.replicas
+                load += capacity.load
+        return (load + len(state.unreflected)) / max(1, replicas)
 
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns

@@ -15,10 +15,10 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.fleet import Fleet
-from gateway.core.placement.policy import PlugIns, PolicyFactory, is_worth_following, no_plug_ins
+from gateway.core.placement.policy import Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import RequestClass, RequestState
+from gateway.core.requests import Hold, LegState, RequestClass, RequestState
 from gateway.core.value import value
 from gateway.core.vocabulary import Candidate, PlacementReason, RegionName, Standing, TargetKind
 
@@ -115,9 +115,21 @@ class Placer:
             self._fleet.peer_index.retract(request.profile.prefix, state.slot, kept_blocks)
         self._policy.refused(request.profile, state.target, state.slot)
 
-    def learn_first_token(self, request: RequestState, kept_blocks: int, took_ns: int) -> None:
+    def learn_first_token(self, request: RequestState, leg: LegState, took_ns: int) -> None:
         """A replica of ours gave its first token this long after it was asked."""
-        self._policy.first_token(request.profile, kept_blocks, took_ns)
+        self._policy.first_token(request.profile, leg.kept_blocks, took_ns)
+        if leg.state.listed:
+            self._policy.prefilled(leg.state.slot, leg.bytes_ahead, leg.uncached_bytes, took_ns)
+
+    def leg_ended(self, leg: LegState, now_ns: int) -> None:
+        if leg.target.kind is TargetKind.REPLICA and leg.state.listed:
+            self._policy.ended(leg.state.slot, now_ns)
+
+    def held(self, hold: Hold) -> None:
+        self._policy.held(hold)
+
+    def unheld(self, hold: Hold) -> None:
+        self._policy.unheld(hold)
 
     # What is asked of it
 
@@ -126,6 +138,8 @@ class Placer:
         eligibility = self._eligibility
         if request_class.pinned is not None:
             return eligibility.pinned_target(request_class) is not None
+        if self.weighs_everybody and eligibility.open_replicas(request_class):
+            return True
         return bool(
             eligibility.available_replicas(request_class)
             or eligibility.available_siblings(request_class)
@@ -151,11 +165,14 @@ class Placer:
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.peers_to_wait_for(request_class)
 
-    def place(self, request: RequestState, now_ns: int) -> Placement | None:
-        """Choose a target and remember the prefix there; None when the request has to wait."""
+    def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
+        """Choose a target and remember the prefix there; None when the request has to wait, and Hold when it is to wait
+        for one replica."""
         request_class = request.request_class
         if request_class.pinned is not None:
             return self._place_pinned(request, now_ns)
+        if self.weighs_everybody:
+            return self._weigh(request, now_ns)
         local = self._eligibility.available_replicas(request_class)
         others = self._eligibility.available_siblings(request_class)
         found = self._find_in_region(request, local, others)
@@ -174,6 +191,29 @@ class Placer:
         remotes = self._eligibility.shadow_remotes(request.request_class)
         found = self._find_peer(request, remotes, is_remote=True)
         return None if found is None else self._placement(request, found, remotes.bit_count())
+
+    def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
+        """Of everybody at once, and of waiting here for one of ours."""
+        request_class, eligibility = request.request_class, self._eligibility
+        replicas = eligibility.open_replicas(request_class)
+        siblings = eligibility.available_siblings(request_class)
+        remotes = eligibility.available_remotes(request_class)
+        if not (replicas or siblings or remotes):
+            return None
+        ready = replicas & self._replicas.pushable
+        offer = Offer(replicas, ready, siblings, remotes, request.held, now_ns - request.arrived_ns)
+        choice = self._policy.weigh(request.profile, offer, now_ns)
+        if choice is None or choice.hold is not None:
+            return None if choice is None else choice.hold
+        reason = choice.reason or PlacementReason.LOCAL_POLICY
+        if choice.is_peer:
+            assert (siblings | remotes) >> choice.slot & 1, "a gateway was chosen that was not offered"
+            found: _Found = (self._peers.at(choice.slot), reason, choice.matched_blocks)
+        else:
+            assert ready >> choice.slot & 1, "a replica was chosen that was not offered"
+            found = (self._replicas.at(choice.slot), reason, choice.matched_blocks)
+        candidates = (replicas.bit_count() + siblings.bit_count()) + remotes.bit_count()
+        return self._settle(request, found, candidates, now_ns)
 
     # Layers
 
@@ -269,6 +309,7 @@ class Placer:
         """Begin with the policy that the config names, and tell it who is there."""
         factory: PolicyFactory = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
         self._policy = factory(self._fleet, config)
+        self.weighs_everybody = self._policy.weighs_everybody()
         self._wants_prefixes = self._policy.wants_prefixes()
         self._takes_full_replicas = self._policy.takes_full_replicas()
         for replica in self._replicas:

@@ -13,16 +13,40 @@ from mypy_extensions import mypyc_attr
 
 from gateway.core.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
+from gateway.core.requests import Hold
 from gateway.core.vocabulary import PlacementReason, RequestProfile, Target
+
+
+class Offer:
+    """Whom a request may go to, as masks."""
+
+    __slots__ = ("held", "ready", "remotes", "replicas", "siblings", "waited_ns")
+
+    def __init__(self, replicas: int, ready: int, siblings: int, remotes: int, held: Hold | None, waited_ns: int):
+        self.replicas = replicas
+        """Of ours: those that answer and take requests, however much they have to do."""
+        self.ready = ready
+        """Those among them that may be sent something at this moment."""
+        self.siblings = siblings
+        self.remotes = remotes
+        self.held = held
+        """It is held for a replica already, and the first of those."""
+        self.waited_ns = waited_ns
 
 
 class Choice:
     """One slot out of the mask that was asked about."""
 
-    __slots__ = ("matched_blocks", "reason", "slot")
+    __slots__ = ("hold", "is_peer", "matched_blocks", "reason", "slot", "uncached_bytes")
 
     def __init__(self, slot: int, matched_blocks: int = 0, reason: PlacementReason | None = None) -> None:
         self.slot = slot
+        self.is_peer = False
+        """Of a choice among everybody: the slot is another gateway's."""
+        self.hold: Hold | None = None
+        """Of a choice among everybody: not now."""
+        self.uncached_bytes = -1
+        """What the target still has to read of the prompt, where that is known better than by what matched."""
         self.matched_blocks = matched_blocks
         """How many of the prompt's first blocks the target knows already."""
         self.reason = reason
@@ -58,6 +82,14 @@ class Policy(ABC):
         mode it is only written down.
         """
 
+    def weighs_everybody(self) -> bool:
+        """Is it asked once, by `weigh`, about everybody that a request may go to, rather than layer by layer?"""
+        return False
+
+    def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
+        """One of all, now or once it has done what it is at; None where nobody will do at this moment."""
+        raise NotImplementedError
+
     def wants_prefixes(self) -> bool:
         """Are prefixes to be remembered, for `match_replicas` and `match_peers`? That costs time and memory."""
         return False
@@ -87,6 +119,19 @@ class Policy(ABC):
 
     def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:  # noqa: B027
         """A replica of ours, which knew that much of the prompt, gave its first token this long after it was asked."""
+
+    def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:  # noqa: B027
+        """The replica of ours in that slot gave a first token this long after it was asked, when it had so much to read
+        for us before, and so much of this prompt."""
+
+    def ended(self, slot: int, now_ns: int) -> None:  # noqa: B027
+        """A leg at the replica in that slot is over."""
+
+    def held(self, hold: Hold) -> None:  # noqa: B027
+        """A request waits for a replica, as it was chosen to."""
+
+    def unheld(self, hold: Hold) -> None:  # noqa: B027
+        """It does so no longer."""
 
 
 PolicyFactory = Callable[[Fleet, PlacementConfig], Policy]
