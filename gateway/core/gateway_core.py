@@ -263,9 +263,7 @@ class GatewayCore(GatewayState):
         for slot in slots_of(homes & changed):
             self._place_held_for(slot, now_ns)
         others = self.waiting.homes & ~changed
-        if others:
-            slot = next_slot_from(others, self._invited_slot)
-            self._invited_slot = slot + 1
+        for slot in slots_of(others):
             self._place_held_for(slot, now_ns)
 
     def _place_held_for(self, slot: int, now_ns: int) -> None:
