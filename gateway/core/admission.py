@@ -69,8 +69,8 @@ class WaitingRoom:
 
     def __init__(self) -> None:
         self._queues: dict[RequestClass, _ClassQueue] = {}
-        self._held: dict[int, dict[RequestClass, _ClassQueue]] = {}
-        """By the replica's slot."""
+        self._held: dict[int, dict[tuple[RequestClass, bool], _ClassQueue]] = {}
+        """By the replica's slot, by class and by whether they are cold."""
         self.homes = 0
         """Mask of the slots for which somebody is held."""
         self._length_of: dict[ModelName, int] = {}
@@ -81,7 +81,11 @@ class WaitingRoom:
         return self._length
 
     def __contains__(self, request: RequestState) -> bool:
-        queue = self._queues_of(request).get(request.request_class)
+        hold = request.held
+        if hold is None:
+            queue = self._queues.get(request.request_class)
+        else:
+            queue = self._held.get(hold.slot, {}).get((request.request_class, hold.is_cold))
         return queue is not None and request.request_id in queue
 
     def length(self, model: ModelName) -> int:
@@ -109,7 +113,8 @@ class WaitingRoom:
         """It waits already; from now on for one replica."""
         self._take_out(request)
         request.held = hold
-        self._held.setdefault(hold.slot, {}).setdefault(request.request_class, _ClassQueue()).join(request)
+        key = (request.request_class, hold.is_cold)
+        self._held.setdefault(hold.slot, {}).setdefault(key, _ClassQueue()).join(request)
         self.homes |= 1 << hold.slot
 
     def release(self, slot: int) -> list[RequestState]:
@@ -126,8 +131,8 @@ class WaitingRoom:
         heapq.heapify(heads)
         return heads
 
-    def held_head_of(self, slot: int, request_class: RequestClass) -> RequestState | None:
-        queue = self._held.get(slot, {}).get(request_class)
+    def held_head_of(self, slot: int, request_class: RequestClass, *, is_cold: bool) -> RequestState | None:
+        queue = self._held.get(slot, {}).get((request_class, is_cold))
         return queue.head() if queue else None
 
     def heads(self) -> list[tuple[int, RequestState]]:
@@ -155,20 +160,23 @@ class WaitingRoom:
         queues = [*self._queues.values(), *(queue for held in self._held.values() for queue in held.values())]
         return sorted((queue.head() for queue in queues), key=_arrivals)
 
-    def _queues_of(self, request: RequestState) -> dict[RequestClass, _ClassQueue]:
-        return self._queues if request.held is None else self._held.get(request.held.slot, {})
-
     def _take_out(self, request: RequestState) -> None:
-        queues = self._queues_of(request)
-        queue = queues[request.request_class]
+        hold = request.held
+        if hold is None:
+            queue = self._queues[request.request_class]
+            queue.leave(request.request_id)
+            if not queue:
+                del self._queues[request.request_class]
+            return
+        request.held = None
+        held = self._held[hold.slot]
+        queue = held[request.request_class, hold.is_cold]
         queue.leave(request.request_id)
         if not queue:
-            del queues[request.request_class]
-        if request.held is not None:
-            if not queues:
-                del self._held[request.held.slot]
-                self.homes &= ~(1 << request.held.slot)
-            request.held = None
+            del held[request.request_class, hold.is_cold]
+        if not held:
+            del self._held[hold.slot]
+            self.homes &= ~(1 << hold.slot)
 
     def _count(self, request: RequestState, change: int) -> None:
         self._length += change

@@ -82,6 +82,7 @@ class PlacementConfig:
     hold_ns: int = 50 * _MILLISECOND_NS
     """Under `PlacementPolicy.COST`: what takes longer to read waits here while a replica has longer to read."""
     distance_weight: float = 0.3
+    guard_gaps: float = 3.0
     overflow: OverflowMode = OverflowMode.ON
     overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
     """Instead of `overflow`, for the models named here."""

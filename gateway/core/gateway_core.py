@@ -270,17 +270,18 @@ class GatewayCore(GatewayState):
         heads = self.waiting.held_heads(slot)
         while heads:
             _, request = heapq.heappop(heads)
-            request_class = request.request_class
+            request_class, held = request.request_class, request.held
+            assert held is not None, "it is held for a replica"
             placement = self.placer.place(request, now_ns)
             if isinstance(placement, Hold):
-                if placement.slot == slot:
+                if placement.slot == slot and placement.is_cold == held.is_cold:
                     continue
                 self._hold(request, placement)
             elif placement is None:
                 self._unhold(request)
             else:
                 self._start(request, placement, now_ns)
-            successor = self.waiting.held_head_of(slot, request_class)
+            successor = self.waiting.held_head_of(slot, request_class, is_cold=held.is_cold)
             if successor is not None:
                 heapq.heappush(heads, (successor.arrival_number, successor))
 
@@ -323,7 +324,9 @@ class GatewayCore(GatewayState):
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
         attempt.legs[leg.number] = leg
         leg.bytes_ahead = leg.state.backlog_bytes
-        leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
+        leg.uncached_bytes = placement.uncached_bytes
+        if leg.uncached_bytes < 0:
+            leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
         key = (request.request_id, attempt.number, leg.number)
         leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes)
         self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))
@@ -406,7 +409,7 @@ class GatewayCore(GatewayState):
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
-        self.placer.leg_ended(leg, now_ns)
+        self.placer.leg_ended(request, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
             self._conclude(request, attempt, LegEnd(leg, result, detail, event.refusal))
         if attempt.legs:
@@ -600,7 +603,7 @@ class GatewayCore(GatewayState):
                 hopeless = (
                     self.waiting.head_of(request.request_class)
                     if held is None
-                    else self.waiting.held_head_of(held.slot, request.request_class)
+                    else self.waiting.held_head_of(held.slot, request.request_class, is_cold=held.is_cold)
                 )
 
     def _judge_again(self, request: RequestState) -> None:

@@ -70,7 +70,7 @@ class LoadLevels:
 class ReplicaState(TargetState[ReplicaSpec]):
     """One replica: its last probe, and our legs there."""
 
-    __slots__ = ("answered_ns", "assigned_ns", "kv_usage", "running", "sampled_ns", "waiting")
+    __slots__ = ("answered_ns", "assigned_ns", "kv_tokens", "kv_usage", "running", "sampled_ns", "waiting")
 
     def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: CoreConfig) -> None:
         super().__init__(
@@ -91,6 +91,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.running = 0
         self.waiting = 0
         self.kv_usage = 0.0
+        self.kv_tokens = 0
 
     @property
     def load(self) -> int:
@@ -160,6 +161,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             self.loads_version += 1
         state.running, state.waiting = observation.running, observation.waiting
         state.kv_usage = observation.kv_usage
+        state.kv_tokens = observation.kv_tokens
         self._believe(state, observation.sampled_ns)
         if state.healthy and not state.waiting and self._stays_available(state, now_ns):
             self._levels.put(state.slot, state.load)

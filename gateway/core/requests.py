@@ -86,10 +86,13 @@ PHASES_AFTER: Final = {
 class Hold:
     """That a request waits here for one replica, which is cheapest for it although it has something to do first."""
 
-    __slots__ = ("beginning", "slot", "uncached_bytes")
+    __slots__ = ("beginning", "is_cold", "slot", "uncached_bytes")
 
-    def __init__(self, slot: int, uncached_bytes: int, beginning: bytes) -> None:
+    def __init__(self, slot: int, uncached_bytes: int, beginning: bytes, *, is_cold: bool = False) -> None:
         self.slot = slot
+        self.is_cold = is_cold
+        """For what it would push out of the replica's cache. Those are a queue of their own: who waits for the
+        replica's time does not wait behind them."""
         self.uncached_bytes = uncached_bytes
         """What it brings the replica to read."""
         self.beginning = beginning

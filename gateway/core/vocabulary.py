@@ -336,6 +336,8 @@ class ReplicaObservation:
     """Accepted by the engine, not yet in its batch: what makes a replica unavailable."""
     kv_usage: float = 0.0
     """Share of the KV cache in use, 0..1."""
+    kv_tokens: int = 0
+    """Room in the KV cache; 0 where the engine does not tell."""
     detail: str = ""
 
 

@@ -87,7 +87,9 @@ class SimEngine:
         if self._model is None:
             return ReplicaObservation(self.replica_id, sampled_ns, healthy=False, detail="connection refused")
         running, waiting, kv_usage = self._model.occupancy()
-        return ReplicaObservation(self.spec.replica_id, sampled_ns, True, running, waiting, kv_usage)
+        return ReplicaObservation(
+            self.spec.replica_id, sampled_ns, True, running, waiting, kv_usage, self.config.kv_tokens
+        )
 
     def prefix_tokens(self) -> PrefixTokens:
         """Counted over all of its lives."""

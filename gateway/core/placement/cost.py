@@ -8,12 +8,14 @@ that know most of the prompt and the few that have least to do, never at all.
 
 from __future__ import annotations
 
+from math import inf
+
 from gateway.core.bits import slots_of
 from gateway.core.config import PlacementConfig
 from gateway.core.first_token import FirstTokenLine
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer, Policy
-from gateway.core.prefix_index import Match
+from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.requests import Hold
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PlacementReason, RequestProfile, Target, TargetKind
 
@@ -23,6 +25,10 @@ _IDLEST_MAX = 4
 """Of all: the least loaded."""
 _PRIOR_NS_PER_BYTE = 10_000.0
 """Of prefill, until a replica has told: an 8B model on an H100 reads a token, four bytes, in 40 µs."""
+_PRIOR_BYTES_PER_TOKEN = 4.0
+_FULL_SHARE = 0.9
+_LEARN = 0.02
+"""What one more sample counts."""
 _TURN_SLOTS = 64
 _PACE_KEEPS = 0.95
 
@@ -63,6 +69,17 @@ class Cost(Policy):
         self._line = FirstTokenLine()
         """Of all replicas together, for those that have told nothing yet, and for other gateways."""
         self._turn = 0
+        self._mirror = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+        """What is still in each replica's cache, as far as we sent it there: the rest has been pushed out."""
+        self._bytes_per_token = _PRIOR_BYTES_PER_TOKEN
+        self._prompt_share = 1.0
+        """Of all tokens."""
+        self._gap_ns = 0.0
+        """Between one turn of a conversation and the next, on average."""
+        self._continued = 0.0
+        """The share of prompts that go on where another one ended."""
+        self._now_ns = 0
+        self._block_bytes = 1
 
     def wants_prefixes(self) -> bool:
         return True
@@ -81,6 +98,7 @@ class Cost(Policy):
         return self._peer_choice(slot, blocks, is_remote=is_remote)
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
+        self._now_ns = now_ns
         slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
         peers = offer.siblings | offer.remotes
         if peers:
@@ -134,12 +152,40 @@ class Cost(Policy):
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         reason = PlacementReason.LOCAL_PREFIX if blocks else PlacementReason.LOCAL_EXPLORE
         choice = Choice(slot, blocks, reason)
-        uncached = profile.uncached_bytes(blocks)
-        if self._must_wait(offer, slot, uncached):
+        uncached = choice.uncached_bytes = self._uncached_bytes(profile, slot)
+        if self._pushes_out_too_much(profile, offer, slot, uncached):
+            choice.hold = Hold(slot, uncached, _beginning(profile, blocks), is_cold=True)
+        elif self._must_wait(offer, slot, uncached):
             choice.hold = Hold(slot, uncached, _beginning(profile, blocks))
         else:
             self._turn = slot + 1
         return choice
+
+    def _uncached_bytes(self, profile: RequestProfile, slot: int) -> int:
+        return profile.uncached_bytes(self._mirror.match(profile.prefix, 1 << slot).blocks)
+
+    def _pushes_out_too_much(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+        """What it would push out of the cache is still wanted there, and it has not waited for as long yet as its
+        recomputation keeps all others waiting."""
+        load = self.fleet.replica_load(slot)
+        if not load or 2 * uncached_bytes < profile.prompt_bytes:
+            return False
+        if self._kept_for_ns(slot) >= self.config.guard_gaps * self._gap_ns:
+            return False
+        return offer.waited_ns < self._continued * self._slope_of(slot) * uncached_bytes * (1 + load)
+
+    def _kept_for_ns(self, slot: int) -> float:
+        """How long the replica keeps what nobody asks for again."""
+        room = self._room_blocks(slot)
+        earliest_ns = self._mirror.earliest_ns(slot)
+        if not room or earliest_ns is None or self._mirror.blocks_of(slot) < _FULL_SHARE * room:
+            return inf
+        return self._now_ns - earliest_ns
+
+    def _room_blocks(self, slot: int) -> int:
+        """Of prompts, in its cache; 0: nobody knows."""
+        tokens = self.fleet.replica_kv_tokens(slot)
+        return int(tokens * self._bytes_per_token * self._prompt_share) // self._block_bytes
 
     def _must_wait(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
         """It would only lie in the engine's own queue, where nobody can think again."""
@@ -189,10 +235,27 @@ class Cost(Policy):
     def left(self, target: Target, slot: int) -> None:
         if target.kind is TargetKind.REPLICA:
             self._books.pop(slot, None)
+            self._mirror.remove_target(slot)
 
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
-        if target.kind is TargetKind.REPLICA:
-            self._books[slot].pushed_bytes += profile.uncached_bytes(matched_blocks)
+        if target.kind is not TargetKind.REPLICA:
+            return
+        self._books[slot].pushed_bytes += self._uncached_bytes(profile, slot)
+        last_ns = self.fleet.last_sent_ns(profile, slot)
+        goes_on = last_ns is not None and 2 * profile.uncached_bytes(matched_blocks) < profile.prompt_bytes
+        self._continued += _LEARN * (goes_on - self._continued)
+        if goes_on and last_ns is not None:
+            gap_ns = float(self._now_ns - last_ns)
+            self._gap_ns += (_LEARN if self._gap_ns else 1.0) * (gap_ns - self._gap_ns)
+        self._block_bytes = profile.prefix_block_bytes
+        self._mirror.insert(profile.prefix, slot, self._now_ns)
+        if room := self._room_blocks(slot):
+            self._mirror.bound(slot, room)
+
+    def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
+        self._bytes_per_token += _LEARN * (profile.prompt_bytes / max(1, prompt_tokens) - self._bytes_per_token)
+        share = prompt_tokens / max(1, prompt_tokens + output_tokens)
+        self._prompt_share += _LEARN * (share - self._prompt_share)
 
     def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:
         self._line.add(bytes_ahead + uncached_bytes, took_ns)

@@ -40,6 +40,14 @@ class Fleet:
         """Requests there that the engine has not begun, as it told last."""
         return self._replicas.at(slot).waiting
 
+    def replica_kv_tokens(self, slot: int) -> int:
+        """Room in its cache; 0 where the engine does not tell."""
+        return self._replicas.at(slot).kv_tokens
+
+    def last_sent_ns(self, profile: RequestProfile, slot: int) -> int | None:
+        """When the prompt that this one goes on from was sent there last; None if it goes on from none."""
+        return self.replica_index.last_sent_ns(profile.prefix, slot)
+
     def few_least_loaded(self, mask: int, count: int) -> list[int]:
         """Up to so many slots of a mask, the least loaded first."""
         return self._replicas.few_least_loaded(mask, count)

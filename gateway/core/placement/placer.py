@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gateway.core.config import PlacementConfig
+from gateway.core.events import LegEnded
 from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility
@@ -36,6 +38,8 @@ class Placement:
     """How many of the prompt's blocks the index already had for this target."""
     candidates: int
     considered: tuple[Candidate, ...] = ()
+    uncached_bytes: int = -1
+    """What the target has to read of the prompt, where the policy knows better than by what matched."""
 
 
 class Placer:
@@ -121,9 +125,12 @@ class Placer:
         if leg.state.listed:
             self._policy.prefilled(leg.state.slot, leg.bytes_ahead, leg.uncached_bytes, took_ns)
 
-    def leg_ended(self, leg: LegState, now_ns: int) -> None:
-        if leg.target.kind is TargetKind.REPLICA and leg.state.listed:
-            self._policy.ended(leg.state.slot, now_ns)
+    def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int) -> None:
+        if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:
+            return
+        self._policy.ended(leg.state.slot, now_ns)
+        if event.prompt_tokens and event.output_tokens is not None:
+            self._policy.answered(request.profile, event.prompt_tokens, event.output_tokens)
 
     def held(self, hold: Hold) -> None:
         self._policy.held(hold)
@@ -213,7 +220,8 @@ class Placer:
             assert ready >> choice.slot & 1, "a replica was chosen that was not offered"
             found = (self._replicas.at(choice.slot), reason, choice.matched_blocks)
         candidates = (replicas.bit_count() + siblings.bit_count()) + remotes.bit_count()
-        return self._settle(request, found, candidates, now_ns)
+        placement = self._settle(request, found, candidates, now_ns)
+        return placement if choice.uncached_bytes < 0 else replace(placement, uncached_bytes=choice.uncached_bytes)
 
     # Layers
 

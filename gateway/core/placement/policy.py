@@ -127,6 +127,9 @@ class Policy(ABC):
     def ended(self, slot: int, now_ns: int) -> None:  # noqa: B027
         """A leg at the replica in that slot is over."""
 
+    def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:  # noqa: B027
+        """A replica of ours has told how many tokens that were."""
+
     def held(self, hold: Hold) -> None:  # noqa: B027
         """A request waits for a replica, as it was chosen to."""
 
