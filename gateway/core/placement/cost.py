@@ -33,6 +33,10 @@ _TURN_SLOTS = 64
 _PACE_KEEPS = 0.95
 
 
+import json, os
+EXP = {"k": 3.0, "r": 2.0, "p": 1.0} | json.loads(os.environ.get("EXP", "{}"))
+
+
 class _Books:
     """What is known of one replica besides what every policy may see."""
 
@@ -79,6 +83,7 @@ class Cost(Policy):
         self._continued = 0.0
         """The share of prompts that go on where another one ended."""
         self._now_ns = 0
+        self._arrived_ns = 0
         self._block_bytes = 1
 
     def wants_prefixes(self) -> bool:
@@ -99,6 +104,7 @@ class Cost(Policy):
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         self._now_ns = now_ns
+        self._arrived_ns = now_ns - offer.waited_ns
         slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
         peers = offer.siblings | offer.remotes
         if peers:
@@ -170,9 +176,10 @@ class Cost(Policy):
         load = self.fleet.replica_load(slot)
         if not load or 2 * uncached_bytes < profile.prompt_bytes:
             return False
-        if self._kept_for_ns(slot) >= self.config.guard_gaps * self._gap_ns:
+        kept = self._kept_for_ns(slot)
+        if kept >= EXP["k"] * self._gap_ns or EXP["r"] * kept < self._gap_ns:
             return False
-        return offer.waited_ns < self._continued * self._slope_of(slot) * uncached_bytes * (1 + load)
+        return offer.waited_ns < EXP["p"] * self._continued * self._slope_of(slot) * uncached_bytes * (1 + load)
 
     def _kept_for_ns(self, slot: int) -> float:
         """How long the replica keeps what nobody asks for again."""
@@ -245,7 +252,7 @@ class Cost(Policy):
         goes_on = last_ns is not None and 2 * profile.uncached_bytes(matched_blocks) < profile.prompt_bytes
         self._continued += _LEARN * (goes_on - self._continued)
         if goes_on and last_ns is not None:
-            gap_ns = float(self._now_ns - last_ns)
+            gap_ns = float(self._arrived_ns - last_ns)
             self._gap_ns += (_LEARN if self._gap_ns else 1.0) * (gap_ns - self._gap_ns)
         self._block_bytes = profile.prefix_block_bytes
         self._mirror.insert(profile.prefix, slot, self._now_ns)
@@ -258,9 +265,8 @@ class Cost(Policy):
         self._prompt_share += _LEARN * (share - self._prompt_share)
 
     def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:
-        self._line.add(bytes_ahead + uncached_bytes, took_ns)
-        if (books := self._books.get(slot)) is not None:
-            books.line.add(bytes_ahead + uncached_bytes, took_ns)
+        if not bytes_ahead and not self.fleet.replica_waiting(slot):
+            self._line.add(uncached_bytes, took_ns)
 
     def ended(self, slot: int, now_ns: int) -> None:
         books = self._books.get(slot)
