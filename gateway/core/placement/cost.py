@@ -8,7 +8,7 @@ that know most of the prompt and the few that have least to do, never at all.
 
 from __future__ import annotations
 
-from math import inf
+from math import exp, inf
 
 from gateway.core.bits import slots_of
 from gateway.core.config import PlacementConfig
@@ -34,7 +34,7 @@ _PACE_KEEPS = 0.95
 
 
 import json, os
-EXP = {"k": 3.0, "r": 2.0, "p": 1.0} | json.loads(os.environ.get("EXP", "{}"))
+EXP = {"k": 3.0, "r": 2.0, "p": 1.0, "qmax": 0.9, "u": 1.0, "near": 2.0, "w": 1.0, "d": 0.3, "H": 50, "all": 0} | json.loads(os.environ.get("EXP", "{}"))
 
 
 class _Books:
@@ -78,6 +78,7 @@ class Cost(Policy):
         self._bytes_per_token = _PRIOR_BYTES_PER_TOKEN
         self._prompt_share = 1.0
         """Of all tokens."""
+        self._near_bytes = self._evicted_bytes = 0.0
         self._gap_ns = 0.0
         """Between one turn of a conversation and the next, on average."""
         self._continued = 0.0
@@ -142,6 +143,8 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_of(slot)
         reading_ns = slope * profile.uncached_bytes(blocks)
+        if EXP["u"]:
+            reading_ns *= 1 + EXP["u"] * self._harm(slot)
         crowding_ns = slope * self.config.explore_load_bytes * load
         books = self._books[slot]
         if held is not None and held.slot == slot:
@@ -153,7 +156,7 @@ class Cost(Policy):
             slope * (fleet.replica_backlog_bytes(slot) + ahead_bytes),
             (fleet.replica_waiting(slot) + ahead) * books.interval_ns,
         )
-        return reading_ns + crowding_ns + wait_ns * (1 + alike) / (1 + load)
+        return reading_ns + crowding_ns + EXP["w"] * wait_ns * (1 + alike) / (1 + load)
 
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         reason = PlacementReason.LOCAL_PREFIX if blocks else PlacementReason.LOCAL_EXPLORE
@@ -181,6 +184,13 @@ class Cost(Policy):
             return False
         return offer.waited_ns < EXP["p"] * self._continued * self._slope_of(slot) * uncached_bytes * (1 + load)
 
+    def _harm(self, slot: int) -> float:
+        """What is read again for each byte that is pushed out, over all that follows from it."""
+        if not self._gap_ns:
+            return 0.0
+        q = min(EXP["qmax"], self._continued * exp(-self._kept_for_ns(slot) / self._gap_ns))
+        return q / (1 - q)
+
     def _kept_for_ns(self, slot: int) -> float:
         """How long the replica keeps what nobody asks for again."""
         room = self._room_blocks(slot)
@@ -188,6 +198,10 @@ class Cost(Policy):
         if not room or earliest_ns is None or self._mirror.blocks_of(slot) < _FULL_SHARE * room:
             return inf
         return self._now_ns - earliest_ns
+
+    def _is_full(self, slot: int) -> bool:
+        room = self._room_blocks(slot)
+        return bool(room) and self._mirror.blocks_of(slot) >= _FULL_SHARE * room
 
     def _room_blocks(self, slot: int) -> int:
         """Of prompts, in its cache; 0: nobody knows."""
@@ -202,7 +216,7 @@ class Cost(Policy):
         if books.held and offer.held is None and books.pushed_bytes >= books.overtaken_until_bytes:
             return True
         slope = self._slope_of(slot)
-        hold_ns = self.config.hold_ns
+        hold_ns = EXP["H"] * 1e6
         return slope * uncached_bytes > hold_ns and slope * self.fleet.replica_backlog_bytes(slot) > hold_ns
 
     # Other gateways
@@ -217,7 +231,7 @@ class Cost(Policy):
             load = fleet.peer_load_per_replica(slot, profile.model)
             cost_ns = (
                 slope * (profile.uncached_bytes(blocks) + self.config.explore_load_bytes * load)
-                + self.config.distance_weight * rtt_ns
+                + EXP["d"] * rtt_ns
             )
             key = (cost_ns, rtt_ns, slot)
             if best < 0 or key < best_key:
@@ -255,9 +269,17 @@ class Cost(Policy):
             gap_ns = float(self._arrived_ns - last_ns)
             self._gap_ns += (_LEARN if self._gap_ns else 1.0) * (gap_ns - self._gap_ns)
         self._block_bytes = profile.prefix_block_bytes
+        if not (room := self._room_blocks(slot)):
+            return
+        lost = matched_blocks - self._mirror.match(profile.prefix, 1 << slot).blocks
+        if lost > 0 and last_ns is not None and self._arrived_ns - last_ns <= EXP["near"] * self._kept_for_ns(slot):
+            self._near_bytes += lost
         self._mirror.insert(profile.prefix, slot, self._now_ns)
-        if room := self._room_blocks(slot):
-            self._mirror.bound(slot, room)
+        before = self._mirror.blocks_of(slot)
+        self._mirror.bound(slot, room)
+        self._evicted_bytes += before - self._mirror.blocks_of(slot)
+        self._near_bytes *= 1 - _LEARN
+        self._evicted_bytes *= 1 - _LEARN
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
         self._bytes_per_token += _LEARN * (profile.prompt_bytes / max(1, prompt_tokens) - self._bytes_per_token)
