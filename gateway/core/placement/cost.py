@@ -8,7 +8,7 @@ that know most of the prompt and the few that have least to do, never at all.
 
 from __future__ import annotations
 
-from math import exp, inf
+from math import inf
 
 from gateway.core.bits import slots_of
 from gateway.core.config import PlacementConfig
@@ -34,7 +34,7 @@ _PACE_KEEPS = 0.95
 
 
 import json, os
-EXP = {"k": 3.0, "r": 2.0, "p": 1.0, "qmax": 0.9, "u": 1.0, "near": 2.0, "w": 1.0, "d": 0.3, "H": 50, "all": 0} | json.loads(os.environ.get("EXP", "{}"))
+EXP = {"k": 3.0, "r": 2.0, "p": 1.0, "qmax": 0.9, "u": 1.0, "near": 2.0, "w": 0.3, "g": 1.0, "d": 0.3, "H": 50, "all": 0} | json.loads(os.environ.get("EXP", "{}"))
 
 
 class _Books:
@@ -179,16 +179,17 @@ class Cost(Policy):
         load = self.fleet.replica_load(slot)
         if not load or 2 * uncached_bytes < profile.prompt_bytes:
             return False
-        kept = self._kept_for_ns(slot)
-        if kept >= EXP["k"] * self._gap_ns or EXP["r"] * kept < self._gap_ns:
+        if self._kept_for_ns(slot) >= EXP["k"] * self._gap_ns:
             return False
-        return offer.waited_ns < EXP["p"] * self._continued * self._slope_of(slot) * uncached_bytes * (1 + load)
+        chain = self._continued / (1 - min(EXP["qmax"], self._continued))
+        patience_ns = chain * self._slope_of(slot) * uncached_bytes * (1 + load)
+        return patience_ns > EXP["g"] * self._gap_ns and offer.waited_ns < EXP["p"] * patience_ns
 
     def _harm(self, slot: int) -> float:
         """What is read again for each byte that is pushed out, over all that follows from it."""
         if not self._gap_ns:
             return 0.0
-        q = min(EXP["qmax"], self._continued * exp(-self._kept_for_ns(slot) / self._gap_ns))
+        q = min(EXP["qmax"], self._continued / (1 + self._kept_for_ns(slot) / self._gap_ns))
         return q / (1 - q)
 
     def _kept_for_ns(self, slot: int) -> float:
