@@ -33,7 +33,9 @@ _TURN_SLOTS = 64
 _PACE_KEEPS = 0.95
 
 
-import json, os
+import json
+import os
+
 EXP = {"k": 3.0, "r": 2.0, "p": 1.0, "qmax": 0.9, "u": 1.0, "near": 2.0, "w": 0.3, "g": 1.0, "d": 0.3, "H": 50, "all": 0} | json.loads(os.environ.get("EXP", "{}"))
 
 
