@@ -63,8 +63,8 @@ class _ClassQueue:
 class WaitingRoom:
     """All waiting requests. Joining and leaving cost O(log n); the heads are visited in O(classes · log classes).
 
-    Whoever is held for one replica stands in a queue of its class there, and is looked at when that replica has changed:
-    it blocks nobody who goes elsewhere.
+    Whoever is held for one replica stands in a queue of its class there, and is looked at when that replica has
+    changed: it blocks nobody who goes elsewhere.
     """
 
     def __init__(self) -> None:

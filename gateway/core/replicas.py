@@ -115,7 +115,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.open = 0
         """Mask of those that are available but for what they have to do."""
         self.pushable = 0
-        """Mask of those among them that something may be sent to all the same: not of those whose load only we count."""
+        """Mask of those among them that may be sent something all the same: all but those whose load only we count."""
         self.loads_version = 0
         """Changes with any load."""
         self.changed = 0
@@ -159,9 +159,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if observation.healthy:
             state.answered_ns = observation.sampled_ns
         state.detail = observation.detail
-        if state.waiting != observation.waiting or state.running != observation.running:
-            self.changed |= 1 << state.slot
-            self.loads_version += 1
+        self.changed |= 1 << state.slot
+        self.loads_version += state.waiting != observation.waiting or state.running != observation.running
         state.running, state.waiting = observation.running, observation.waiting
         state.kv_usage = observation.kv_usage
         state.kv_tokens = observation.kv_tokens
@@ -221,13 +220,16 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._cursor = slot + 1
         return slot
 
-    def few_least_loaded(self, mask: int, count: int) -> list[int]:
-        """Up to `count` slots of `mask`, the least loaded first."""
+    def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
+        """Up to `count` slots of `mask`, the least loaded first; of equal ones, those from slot `first` on."""
         few: list[int] = []
         while mask and len(few) < count:
             level = self._levels.least(mask)
-            few += [slot for slot, _ in zip(slots_of(level), range(count - len(few)), strict=False)]
             mask &= ~level
+            while level and len(few) < count:
+                slot = next_slot_from(level, first)
+                level ^= 1 << slot
+                few.append(slot)
         return few
 
     def load_at(self, slot: int) -> int:

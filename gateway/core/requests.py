@@ -105,7 +105,18 @@ class Hold:
 class LegState:
     """One connection to one target, alive until its LegEnded."""
 
-    __slots__ = ("bytes_ahead", "is_stopping", "is_withdrawn", "kept_blocks", "number", "role", "started_ns", "state", "stop_detail", "uncached_bytes")
+    __slots__ = (
+        "bytes_ahead",
+        "is_stopping",
+        "is_withdrawn",
+        "kept_blocks",
+        "number",
+        "role",
+        "started_ns",
+        "state",
+        "stop_detail",
+        "uncached_bytes",
+    )
 
     def __init__(
         self, number: int, role: LegRole, state: ReplicaState | PeerState, started_ns: int, kept_blocks: int

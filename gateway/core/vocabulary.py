@@ -297,6 +297,23 @@ class Standing(Word):
 
 
 @value
+class Costs:
+    """What a request would cost at a target, part by part: estimates, each weighed as it was compared."""
+
+    reading_ns: float = 0.0
+    """Of what the target does not know of the prompt."""
+    crowding_ns: float = 0.0
+    """By one request more for those who run there."""
+    waiting_ns: float = 0.0
+    """For what is ahead of it."""
+    distance_ns: float = 0.0
+
+    @property
+    def total_ns(self) -> float:
+        return self.reading_ns + self.crowding_ns + self.waiting_ns + self.distance_ns
+
+
+@value
 class Candidate:
     """One target that was looked at for a placement, with what spoke for and against it."""
 
@@ -306,6 +323,8 @@ class Candidate:
     load: int
     """Requests there: for a replica running and waiting ones, for a peer its queue and our unreflected forwards."""
     rtt_ns: int = 0
+    costs: Costs | None = None
+    """Where costs were compared."""
 
 
 @value

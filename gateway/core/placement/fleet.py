@@ -48,9 +48,9 @@ class Fleet:
         """When the prompt that this one goes on from was sent there last; None if it goes on from none."""
         return self.replica_index.last_sent_ns(profile.prefix, slot)
 
-    def few_least_loaded(self, mask: int, count: int) -> list[int]:
-        """Up to so many slots of a mask, the least loaded first."""
-        return self._replicas.few_least_loaded(mask, count)
+    def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
+        """Up to so many slots of a mask, the least loaded first; of equal ones, those from slot `first` on."""
+        return self._replicas.few_least_loaded(mask, count, first)
 
     def replica_in_flight(self, slot: int) -> int:
         """Our own legs there."""

@@ -207,8 +207,9 @@ class Placer:
         remotes = eligibility.available_remotes(request_class)
         if not (replicas or siblings or remotes):
             return None
-        ready = replicas & self._replicas.pushable
-        offer = Offer(replicas, ready, siblings, remotes, request.held, now_ns - request.arrived_ns)
+        offer = Offer(replicas, siblings=siblings, remotes=remotes)
+        offer.ready = ready = replicas & self._replicas.pushable
+        offer.held, offer.arrived_ns = request.held, request.arrived_ns
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or choice.hold is not None:
             return None if choice is None else choice.hold

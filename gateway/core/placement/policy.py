@@ -14,24 +14,23 @@ from mypy_extensions import mypyc_attr
 from gateway.core.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
 from gateway.core.requests import Hold
-from gateway.core.vocabulary import PlacementReason, RequestProfile, Target
+from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile, Target
 
 
 class Offer:
     """Whom a request may go to, as masks."""
 
-    __slots__ = ("held", "ready", "remotes", "replicas", "siblings", "waited_ns")
+    __slots__ = ("arrived_ns", "held", "ready", "remotes", "replicas", "siblings")
 
-    def __init__(self, replicas: int, ready: int, siblings: int, remotes: int, held: Hold | None, waited_ns: int):
-        self.replicas = replicas
-        """Of ours: those that answer and take requests, however much they have to do."""
-        self.ready = ready
-        """Those among them that may be sent something at this moment."""
+    def __init__(self, replicas: int, *, siblings: int = 0, remotes: int = 0) -> None:
+        self.replicas = self.ready = replicas
+        """Of ours: those that answer and take requests, however much they have to do. Of those, `ready` may be sent
+        something at this moment."""
         self.siblings = siblings
         self.remotes = remotes
-        self.held = held
+        self.held: Hold | None = None
         """It is held for a replica already, and the first of those."""
-        self.waited_ns = waited_ns
+        self.arrived_ns = 0
 
 
 class Choice:
@@ -89,6 +88,13 @@ class Policy(ABC):
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         """One of all, now or once it has done what it is at; None where nobody will do at this moment."""
         raise NotImplementedError
+
+    def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs | None:  # noqa: ARG002
+        """What it would cost there, for the record."""
+        return None
+
+    def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs | None:  # noqa: ARG002
+        return None
 
     def wants_prefixes(self) -> bool:
         """Are prefixes to be remembered, for `match_replicas` and `match_peers`? That costs time and memory."""
