@@ -37,9 +37,9 @@ from controller.core.events import (
     TimePassed,
 )
 from controller.core.health import GatewayHealth
-from controller.core.records import addresses_of, areas_of
+from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
-from controller.core.vocabulary import Condition, GatewayEntry
+from controller.core.vocabulary import Condition
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from gateway.ground.naming.tree import Area, RecordTree
@@ -303,15 +303,11 @@ class ControllerCore(MeshState):
         if not living:
             return
         areas = areas_of(self.gateways.values(), living, self.effective_policy, self.geography, self.config)
-        anywhere = addresses_of(sorted(_undrained(living), key=lambda each: each.gateway_id))
+        anywhere = anywhere_of(living, self.config)
         if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
             version = 1 if self.tree is None else self.tree.version + 1
             self.tree = RecordTree(version, self.config.ttl_s, areas, anywhere)
             self._effects.append(PublishRecords(self.tree))
-
-
-def _undrained(living: list[GatewayEntry]) -> list[GatewayEntry]:
-    return [each for each in living if not each.is_drained] or living
 
 
 def _says_the_same(tree: RecordTree, ttl_s: int, areas: tuple[Area, ...], anywhere: tuple[str, ...]) -> bool:

@@ -45,6 +45,17 @@ def areas_of(
     return tuple(areas)
 
 
+def anywhere_of(living: Iterable[GatewayEntry], config: ControllerConfig) -> tuple[str, ...]:
+    """For clients of whom nobody can say where they are. Whoever is in a closed jurisdiction is known by its networks,
+    so that they are outsiders, and are led into none while any other gateway lives; and never into one of two, since
+    nobody could say which."""
+    there = sorted(living, key=lambda each: each.gateway_id)
+    undrained = [each for each in there if not each.is_drained]
+    is_open = [each for each in there if each.place.jurisdiction not in config.closed_jurisdictions]
+    named = [each for each in is_open if each in undrained] or is_open
+    return addresses_of(named or _all_in_one_place(undrained) or _all_in_one_place(there))
+
+
 def addresses_of(gateways: Iterable[GatewayEntry]) -> tuple[str, ...]:
     """Each once, in a lasting order."""
     return tuple(dict.fromkeys(address for each in gateways for address in each.addresses))
@@ -66,6 +77,10 @@ def _nearest(client: GatewayEntry, allowed: Iterable[GatewayEntry], geography: G
     return sorted(there, key=lambda each: each.gateway_id)
 
 
+def _all_in_one_place(gateways: list[GatewayEntry]) -> list[GatewayEntry]:
+    return gateways if len({each.place.jurisdiction for each in gateways}) == 1 else []
+
+
 def _area(
     client: GatewayEntry, chosen: list[GatewayEntry], policy: ResidencyPolicy | None, config: ControllerConfig
 ) -> Area:
@@ -73,7 +88,9 @@ def _area(
     names = tuple(each.gateway_id for each in chosen)
     why = "" if chosen else f"no gateway lives that clients in {place.jurisdiction} may be sent to"
     limits = [] if chosen else list(_limits(place, policy, config))
-    return Area(place.region, place.jurisdiction, names, addresses_of(chosen), "; ".join([why, *limits]))
+    words = "; ".join([why, *limits])
+    is_closed = place.jurisdiction in config.closed_jurisdictions
+    return Area(place.region, place.jurisdiction, names, addresses_of(chosen), words, is_closed=is_closed)
 
 
 def _limits(client: Place, policy: ResidencyPolicy | None, config: ControllerConfig) -> Iterator[str]:

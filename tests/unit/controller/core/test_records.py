@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
-from controller.core.records import PolicyOf, addresses_of, areas_of
+from controller.core.records import PolicyOf, addresses_of, anywhere_of, areas_of
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.narrowing import narrowed
 from gateway.core.residency import ResidencyPolicy, closed_policy
@@ -70,6 +70,31 @@ class TestAreas:
         forwards = areas_of(ALL, ALL, open_policy, Geography(), OPEN)
         backwards = areas_of(ALL[::-1], ALL[::-1], open_policy, Geography(), OPEN)
         assert forwards == backwards
+
+
+def test_a_closed_jurisdiction_is_told_to_be_one() -> None:
+    closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+    areas = areas_of(ALL, ALL, open_policy, Geography(), closed)
+    assert {each.region for each in areas if each.is_closed} == {EU.region}
+
+
+class TestAnywhere:
+    US_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
+    TWO_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction}))
+
+    def test_it_is_all_that_live_and_are_not_drained(self) -> None:
+        drained = replace(AP1, is_drained=True)
+        assert anywhere_of([EU1, US1, drained], OPEN) == addresses_of([EU1, US1])
+        assert anywhere_of([drained], OPEN) == addresses_of([AP1])
+
+    def test_nobody_is_led_into_a_closed_jurisdiction_while_another_gateway_lives(self) -> None:
+        assert anywhere_of(ALL, self.US_CLOSED) == addresses_of([AP1, EU1])
+        assert anywhere_of([US1, replace(AP1, is_drained=True)], self.US_CLOSED) == addresses_of([AP1])
+        assert anywhere_of([US1, US2], self.US_CLOSED) == addresses_of([US1, US2])
+
+    def test_nor_into_one_of_two(self) -> None:
+        assert anywhere_of([US1, EU1], self.TWO_CLOSED) == ()
+        assert anywhere_of(ALL, self.TWO_CLOSED) == addresses_of([AP1])
 
 
 def test_an_address_that_two_gateways_share_is_told_once() -> None:
