@@ -1,4 +1,4 @@
-"""What our replicas' caches still hold of what we sent there, how long they keep it, and how soon it is asked for again.
+"""What our replicas' caches still hold of what we sent there, how long they keep it, how soon it is asked for again.
 
 An index remembers where a prompt was sent, for as long as it has room itself; a cache forgets sooner. This is a second
 index, bounded by what each engine says that its cache holds, so that both can be told apart. It estimates, and decides

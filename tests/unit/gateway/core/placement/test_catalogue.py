@@ -19,7 +19,7 @@ DESCRIPTION = Path(__file__).parents[5] / "docs/openapi.yaml"
 @pytest.mark.parametrize("policy", PlacementPolicy)
 def test_every_policy_overflows_to_a_peer(policy: PlacementPolicy) -> None:
     one = desk(replicas=1, peers=[peer_spec("gw-eu", EU)], config=CoreConfig(placement=PlacementConfig(policy=policy)))
-    one.probe(waiting=1)
+    one.probe(running=200, waiting=1)
     one.hear("gw-eu", EU)
     assert started(one.ask("q")) == ["gw-eu"]
 
