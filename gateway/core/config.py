@@ -67,7 +67,7 @@ class OverflowMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    policy: str = PlacementPolicy.PREFIX
+    policy: str = PlacementPolicy.COST
     """One of `PlacementPolicy`, or one that a plug-in brings."""
     policy_version: str | None = None
     """Of a plug-in: the only version that will do. None in a core's config: the policy came with us."""
