@@ -214,7 +214,8 @@ class TestAdoptedReplicas:
         one = desk(replicas=[adopted(rule(EU)), replica_spec("own")], peers=[EU_PEER], placement=placement)
         occupy(one, "own")
         assert started(one.ask("waits")) == []
-        assert one.core.why_it_waits(RequestId("waits")) == "replica:own (pending), peer:gw-eu (lost: not heard yet)"
+        busy = {PlacementPolicy.COST: "unhealthy", PlacementPolicy.PREFIX: "pending"}[placement]
+        assert one.core.why_it_waits(RequestId("waits")) == f"replica:own ({busy}), peer:gw-eu (lost: not heard yet)"
         assert started(one.tell(forward("may"))) == ["adopted"]
 
     @under_both
