@@ -122,6 +122,9 @@ class System(StrEnum):
     GLOBAL_LEAST_LOAD = "global_least_load"
     GLOBAL_CONSISTENT_HASH = "global_consistent_hash"
     GLOBAL_SGLANG = "global_sglang"
+    GLOBAL_LMETRIC = "global_lmetric"
+    GLOBAL_LLM_D = "global_llm_d"
+    GLOBAL_SESSION_STICKY = "global_session_sticky"
     GKE = "gke"
 
     @property
@@ -142,6 +145,9 @@ SYSTEMS: dict[System, dict[str, Any]] = {
     System.GLOBAL_LEAST_LOAD: _global("least_load"),
     System.GLOBAL_CONSISTENT_HASH: _global("consistent_hash"),
     System.GLOBAL_SGLANG: _global("cache_aware"),
+    System.GLOBAL_LMETRIC: _global("lmetric"),
+    System.GLOBAL_LLM_D: _global("affinity_load"),
+    System.GLOBAL_SESSION_STICKY: _global("session_sticky"),
     System.GKE: {
         "placement": {"policy": "nearest_region"},
         "pushing": {"mode": "outstanding", "outstanding_max": 24},
