@@ -115,6 +115,7 @@ class _Section(BaseModel):
 class System(StrEnum):
     """A way to balance: its name stands for the settings in `SYSTEMS`, which a run may override."""
 
+    NIGHTSIDE = "nightside"
     SKYWALKER = "skywalker"
     SKYWALKER_CH = "skywalker_ch"
     REGION_LOCAL = "region_local"
@@ -138,9 +139,10 @@ def _global(policy: str) -> dict[str, Any]:
 
 
 SYSTEMS: dict[System, dict[str, Any]] = {
+    System.NIGHTSIDE: {},
     System.SKYWALKER: {"placement": {"policy": "prefix"}},
     System.SKYWALKER_CH: {"placement": {"policy": "consistent_hash"}},
-    System.REGION_LOCAL: {"placement": {"overflow": "off"}},
+    System.REGION_LOCAL: {"placement": {"policy": "prefix", "overflow": "off"}},
     System.GLOBAL_ROUND_ROBIN: _global("round_robin"),
     System.GLOBAL_LEAST_LOAD: _global("least_load"),
     System.GLOBAL_CONSISTENT_HASH: _global("consistent_hash"),
