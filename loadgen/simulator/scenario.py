@@ -166,6 +166,8 @@ class RunSection(CoreFile):
 
     name: str = ""
     system: System = System.SKYWALKER
+    exact_prefixes: bool = False
+    """Gateways know what each engine has cached, as if it told them at once: what an exact index would be worth."""
 
     @model_validator(mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from gateway.core.config import PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility
-from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.fleet import ExactMatch, Fleet
 from gateway.core.placement.policy import PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
@@ -118,6 +118,10 @@ class Placer:
     def learn_first_token(self, request: RequestState, kept_blocks: int, took_ns: int) -> None:
         """A replica of ours gave its first token this long after it was asked."""
         self._policy.first_token(request.profile, kept_blocks, took_ns)
+
+    def match_exactly(self, exact_match: ExactMatch) -> None:
+        """From now on it is known, and not remembered, what replicas have cached."""
+        self._fleet.exact_match = exact_match
 
     # What is asked of it
 

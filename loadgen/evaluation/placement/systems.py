@@ -29,6 +29,8 @@ SGLANG = "SGLang"
 SGLANG_04 = "SGLang v0.4"
 LMETRIC = "LMetric"
 LLM_D = "llm-d"
+OURS_EXACT = "our default, exact"
+LLM_D_EXACT = "llm-d, exact"
 
 _BEFORE: Changes = {"policy": "prefix", "explore_rule": "worth", "explore_load": "128B"}
 _BEFORE_PUSHING: Changes = {"mode": "pending", "in_band_credit": 4}
@@ -55,11 +57,13 @@ SYSTEMS: Mapping[str, Changes] = {
         _run(SGLANG_04, "global_sglang", placement=SGLANG_04_PLACEMENT),
         _run(LMETRIC, "global_lmetric"),
         _run(LLM_D, "global_llm_d"),
+        {**_run(OURS_EXACT, "nightside"), "exact_prefixes": True},
+        {**_run(LLM_D_EXACT, "global_llm_d"), "exact_prefixes": True},
     )
 }
 """By name. Whoever is `global` stands in one region, in front of every replica, and lets nobody wait."""
 
-BASELINES = tuple(name for name in SYSTEMS if name not in (OURS, BEFORE))
+BASELINES = tuple(name for name in SYSTEMS if name not in (OURS, BEFORE, OURS_EXACT))
 """Whom our default is to be no worse than."""
 STRONGEST = (SGLANG, LLM_D, LMETRIC, SESSION_STICKY)
 """The baselines of sweeps: of the routers that people run, those that look at prompts, sessions or prefill."""
@@ -76,7 +80,7 @@ def run_of(name: str, preset: str) -> Changes:
             )
         return _run(name, "nightside", placement={"policy": name})
     run = SYSTEMS[name]
-    if name != LLM_D:
+    if name not in (LLM_D, LLM_D_EXACT):
         return run
     return {**run, "placement": {"affinity_prefill": f"{prefill_bytes_per_s(preset)}B"}}
 
