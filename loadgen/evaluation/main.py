@@ -14,6 +14,7 @@ import click
 from gateway.ground.faults import ConfigError
 from loadgen.evaluation.cache import CellCache, code_version
 from loadgen.evaluation.experiments import all_cells
+from loadgen.evaluation.placement.command import placement
 from loadgen.evaluation.placement.trial import trial
 from loadgen.evaluation.progress import played
 from loadgen.evaluation.skywalker.page import page_of
@@ -80,6 +81,7 @@ def skywalker(
         raise click.ClickException(f"{len(found.failures)} cells could not be played; the page names them")
 
 
+results.add_command(placement)
 results.add_command(trial)
 
 

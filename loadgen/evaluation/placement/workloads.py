@@ -54,6 +54,16 @@ class Workload:
     """Of its engines."""
     seeds_from: int = 1
 
+    def clients(self) -> list[dict[str, Any]]:
+        """Who asks, as its scenario has it."""
+        return list(self._document()["clients"])
+
+    def replicas_in(self, region: str) -> int:
+        return int(self._document()["regions"][region]["replicas"])
+
+    def _document(self) -> dict[str, Any]:
+        return Cell("", self.point, {}, 1).document()
+
 
 def find_traces(folder: Path | None) -> skywalker.Traces:
     return skywalker.find_traces(folder)
@@ -98,19 +108,19 @@ def _reasoning() -> Point:
 
 def with_clients(workload: Workload, clients: int) -> Workload:
     """So many users at a time in each region."""
-    asking = [{**section, "clients": clients} for section in _clients_of(workload.point)]
+    asking = [{**section, "clients": clients} for section in workload.clients()]
     return changed(workload, f"{clients} clients a region", {"clients": asking})
 
 
 def at_rate(workload: Workload, rate: float) -> Workload:
     """Open loop: programs begin at this rate in each region, however slowly answers come."""
-    asking = [{**_who(section), "arrivals": {"rate": rate}} for section in _clients_of(workload.point)]
+    asking = [{**_who(section), "arrivals": {"rate": rate}} for section in workload.clients()]
     return changed(workload, f"{rate:g} programs/s a region", {"clients": asking})
 
 
 def as_recorded(workload: Workload, speed: float) -> Workload:
     """Open loop: requests come as they came, so many times as fast; each region has its share of the sessions."""
-    asking = [_who(section) for section in _clients_of(workload.point)]
+    asking = [_who(section) for section in workload.clients()]
     changes = {"clients": asking, f"workloads.{asking[0]['workload']}.trace.speed": speed}
     return changed(workload, f"recorded arrivals × {speed:g}", changes)
 
@@ -119,10 +129,6 @@ def changed(workload: Workload, what: str, changes: Changes) -> Workload:
     """With something else about it; `what` is added to its name."""
     point = workload.point
     return replace(workload, point=Point(f"{point.name}; {what}", point.scenario, {**point.changes, **changes}))
-
-
-def _clients_of(point: Point) -> list[dict[str, Any]]:
-    return list(Cell("", point, {}, 1).document()["clients"])
 
 
 def _who(section: Mapping[str, Any]) -> dict[str, Any]:
