@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from loadgen.evaluation.placement.workloads import (
     workloads,
 )
 from loadgen.simulator.scenario import Scenario
+from tests.support.traces import published
 
 GENERATED = workloads(find_traces(None))
 
@@ -28,18 +27,7 @@ def scenario(workload: Workload) -> Scenario:
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    """One request of each kind, under the names that the files are published with."""
-    (tmp_path / "mooncake").mkdir()
-    line = {"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}
-    (tmp_path / "mooncake/conversation_trace.jsonl").write_text(json.dumps(line) + "\n")
-    (tmp_path / "claude_code_sessions").mkdir()
-    sessions = [
-        {"s": f"s{number}", "i": 0, "t": 0.0, "in": 64, "out": 9, "api": 1.0, "think": 0.0, "blk": [[0, 0]]}
-        for number in range(9)
-    ]
-    packed = gzip.compress("".join(json.dumps(each) + "\n" for each in sessions).encode())
-    (tmp_path / "claude_code_sessions/requests.jsonl.gz").write_bytes(packed)
-    return tmp_path
+    return published(tmp_path)
 
 
 def test_without_traces_there_is_what_is_generated() -> None:
