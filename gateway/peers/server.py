@@ -53,7 +53,8 @@ _Context = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 _SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 _PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 _ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
-_AnyContext = _Context | _SubscribeContext | _PingContext | _ExplainContext
+_OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
+_AnyContext = _Context | _SubscribeContext | _PingContext | _ExplainContext | _OwnershipContext
 
 Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
 """What was decided here about a request that this gateway forwarded to us; None for any other."""
@@ -154,6 +155,15 @@ class PeerService:
         if explained is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no request of yours is known here by that id")
         return codec.explained_to_pb(explained)
+
+    async def Ownership(  # noqa: N802
+        self, request: pb.OwnershipRequest, context: _OwnershipContext
+    ) -> pb.OwnershipResponse:
+        """Without a controller nobody here knows of any replica that is not at home."""
+        caller = GatewayId(request.gateway_id)
+        known = self._peers.get(caller)
+        await self._check_caller(context, (caller, known.place.region if known else RegionName("")))
+        return pb.OwnershipResponse()
 
     def _why_not_now(self, body: Body | None) -> str:
         if self._forwards >= self._peering.forwards_max:

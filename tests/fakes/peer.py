@@ -19,6 +19,7 @@ ForwardContext = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
+OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
 Forwarded = Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]
 Subscribed = Callable[[pb.SubscribeRequest, SubscribeContext], Awaitable[None]]
 Explained = Callable[[pb.ExplainRequest, ExplainContext], Awaitable[pb.ExplainResponse]]
@@ -56,6 +57,11 @@ class FakePeer:
 
     async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
         await self.forwarded(request, context)
+
+    async def Ownership(  # noqa: N802
+        self, request: pb.OwnershipRequest, context: OwnershipContext
+    ) -> pb.OwnershipResponse:
+        return pb.OwnershipResponse()
 
     async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
         return await self.explained(request, context)
