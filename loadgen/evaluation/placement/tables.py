@@ -95,8 +95,8 @@ def unseen(plan: Evaluation, runs_of: RunsOf) -> Section:
     return Section(f"{section.text}\nExpected before they were played: {EXPECTED or 'nothing was written down.'}\n")
 
 
-_HEAD = ("system", "requests/s", "of ours", "TTFT mean, s", "of ours", "p50", "p90", "whole p50, s", "hits", "away",
-         "busiest / mean", "failed")  # fmt: skip
+_HEAD = ("system", "requests/s", "of ours", "TTFT mean, s", "of ours", "p50", "p90", "whole p50, s", "hits",
+         "prefilled tokens a request", "away", "busiest / mean", "failed")  # fmt: skip
 
 
 def everything(series: Sequence[Series], runs_of: RunsOf) -> Section:
@@ -113,7 +113,8 @@ def _row(series: Series, point: str, name: str, runs_of: RunsOf) -> tuple[str, .
     cells = [number(measured(runs, of.THROUGHPUT)), _of_ours(runs, ours, of.THROUGHPUT, name)]
     cells += [seconds_of(measured(runs, of.TTFT_MEAN)), _of_ours(runs, ours, of.TTFT_MEAN, name)]
     cells += [seconds_of(measured(runs, each)) for each in (of.TTFT_P50, of.TTFT_P90, of.ANSWER_P50)]
-    cells += [percent(measured(runs, of.HITS)), percent(measured(runs, of.FORWARDED))]
+    cells += [percent(measured(runs, of.HITS)), number(measured(runs, of.PREFILLED), 0)]
+    cells.append(percent(measured(runs, of.FORWARDED)))
     failed = of.median_of(runs, of.total("failed"))
     return name, *cells, number(measured(runs, of.BUSIEST)), NOTHING if failed is None else f"{failed:.0f}"
 

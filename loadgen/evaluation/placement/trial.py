@@ -42,11 +42,12 @@ _MEASURES: Mapping[str, Measure] = {
     "ttft_p90_s": of.TTFT_P90,
     "whole_p50_s": of.ANSWER_P50,
     "hit_share": of.HITS,
+    "prefilled_tokens": of.PREFILLED,
     "forwarded_share": of.FORWARDED,
     "busiest_to_mean": of.BUSIEST,
     "not_answered": lambda run: float(run["total"]["requests"] - run["total"]["completed"]),
 }
-_HEADS = ("requests/s", "TTFT mean", "p50", "p90", "whole p50", "hits", "away", "busiest", "lost")
+_HEADS = ("requests/s", "TTFT mean", "p50", "p90", "whole p50", "hits", "prefilled", "away", "busiest", "lost")
 
 
 @click.command()
@@ -191,4 +192,4 @@ def _cell(name: str, row: Row) -> str:
         return f"{'–':>11}"
     if name.endswith("_share"):
         return f"{100 * value:>9.1f} %"
-    return f"{value:>11.0f}" if name == "not_answered" else f"{value:>11.3f}"
+    return f"{value:>11.0f}" if name in ("not_answered", "prefilled_tokens") else f"{value:>11.3f}"

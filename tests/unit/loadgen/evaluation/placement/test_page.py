@@ -32,6 +32,7 @@ def figures(rate: float, ttft_s: float) -> Figures:
         "ttft_ms": dict.fromkeys(QUANTILES, 1000 * ttft_s),
         "duration_ms": dict.fromkeys(QUANTILES, 9000.0),
         "prefix_hit_rate": 0.5,
+        "prefilled_tokens_per_request": 345.6,
         "forwarded_share": 0.1,
         "outstanding_max_to_mean": 1.5,
         "failed": 3,
