@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.core.config import PlacementPolicy
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.tokens import TOKEN_BYTES
@@ -70,14 +69,9 @@ STRONGEST = (SGLANG, LLM_D, LMETRIC, SESSION_STICKY)
 
 
 def run_of(name: str, preset: str) -> Changes:
-    """A system on engines of that preset; any other name is that of a placement policy, in our mesh. llm-d's router is
-    told what its users are told to measure: how fast an engine prefills."""
+    """A system on engines of that preset; any other name is that of a placement policy, ours or a plug-in's, in our
+    mesh. llm-d's router is told what its users are told to measure: how fast an engine prefills."""
     if name not in SYSTEMS:
-        policies = {str(policy) for policy in PlacementPolicy}
-        if name not in policies:
-            raise ValueError(
-                f"{name!r} is neither a system nor a policy; there are: {', '.join((*SYSTEMS, *policies))}"
-            )
         return _run(name, "nightside", placement={"policy": name})
     run = SYSTEMS[name]
     if name not in (LLM_D, LLM_D_EXACT):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.config import PlacementConfig
+from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, all_cells
 from loadgen.evaluation.placement.constants import CONSTANTS, Constant
 from loadgen.evaluation.placement.plan import SEEDS, SEEDS_FULL, Evaluation, evaluation
@@ -35,6 +36,14 @@ def cells_of(plan: Evaluation) -> Iterator[Cell]:
 def test_every_cell_is_a_scenario(plan: Evaluation) -> None:
     for cell in cells_of(plan):
         assert cell.scenario().runs[0].name == cell.run_name
+
+
+def test_every_point_has_a_key_of_its_own(plan: Evaluation, tmp_path: Path) -> None:
+    """But for those that are the same under another name."""
+    cache = CellCache(tmp_path, "code")
+    first = {cell.point.name: cell for cell in cells_of(plan) if cell.run_name == OURS}
+    keys = {cache.key_of(cell) for cell in first.values()}
+    assert len(keys) >= len(first) - len(plan.sweeps)
 
 
 def test_points_of_an_experiment_have_names_of_their_own(plan: Evaluation) -> None:
