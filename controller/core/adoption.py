@@ -28,8 +28,9 @@ def adopters_of(
     policy: ResidencyPolicy | None,
     geography: Geography,
 ) -> Adopters:
-    """`policy` is the last one that the home's region accepted: an adopter's clients are that region's guests, so it
-    has to accept traffic that arrives where the adopter stands. Gateways equally near share what there is."""
+    """`policy` is what the home's region lives by, as far as was last heard, and as we narrow it: an adopter's clients
+    are that region's guests, so it has to accept traffic that arrives where the adopter stands. Gateways equally near
+    share what there is."""
     others = [each for each in living if each.gateway_id != home.gateway_id]
     if not others:
         return Adopters((), "no other gateway lives")
@@ -37,7 +38,7 @@ def adopters_of(
         return Adopters((), f"the policy of {home.place.region} is not known")
     allowed = [each for each in others if may_accept(policy, each.place).allowed]
     if not allowed:
-        return Adopters((), f"the policy of {home.place.region} accepts none of {_names(others)}")
+        return Adopters((), f"the policy of {home.place.region} accepts none of {_names(others)}{_because(policy)}")
     distances = {each.gateway_id: geography.distance_ns(home, each) for each in allowed}
     nearest_ns = min(distances.values())
     return Adopters(tuple(sorted(each for each, distance in distances.items() if distance == nearest_ns)))
@@ -46,6 +47,12 @@ def adopters_of(
 def least_burdened(adopters: Iterable[GatewayId], replicas: Mapping[GatewayId, int]) -> GatewayId:
     """Of gateways equally near, whoever has fewest replicas; then by name."""
     return min(adopters, key=lambda each: (replicas.get(each, 0), each))
+
+
+def _because(policy: ResidencyPolicy) -> str:
+    if policy.closed_reason:
+        return f" (closed: {policy.closed_reason})"
+    return " (as the controller narrows it)" if policy.narrowed_by else ""
 
 
 def _names(gateways: Iterable[GatewayEntry]) -> str:

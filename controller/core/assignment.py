@@ -144,4 +144,4 @@ class _Search:
         entry = self._mesh.gateways.get(home)
         if entry is None:
             return Adopters((), f"its home {home} is not registered")
-        return adopters_of(entry, among, self._mesh.policies.get(entry.place.region), self._mesh.geography)
+        return adopters_of(entry, among, self._mesh.effective_policy(entry.place.region), self._mesh.geography)

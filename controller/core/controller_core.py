@@ -29,6 +29,7 @@ from controller.core.events import (
     GatewayConnected,
     GatewayDisconnected,
     GatewayProbed,
+    NarrowingApplied,
     PeersHeard,
     PolicyAccepted,
     RegistryApplied,
@@ -36,9 +37,9 @@ from controller.core.events import (
     TimePassed,
 )
 from controller.core.health import GatewayHealth
-from controller.core.records import addresses_of, areas_of
+from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
-from controller.core.vocabulary import Condition, GatewayEntry
+from controller.core.vocabulary import Condition
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from gateway.ground.naming.tree import Area, RecordTree
@@ -102,6 +103,9 @@ class ControllerCore(MeshState):
                 self._register(event, now_ns)
             case StateRestored():
                 self._restore(event)
+            case NarrowingApplied():
+                self.narrowings = {policy.place.region: policy for policy in event.policies}
+                self._is_settled = not self.gateways
             case GatewayConnected():
                 self._connected(event, now_ns)
             case PolicyAccepted():
@@ -202,7 +206,7 @@ class ControllerCore(MeshState):
                 self._tell_condition(gateway_id, "it answers again, and is watched for a while")
 
     def _look_for_silence(self, gateway_id: GatewayId, health: GatewayHealth, now_ns: int) -> None:
-        if health.condition is Condition.RETURNING and health.answers_since_ns is None:
+        if health.condition is Condition.RETURNING and health.answers_since_ns is None and not health.connected:
             health.condition = Condition.DOWN
             self._tell_condition(gateway_id, health.detail)
             return
@@ -298,16 +302,12 @@ class ControllerCore(MeshState):
         living = self.living()
         if not living:
             return
-        areas = areas_of(self.gateways.values(), living, self.geography, self.config)
-        anywhere = addresses_of(sorted(_undrained(living), key=lambda each: each.gateway_id))
+        areas = areas_of(self.gateways.values(), living, self.effective_policy, self.geography, self.config)
+        anywhere = anywhere_of(living, self.config)
         if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
             version = 1 if self.tree is None else self.tree.version + 1
             self.tree = RecordTree(version, self.config.ttl_s, areas, anywhere)
             self._effects.append(PublishRecords(self.tree))
-
-
-def _undrained(living: list[GatewayEntry]) -> list[GatewayEntry]:
-    return [each for each in living if not each.is_drained] or living
 
 
 def _says_the_same(tree: RecordTree, ttl_s: int, areas: tuple[Area, ...], anywhere: tuple[str, ...]) -> bool:

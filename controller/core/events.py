@@ -33,6 +33,15 @@ class StateRestored:
 
 
 @value
+class NarrowingApplied:
+    """Every policy by which the controller narrows a region's own, from now on. After a start it is told before the
+    registry, so that nothing is assigned against it."""
+
+    policies: tuple[ResidencyPolicy, ...]
+    """One a region."""
+
+
+@value
 class GatewayConnected:
     """Its stream is open, and says which policy its region lives by."""
 
@@ -91,6 +100,7 @@ Event = (
     ConfigApplied
     | RegistryApplied
     | StateRestored
+    | NarrowingApplied
     | GatewayConnected
     | PolicyAccepted
     | GatewayDisconnected

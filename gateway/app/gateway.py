@@ -19,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
 from gateway.app.listening import listen
+from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.reload import RegionPart
 from gateway.config.region_file import RegionFile
@@ -28,6 +29,7 @@ from gateway.core.vocabulary import TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
 from gateway.ground.logs import make_logger
+from gateway.ground.naming.service import NameService
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.tls import ExpiryWatch
@@ -57,12 +59,16 @@ _SECOND_NS = 1_000_000_000
 class GatewayHandle:
     """A running gateway: where it is reached, what it is made of, and how it is emptied."""
 
-    def __init__(self, config: GatewayConfig, desk: Desk, peer_server: PeerServer, reloader: Reloader) -> None:
+    def __init__(
+        self, config: GatewayConfig, desk: Desk, peer_server: PeerServer, reloader: Reloader, names: NameService
+    ) -> None:
         self.config = config
         self.reloader = reloader
         self.core = desk.core
         self.driver = desk.driver
         self.metrics = desk.metrics
+        self.names = names
+        """Is given every record tree that this gateway takes, whether or not it listens."""
         self.http_address = config.listen.http
         self.admin_address = config.listen.admin
         self.peers_address = config.listen.peers
@@ -154,14 +160,13 @@ async def serve_gateway(
         )
         peer_server = _peer_server(config, desk, owners, transport, roster)
         reloader = _reloader(config, desk)
-        handle = GatewayHandle(config, desk, peer_server, reloader)
+        names = await stack.enter_async_context(serve_names(config, desk))
+        handle = GatewayHandle(config, desk, peer_server, reloader, names)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates)
         roster.replace(config.peers)
-        for name, loop in fleet.loops():
-            loops.run(name, loop)
-        await fleet.start()
+        await _start_fleet(fleet, loops)
         if region is not None:
             _add_region(reloader, RegionPart(region, partial(_apply, handle, desk.log, fleet, roster)))
         _add_parts(reloader, desk, keyring, certificates)
@@ -237,6 +242,12 @@ def _fleet(config: GatewayConfig, desk: Desk) -> Fleet:
         desk.metrics.restarted("probe")
 
     return Fleet(config, desk.driver.submit, desk.clock, desk.log, on_restart)
+
+
+async def _start_fleet(fleet: Fleet, loops: Supervisor) -> None:
+    for name, loop in fleet.loops():
+        loops.run(name, loop)
+    await fleet.start()
 
 
 def _roster(config: GatewayConfig, desk: Desk, loops: Supervisor, transport: Transport) -> PeerRoster:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config.sections import GatewayConfig
+from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.values import MEBIBYTE
 from gateway.http.connections import READ_BYTES
 
@@ -31,6 +32,10 @@ _ARRIVED_COPIES = 4
 _COPIES_BEING_MADE = 3
 """Of the one body that is being put together or taken apart."""
 _STORED_RESPONSE_BYTES = 512
+_NAMES_CONNECTION_BYTES = 128 * _KIBIBYTE
+"""Of a client of names: two questions, and the 64 KiB of answers that it may leave unread."""
+_NAMES_NETWORK_BYTES = 512
+"""A network that is remembered to have asked."""
 
 
 def memory_max(config: GatewayConfig) -> Mapping[str, int]:
@@ -39,6 +44,8 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
     connection = _CONNECTION_BYTES + limits.headers_max_bytes + (_TLS_BYTES if config.listen.tls else 0)
     copies = _FORWARDED_COPIES if config.peers else _BODY_COPIES
     unwritten = config.audit.unwritten_max_bytes if config.audit.folder else 0
+    networks_max = DnsLimits.from_config(config.dns).networks_max
+    names = config.dns.connections_max * _NAMES_CONNECTION_BYTES + networks_max * _NAMES_NETWORK_BYTES
     return {
         "program": _PROGRAM_BYTES,
         "connections": 2 * limits.connections_max * connection,  # clients', and by themselves operators'
@@ -50,6 +57,7 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         "placement": core.placement.prefix_index_bytes_max
         + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
         "records": config.decisions.held_max_bytes + unwritten,
+        **({"names": names} if config.dns.listen else {}),
     }
 
 

@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.reading import read_named_files, read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
+from gateway.core.narrowing import narrowed
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.ground.faults import ConfigError, Fault, FileError
@@ -106,7 +107,9 @@ _NO_FILE_MEANS = (
 
 
 class PolicyPart:
-    """The residency policy. One that cannot be read closes the region: nothing leaves it and nothing is taken in."""
+    """The residency policy: the region's own, and what a controller narrows it by. A file that cannot be read closes
+    the region: nothing leaves it and nothing is taken in. A controller that says nothing leaves the region's own in
+    force."""
 
     def __init__(
         self, path: Path | None, place: Place, apply: Callable[[ResidencyPolicy], None], log: FilteringBoundLogger
@@ -115,10 +118,28 @@ class PolicyPart:
         self._place = place
         self._apply = apply
         self._log = log
+        self._own: ResidencyPolicy | None = None
+        self._narrowing: ResidencyPolicy | None = None
         self._in_force: ResidencyPolicy | None = None
+        self._tell_own: Callable[[ResidencyPolicy], None] = _tell_nobody
 
     def files(self) -> list[Path]:
         return [] if self._path is None else [self._path]
+
+    def follow_own(self, tell: Callable[[ResidencyPolicy], None]) -> None:
+        """Tell somebody the region's own policy, not narrowed by anybody: now if it has been read, and whenever it is
+        another one."""
+        self._tell_own = tell
+        if self._own is not None:
+            tell(self._own)
+
+    def narrow(self, narrowing: ResidencyPolicy | None) -> None:
+        """A controller narrows the region's own policy by this one from now on, or, with None, by nothing. It outlives
+        every reload of the region's own."""
+        if narrowing != self._narrowing:
+            self._narrowing = narrowing
+            if self._own is not None:
+                self._put(self._own)
 
     def start(self) -> None:
         self._put(self._read())
@@ -137,10 +158,12 @@ class PolicyPart:
             return closed_policy(self._place, _NO_FILE)
         return load_policy_or_closed(self._path, self._place)[0]
 
-    def _put(self, policy: ResidencyPolicy) -> None:
+    def _put(self, own: ResidencyPolicy) -> None:
+        policy = own if self._narrowing is None else narrowed(own, self._narrowing)
         is_news = policy != self._in_force
         if not policy.closed_reason:
-            self._log.info("residency policy in force", digest=policy.digest)
+            narrowing = {"narrowed_by": policy.narrowed_by} if policy.narrowed_by else {}
+            self._log.info("residency policy in force", digest=policy.digest, **narrowing)
         elif self._path is not None:
             self._log.error("CLOSED: nothing leaves this region and nothing is taken in", reason=policy.closed_reason)
         elif is_news:
@@ -148,3 +171,10 @@ class PolicyPart:
         if is_news:
             self._in_force = policy
             self._apply(policy)
+        if own != self._own:
+            self._own = own
+            self._tell_own(own)
+
+
+def _tell_nobody(_: ResidencyPolicy) -> None:
+    pass

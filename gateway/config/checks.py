@@ -20,6 +20,7 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _jurisdiction_faults(file)
     yield from _exposure_faults(file)
     yield from _identity_faults(file)
+    yield from _dns_faults(file)
     yield from _number_faults(file)
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
@@ -104,6 +105,16 @@ def _identity_faults(file: RegionFile) -> Iterator[Fault]:
         yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call")
     if file.admin_token_file is None and not admin.is_loopback:
         yield Fault("listen.admin", f"{admin} is beyond this machine, and there is no `admin_token_file`")
+
+
+def _dns_faults(file: RegionFile) -> Iterator[Fault]:
+    """Name servers are told of by address, and resolvers ask them at one port."""
+    listened = file.sections.dns.listen
+    for index, address in enumerate(listened):
+        if not address.is_numeric:
+            yield Fault(f"dns.listen[{index}]", f"{address} is not an address and a port such as 192.0.2.53:53")
+        if address.port and address in listened[:index]:
+            yield Fault(f"dns.listen[{index}]", f"{address} is listed twice")
 
 
 def _number_faults(file: RegionFile) -> Iterator[Fault]:

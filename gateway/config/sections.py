@@ -13,7 +13,7 @@ from pathlib import Path
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.config import ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address, HostName
 
 _CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
@@ -261,6 +261,7 @@ class Sections:
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
+    dns: DnsConfig = field(default_factory=DnsConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

@@ -170,7 +170,7 @@ class GatewayCore(GatewayState):
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         request_id = event.profile.request_id
-        request_class = self._intake.class_of(event.profile, event.stamp.rule, event.hops)
+        request_class = self._intake.class_of(event.profile, event.stamp.rule, event.hops, event.stamp.origin)
         refusal = self._intake.refusal_of(event, request_class, now_ns)
         if refusal is not None:
             reason, detail = refusal
@@ -560,7 +560,7 @@ class GatewayCore(GatewayState):
 
     def _classify_again(self, request: RequestState) -> None:
         old = request.request_class
-        fresh = self._intake.class_of(request.profile, request.stamp.rule, request.hops)
+        fresh = self._intake.class_of(request.profile, request.stamp.rule, request.hops, request.stamp.origin)
         gave_up_peers = request.refusals >= max(self.config.attempt.refusals_max, 1)
         request.request_class = replace(
             fresh,
@@ -612,9 +612,13 @@ class GatewayCore(GatewayState):
         self._refuse_hopeless()
 
     def _find_failures_again(self) -> None:
-        """Slots have changed hands: what failed a request may be elsewhere now, or gone."""
+        """Slots have changed hands: what failed a request may be elsewhere now, or gone; and it may count now where it
+        arrived, or not any more."""
         for request in self.requests.values():
             request_class = self._class_with_failures(request) if request.failed_at else request.request_class
+            origin = self._intake.origin_that_counts(request.stamp.origin)
+            if origin != request_class.origin:
+                request_class = replace(request_class, origin=origin)
             if request_class == request.request_class:
                 continue
             waits = request in self.waiting

@@ -11,9 +11,11 @@ from gateway.core.vocabulary import (
     Hops,
     ModelName,
     Outcome,
+    Place,
     PlaceRule,
     RefusalReason,
     RequestProfile,
+    ResidencyStamp,
     Target,
     TenantName,
 )
@@ -95,8 +97,8 @@ class Intake:
         if profile.follows:
             can_follow = self._can_follow(request_class)
             return None if can_follow else (RefusalReason.UNKNOWN_RESPONSE, "no such response is known here")
-        if not self._core.replicas.eligible(profile.model, event.stamp.rule):
-            return RefusalReason.UNKNOWN_MODEL, f"no replica here may serve `{profile.model}` for it"
+        if not self._core.replicas.eligible(profile.model, event.stamp.rule, event.stamp.origin):
+            return self._unserved(profile.model, event.stamp)
         if self._fullness_for(profile, request_class) is not None:
             return RefusalReason.QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
         if self._core.placer.has_replica(request_class) and not self._core.waiting.has_class(request_class):
@@ -106,10 +108,18 @@ class Intake:
             return RefusalReason.BUSY, f"{queue_length} requests wait for `{profile.model}`"
         return None
 
-    def class_of(self, profile: RequestProfile, rule: PlaceRule, hops: Hops) -> RequestClass:
-        """With whom it shares a queue: those who may go to exactly the same targets."""
+    def _unserved(self, model: ModelName, stamp: ResidencyStamp) -> tuple[RefusalReason, str]:
+        if self._core.replicas.closed_to(model, stamp.rule, stamp.origin):
+            why = f"what serves `{model}` here was adopted, and takes nothing that arrived in {stamp.origin.region}"
+            return RefusalReason.RESIDENCY_NOT_ACCEPTED, why
+        return RefusalReason.UNKNOWN_MODEL, f"no replica here may serve `{model}` for it"
+
+    def class_of(
+        self, profile: RequestProfile, rule: PlaceRule, hops: Hops, origin: Place | None = None
+    ) -> RequestClass:
+        """With whom it shares a queue: those who may go to exactly the same targets. `origin`: of a forward."""
         pinned = self._core.stored_responses.get(profile.follows) if profile.follows else None
-        fresh = self._class_for(profile.model, rule, hops, pinned, is_control=profile.is_control)
+        fresh = self._class_for(profile.model, rule, hops, pinned, origin, is_control=profile.is_control)
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
         return self._classes.setdefault(fresh, fresh)
@@ -124,10 +134,21 @@ class Intake:
             return []
         rule = self._rule_for(tenant, process)
         names = dict.fromkeys([*self._core.replicas.models(), *self._core.peers.models()])
-        return [name for name in names if self._core.placer.may_ever_serve(self._class_for(name, rule, _NO_HOPS, None))]
+        return [name for name in names if self._core.placer.may_ever_serve(self._class_for(name, rule, _NO_HOPS))]
+
+    def origin_that_counts(self, origin: Place) -> Place | None:
+        """Where it arrived, if any replica asks."""
+        return origin if self._core.replicas.ask_origins else None
 
     def _class_for(
-        self, model: ModelName, rule: PlaceRule, hops: Hops, pinned: Target | None, *, is_control: bool = False
+        self,
+        model: ModelName,
+        rule: PlaceRule,
+        hops: Hops,
+        pinned: Target | None = None,
+        origin: Place | None = None,
+        *,
+        is_control: bool = False,
     ) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
@@ -138,11 +159,9 @@ class Intake:
             may_cross_regions=is_open and hops.may_cross_regions,
             pinned=pinned,
             is_control=is_control,
+            origin=self.origin_that_counts(origin or self._core.place),
         )
 
     def _rule_for(self, tenant: TenantName, process: PlaceRule | None) -> PlaceRule:
         rule = processing_rule(self._core.policy, tenant)
-        if process is None:
-            return rule
-        places = (self._core.place, *(state.spec.place for state in (*self._core.replicas, *self._core.peers)))
-        return both(rule, process, {place.region: place.jurisdiction for place in places})
+        return rule if process is None else both(rule, process)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.core.config import OverflowMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
-from gateway.core.events import Event, FirstToken, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.events import AssignmentApplied, Event, FirstToken, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
@@ -42,6 +42,8 @@ class _Story:
     """What one request has been through, as told by events and effects alone."""
 
     rule: PlaceRule
+    origin: Place
+    """Where it arrived."""
     attempt: int = 0
     """The number of the last one."""
     legs_opened: int = 0
@@ -61,6 +63,9 @@ class Checker:
         self._core = core
         self._stories: dict[RequestId, _Story] = {}
         self._violations: list[Violation] = []
+        self._assigned = 0
+        self._accepts: dict[str, PlaceRule | None] = {}
+        """By replica, from where it takes anything, as it was assigned."""
 
     @property
     def open_requests(self) -> int:
@@ -83,11 +88,14 @@ class Checker:
     # The story of each request
 
     def _follow_event(self, event: Event, effects: list[Effect]) -> None:
-        if isinstance(event, RequestArrived):
+        if isinstance(event, AssignmentApplied) and event.version > self._assigned:
+            self._assigned = event.version
+            self._accepts = {spec.replica_id: spec.accepts for spec in event.replicas}
+        elif isinstance(event, RequestArrived):
             self._check_refused_for_places(event.profile, effects)
-            self._open(event.profile.request_id, _Story(self._rule_of(event)))
+            self._open(event.profile.request_id, _Story(self._rule_of(event), self._core.place))
         elif isinstance(event, ForwardArrived) and any(isinstance(effect, AcceptForward) for effect in effects):
-            self._open(event.profile.request_id, _Story(event.stamp.rule))
+            self._open(event.profile.request_id, _Story(event.stamp.rule, event.stamp.origin))
             self._expect(
                 "a request never leaves the regions its policy allows",
                 event.stamp.rule.allows(self._core.place),
@@ -148,11 +156,19 @@ class Checker:
         rule = request.stamp.rule
         where = f"{leg.request_id} went to {leg.target} in {spec.place.region}"
         self._expect("a request never leaves the regions its policy allows", rule.allows(spec.place), where)
-        if leg.target.kind is TargetKind.PEER:
+        if leg.target.kind is TargetKind.REPLICA:
+            origin = self._stories[leg.request_id].origin
+            taken = self._takes_from(leg.target.id, origin)
+            self._expect("a replica takes only what its home accepts", taken, f"{where}, from {origin.region}")
+        else:
             crossed = request.hops.cross_region > 0
             self._expect("a forwarded request is never forwarded again", not crossed, where)
             self._expect("a closed policy forwards nothing", not self._core.policy.closed_reason, where)
             self._expect("a lockdown forwards nothing", not self._core.locked_down, where)
+
+    def _takes_from(self, replica_id: str, origin: Place) -> bool:
+        accepts = self._accepts.get(replica_id)
+        return accepts is None or accepts.allows(origin)
 
     def _follow_end(self, end: EndRequest) -> None:
         story = self._stories.get(end.request_id)
@@ -237,6 +253,7 @@ class Checker:
             bool(self._core.replicas.available >> state.slot & 1)
             and wanted.model in state.spec.models
             and wanted.rule.allows(state.spec.place)
+            and self._takes_from(state.target.id, self._stories[request.request_id].origin)
             and state.target not in self._stories[request.request_id].failed_at
         )
 
@@ -250,13 +267,13 @@ class Checker:
 
     def _may_be_served(self, request: RequestState) -> bool:
         """By anybody at all who is known, in whatever state."""
-        wanted = request.request_class
+        wanted, origin = request.request_class, self._stories[request.request_id].origin
         if wanted.pinned is not None:
             known = {state.target: state.spec.place for state in (*self._core.replicas, *self._core.peers)}
             place = known.get(wanted.pinned)
-            return place is not None and wanted.rule.allows(place)
+            return place is not None and wanted.rule.allows(place) and self._takes_from(wanted.pinned.id, origin)
         own = (state.spec for state in self._core.replicas if wanted.model in state.spec.models)
-        if any(wanted.rule.allows(spec.place) for spec in own):
+        if any(wanted.rule.allows(spec.place) and self._takes_from(spec.replica_id, origin) for spec in own):
             return True
         return any(self._may_come_from(peer, request) for peer in self._core.peers)
 
@@ -284,15 +301,22 @@ class Checker:
         fit = [
             str(state.target)
             for state in self._core.replicas
-            if profile.model in state.spec.models and self._allows(profile, state.spec.place)
+            if profile.model in state.spec.models
+            and self._allows(profile, state.spec.place)
+            and self._takes_from(state.target.id, self._core.place)
         ]
         self._expect("nobody is refused whom a replica here may serve", not fit, f"{profile.request_id} beside {fit}")
 
     def _allows(self, profile: RequestProfile, place: Place) -> bool:
         policy = self._core.policy
-        own = None if policy.closed_reason else policy.tenants.get(profile.tenant)
+        own = policy.tenants.get(profile.tenant)
         rule = policy.process if own is None else own.process
-        return rule.allows(place) and (profile.process is None or profile.process.allows(place))
+        is_home = place.region == self._core.place.region
+        return (
+            rule.allows(place)
+            and (is_home or not policy.closed_reason)
+            and (profile.process is None or profile.process.allows(place))
+        )
 
     def _check_bounds(self) -> None:
         core = self._core

@@ -78,6 +78,8 @@ def _why_nobody(
         verdict = _judge(core, profile, place, stamp)
         if not verdict.allowed:
             forbidden[place] = verdict.why
+    for slot in slots_of(core.replicas.closed_to(model, rule, request_class.origin)):
+        forbidden.setdefault(core.replicas.at(slot).spec.place, _closed_to(request_class.origin))
     allowed_peers = core.peers.eligible(model, rule)
     if allowed_peers and core.policy.closed_reason:
         return Outcome.REJECTED_RESIDENCY_PROCESSING, f"closed: nothing is forwarded ({core.policy.closed_reason})"
@@ -98,6 +100,11 @@ def _judge(core: GatewayState, profile: RequestProfile, place: Place, stamp: Res
     if stamp is not None:
         return may_process_under(stamp, place)
     return may_process(core.policy, profile.tenant, place, profile.process)
+
+
+def _closed_to(origin: Place | None) -> str:
+    where = "elsewhere" if origin is None else f"in {origin.region}"
+    return f"what was adopted from there takes nothing that arrived {where}"
 
 
 def _places_serving(core: GatewayState, model: ModelName) -> dict[Place, None]:

@@ -101,9 +101,11 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
-        self._groups: dict[tuple[ModelName, PoolName, Place], int] = {}
+        self._groups: dict[tuple[ModelName, PoolName, Place, PlaceRule | None], int] = {}
         self._models: dict[ModelName, None] = {}
         """Those of the groups, in order."""
+        self.ask_origins = False
+        """Some of them take only what arrived where their home accepts, so it counts where a request arrived."""
         self._levels = LoadLevels()
         self._cursor = 0
         self.reachable = 0
@@ -118,11 +120,12 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def assign(self, specs: Iterable[ReplicaSpec], now_ns: int) -> tuple[list[ReplicaState], list[ReplicaState]]:
         """Own exactly these replicas from now on. Gives those that joined and those that left; a changed spec does
-        both, unless only its models changed: then it stays what it is, with all that is known of it."""
+        both, unless only its models changed, or what it accepts: then it stays what it is, with all that is known of
+        it."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
         for state in self:
             spec = wanted.get(state.spec.replica_id)
-            if spec is not None and spec == replace(state.spec, models=spec.models):
+            if spec is not None and spec == replace(state.spec, models=spec.models, accepts=spec.accepts):
                 state.spec = spec
         is_first_assignment = self.version == 0
         joined, left = self._own(wanted)
@@ -168,12 +171,22 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     # What is asked of them
 
-    def eligible(self, model: ModelName, rule: PlaceRule) -> int:
-        """Mask of the replicas that serve the model in a place the rule allows, available or not."""
+    def eligible(self, model: ModelName, rule: PlaceRule, origin: Place | None = None) -> int:
+        """Mask of the replicas that serve the model in a place the rule allows and take what arrived at `origin`,
+        available or not. None: nobody asks."""
         mask = 0
-        for (served, _, place), members in self._groups.items():
-            if served == model and rule.allows(place):
+        for (served, _, place, accepts), members in self._groups.items():
+            if served == model and rule.allows(place) and _takes_from(origin, accepts):
                 mask |= members
+        return mask
+
+    def closed_to(self, model: ModelName, rule: PlaceRule, origin: Place | None = None) -> int:
+        """Mask of those that would be eligible but for where it arrived."""
+        mask = 0
+        if self.ask_origins:
+            for (served, _, place, accepts), members in self._groups.items():
+                if served == model and rule.allows(place) and not _takes_from(origin, accepts):
+                    mask |= members
         return mask
 
     def serves(self, model: ModelName) -> bool:
@@ -202,8 +215,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def capacities(self) -> tuple[ModelCapacity, ...]:
         return tuple(
-            ModelCapacity(model, pool, place, members.bit_count(), (members & self.available).bit_count())
-            for (model, pool, place), members in self._groups.items()
+            ModelCapacity(model, pool, place, members.bit_count(), (members & self.available).bit_count(), accepts)
+            for (model, pool, place, accepts), members in self._groups.items()
         )
 
     # Inside
@@ -228,9 +241,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._groups = {}
         for state in self:
             for model in state.spec.models:
-                group = (model, state.spec.pool, state.spec.place)
+                group = (model, state.spec.pool, state.spec.place, state.spec.accepts)
                 self._groups[group] = self._groups.get(group, 0) | 1 << state.slot
-        self._models = dict.fromkeys(model for model, _, _ in self._groups)
+        self._models = dict.fromkeys(model for model, _, _, _ in self._groups)
+        self.ask_origins = any(accepts is not None for _, _, _, accepts in self._groups)
 
     def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
         standing = super()._standing(state, now_ns)
@@ -259,6 +273,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if sign_of_life_ns is not None:
             stale_ns = max(stale_ns, _SIGNS_MISSED_MAX * sign_of_life_ns)
         return state.sampled_ns + stale_ns
+
+
+def _takes_from(origin: Place | None, accepts: PlaceRule | None) -> bool:
+    return accepts is None or (origin is not None and accepts.allows(origin))
 
 
 def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:

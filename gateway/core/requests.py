@@ -25,6 +25,7 @@ from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     ModelName,
+    Place,
     PlaceRule,
     RefusalReason,
     RequestId,
@@ -52,13 +53,15 @@ class RequestClass:
     """The one target that has the stored response it refers to."""
     is_control: bool = False
     """Needs a target that answers, not one that is free."""
+    origin: Place | None = None
+    """Where it arrived, while we have replicas that do not take everything; None: nobody asks."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
     def __hash__(self) -> int:
         """It is looked up several times for each request, and the same all its life."""
         if not self._hash:
             told = (self.model, self.rule, self.may_stay_in_region, self.may_cross_regions)
-            own = (self.failed_replicas, self.failed_peers, self.pinned, self.is_control)
+            own = (self.failed_replicas, self.failed_peers, self.pinned, self.is_control, self.origin)
             object.__setattr__(self, "_hash", hash((told, own)))
         return self._hash
 

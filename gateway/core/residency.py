@@ -7,8 +7,8 @@ under which nothing leaves the region and nothing is taken in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from gateway.core.value import value
 from gateway.core.vocabulary import (
@@ -17,6 +17,7 @@ from gateway.core.vocabulary import (
     PlaceRule,
     RefusalReason,
     RegionName,
+    RegionsWithin,
     ResidencyStamp,
     TenantName,
 )
@@ -53,6 +54,8 @@ class ResidencyPolicy:
     digest: str = ""
     closed_reason: str = ""
     """Non-empty when this stands in for a policy that could not be used; it says why."""
+    narrowed_by: str = ""
+    """Digest of the policy that narrowed this one; empty where the region's own stands alone."""
 
 
 @value
@@ -67,39 +70,59 @@ def closed_policy(place: Place, reason: str) -> ResidencyPolicy:
     """The policy of a region without a usable one: its traffic stays in the region, nobody else's is accepted, and
     logs show as little as a policy could ask for."""
     assert reason, "a closed policy says why"
-    home = PlaceRule(regions=frozenset({place.region}))
     logging = LoggingRule(tenant=False, client_address=False, session_key=False)
     return ResidencyPolicy(
-        place, process=home, accept=PlaceRule(), logging=logging, digest="closed", closed_reason=reason
+        place, process=_at_home(place), accept=PlaceRule(), logging=logging, digest="closed", closed_reason=reason
     )
+
+
+def _at_home(place: Place) -> PlaceRule:
+    return PlaceRule(regions=frozenset({place.region}))
 
 
 def processing_rule(policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
-    """Where this tenant's requests may be processed: the tenant's own rule if there is one, else the region's."""
+    """Where this tenant's requests may be processed: the tenant's own rule if there is one, else the region's. Where
+    the region is closed, a tenant's rule that is known all the same can only take away from that."""
     own = policy.tenants.get(tenant)
-    if own is None or policy.closed_reason:
+    if own is None:
         return policy.process
-    return own.process
+    return both(_at_home(policy.place), own.process) if policy.closed_reason else own.process
 
 
-def both(rule: PlaceRule, other: PlaceRule, jurisdictions: Mapping[RegionName, Jurisdiction]) -> PlaceRule:
-    """Only what both rules allow.
-
-    Where one names a region and the other its jurisdiction, `jurisdictions` has to know the region, else it is out.
-    """
-    return PlaceRule(
-        rule.jurisdictions & other.jurisdictions,
-        frozenset(
-            region
-            for region in rule.regions | other.regions
-            if _may_allow(rule, region, jurisdictions) and _may_allow(other, region, jurisdictions)
-        ),
-        rule.denied_regions | other.denied_regions,
-    )
+def both(rule: PlaceRule, other: PlaceRule) -> PlaceRule:
+    """Exactly what both rules allow, wherever a region may lie. Two of one content give equal rules."""
+    regions, jurisdictions = rule.regions & other.regions, rule.jurisdictions & other.jurisdictions
+    denied = rule.denied_regions | other.denied_regions
+    mixed = (*_mixed(rule, other), *_mixed(other, rule), *_common(rule.regions_within, other.regions_within))
+    return PlaceRule(jurisdictions, regions, denied, _tidied(mixed, regions | denied, jurisdictions))
 
 
-def _may_allow(rule: PlaceRule, region: RegionName, jurisdictions: Mapping[RegionName, Jurisdiction]) -> bool:
-    return region in rule.regions or jurisdictions.get(region) in rule.jurisdictions
+def _mixed(rule: PlaceRule, other: PlaceRule) -> Iterator[RegionsWithin]:
+    """What one rule names by region or as regions within, and the other as a whole."""
+    yield RegionsWithin(rule.regions, other.jurisdictions)
+    for each in rule.regions_within:
+        yield RegionsWithin(each.regions & other.regions, each.jurisdictions)
+        yield RegionsWithin(each.regions, each.jurisdictions & other.jurisdictions)
+
+
+def _common(some: tuple[RegionsWithin, ...], others: tuple[RegionsWithin, ...]) -> Iterator[RegionsWithin]:
+    for one in some:
+        for other in others:
+            yield RegionsWithin(one.regions & other.regions, one.jurisdictions & other.jurisdictions)
+
+
+def _tidied(
+    mixed: Iterable[RegionsWithin], decided: frozenset[RegionName], jurisdictions: frozenset[Jurisdiction]
+) -> tuple[RegionsWithin, ...]:
+    """Without what the rest of the rule decides anyway or another of them says, and in one order."""
+    left = {RegionsWithin(each.regions - decided, each.jurisdictions - jurisdictions): None for each in mixed}
+    said = [each for each in left if each.regions and each.jurisdictions]
+    kept = [each for each in said if not any(_is_within(each, other) for other in said if other is not each)]
+    return tuple(sorted(kept, key=lambda each: (sorted(each.regions), sorted(each.jurisdictions))))
+
+
+def _is_within(one: RegionsWithin, other: RegionsWithin) -> bool:
+    return one.regions <= other.regions and one.jurisdictions <= other.jurisdictions
 
 
 def may_enter(policy: ResidencyPolicy, tenant: TenantName, narrower: PlaceRule | None = None) -> Verdict:
@@ -118,7 +141,7 @@ def may_process(
         return Verdict(False, _CLOSED)
     if allowed and narrower is not None and not narrower.allows(place):
         return Verdict(False, f"the key's own rule: {_explain(narrower, place, 'process')}")
-    return Verdict(allowed, _explain(rule, place, "process"))
+    return Verdict(allowed, _explain(rule, place, _named("process", policy, allowed)))
 
 
 def may_process_under(stamp: ResidencyStamp, place: Place) -> Verdict:
@@ -133,7 +156,17 @@ def may_accept(policy: ResidencyPolicy, origin: Place) -> Verdict:
         return Verdict(False, _CLOSED)
     if origin == policy.place:
         return Verdict(True, "it is the same region")
-    return Verdict(policy.accept.allows(origin), _explain(policy.accept, origin, "accept"))
+    allowed = policy.accept.allows(origin)
+    return Verdict(allowed, _explain(policy.accept, origin, _named("accept", policy, allowed)))
+
+
+def accepted_origins(policy: ResidencyPolicy) -> PlaceRule:
+    """The origins that `may_accept` lets in, as a rule that can be sent to whoever takes over the region's replicas. A
+    policy that denies its own region is taken at its word."""
+    if policy.closed_reason:
+        return PlaceRule()
+    own = RegionsWithin(frozenset({policy.place.region}), frozenset({policy.place.jurisdiction}))
+    return replace(policy.accept, regions_within=(*policy.accept.regions_within, own))
 
 
 def refusal_of(policy: ResidencyPolicy, stamp: ResidencyStamp) -> tuple[RefusalReason, str] | None:
@@ -146,6 +179,11 @@ def refusal_of(policy: ResidencyPolicy, stamp: ResidencyStamp) -> tuple[RefusalR
     return None
 
 
+def _named(key: str, policy: ResidencyPolicy, allowed: bool) -> str:
+    """Whoever looks for the reason of a no in the region's own file may have to look further."""
+    return f"{key}, as the controller narrows it," if policy.narrowed_by and not allowed else key
+
+
 def _explain(rule: PlaceRule, place: Place, key: str) -> str:
     if place.region in rule.denied_regions:
         return f"{key} denies region {place.region}"
@@ -153,4 +191,6 @@ def _explain(rule: PlaceRule, place: Place, key: str) -> str:
         return f"{key} names region {place.region}"
     if place.jurisdiction in rule.jurisdictions:
         return f"{key} names jurisdiction {place.jurisdiction}"
+    if rule.allows(place):
+        return f"{key} names region {place.region} within jurisdiction {place.jurisdiction}"
     return f"{key} names neither region {place.region} nor jurisdiction {place.jurisdiction}"

@@ -5,6 +5,7 @@ Nothing here decides anything. One word stands for one thing, in code, config, m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import NewType
 
@@ -76,17 +77,37 @@ def peer_target(gateway_id: GatewayId) -> Target:
 
 
 @value
+class RegionsWithin:
+    """Each of these regions, but only while one of these jurisdictions holds there."""
+
+    regions: frozenset[RegionName]
+    jurisdictions: frozenset[Jurisdiction]
+
+
+@value
 class PlaceRule:
-    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it."""
+    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it.
+
+    Each way to be named only adds places, so whoever knows fewer of them reads a rule narrower than it is, never wider.
+    """
 
     jurisdictions: frozenset[Jurisdiction] = frozenset()
     regions: frozenset[RegionName] = frozenset()
     denied_regions: frozenset[RegionName] = frozenset()
+    regions_within: tuple[RegionsWithin, ...] = ()
+    """What is left where one rule names regions and another one jurisdictions. No file says it."""
 
     def allows(self, place: Place) -> bool:
         if place.region in self.denied_regions:
             return False
-        return place.region in self.regions or place.jurisdiction in self.jurisdictions
+        if place.region in self.regions or place.jurisdiction in self.jurisdictions:
+            return True
+        return bool(self.regions_within) and self._names_within(place)
+
+    def _names_within(self, place: Place) -> bool:
+        return any(
+            place.region in each.regions and place.jurisdiction in each.jurisdictions for each in self.regions_within
+        )
 
 
 @value
@@ -253,7 +274,7 @@ class Standing(Word):
 
     AVAILABLE = "available"
     NOT_ALLOWED = "not_allowed"
-    """The request's residency rule excludes its place."""
+    """The request's residency rule excludes its place, or it takes nothing from where the request arrived."""
     FAILED_BEFORE = "failed_before"
     """A leg of this request failed there."""
     UNHEALTHY = "unhealthy"
@@ -313,6 +334,9 @@ class ReplicaSpec:
     sign_of_life_ns: int | None = None
     """Set for an engine that tells no load: how often it is asked whether it lives. The limit on outstanding legs
     then stands in for its queue, and it is stale once three signs are missing."""
+    accepts: PlaceRule | None = None
+    """Where a request must have arrived that this replica may take, besides what our own policy says: what the policy
+    of its home accepts. None: what our own policy lets in; an empty rule: nowhere."""
 
 
 @value
@@ -348,6 +372,8 @@ class ModelCapacity:
     place: Place
     replicas: int
     available: int
+    accepts: PlaceRule | None = None
+    """Where a request must have arrived that these may take. Only we know it: see `LoadReport.told_to`."""
 
 
 @value
@@ -370,6 +396,14 @@ class LoadReport:
     capacities: tuple[ModelCapacity, ...] = ()
     queues: tuple[ModelQueue, ...] = ()
 
+    def told_to(self, place: Place | None) -> LoadReport:
+        """As a peer in `place` may count on it, or one whose place we do not know: without what would turn away
+        whatever arrived there."""
+        if all(each.accepts is None for each in self.capacities):
+            return self
+        taking = (each for each in self.capacities if each.accepts is None or (place and each.accepts.allows(place)))
+        return replace(self, capacities=tuple(replace(each, accepts=None) for each in taking))
+
     def is_news_after(self, last: LoadReport, share: float) -> bool:
         """Does it say more than that some number moved by up to a share of itself? To and from zero is always news."""
         if self._words() != last._words():
@@ -388,8 +422,9 @@ class LoadReport:
         """By what each counts."""
         numbers: dict[tuple[object, ...], int] = {}
         for capacity in self.capacities:
-            numbers[capacity.model, capacity.pool, capacity.place, "replicas"] = capacity.replicas
-            numbers[capacity.model, capacity.pool, capacity.place, "available"] = capacity.available
+            group = capacity.model, capacity.pool, capacity.place, capacity.accepts
+            numbers[*group, "replicas"] = capacity.replicas
+            numbers[*group, "available"] = capacity.available
         return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
 
 

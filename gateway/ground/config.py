@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from gateway.ground.environment import choice_in
+from gateway.ground.values import MILLISECOND_NS, Address
 
 LOG_FORMAT_VARIABLE = "NIGHTSIDE_LOG_FORMAT"
 LOG_LEVEL_VARIABLE = "NIGHTSIDE_LOG_LEVEL"
@@ -30,6 +31,20 @@ class MeshTlsConfig:
     certificate: Path
     key: Path
     roots: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DnsConfig:
+    """Where this program answers for the mesh's one name, and what those who ask may cost it."""
+
+    listen: tuple[Address, ...] = ()
+    """On UDP and TCP. None: it answers nobody."""
+    answers_per_s: int = 200
+    """To one network by datagram; what is above it is dropped, or told to come by TCP."""
+    connections_max: int = 256
+    """Over TCP; one more, and whoever has asked nothing for longest is let go."""
+    time_max_ns: int = 100 * MILLISECOND_NS
+    """Of each second, what answering may take; whoever asks then waits for the next."""
 
 
 class LogFormat(StrEnum):

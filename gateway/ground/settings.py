@@ -82,7 +82,7 @@ def _file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
         return CountFromZero if field_name in may_be_zero else Count
     if is_dataclass(hint) and hint is not Address:
         return Annotated[hint, Section(may_be_zero)]
-    return {Path: FilePath, Address: AddressText}.get(hint, hint)
+    return {Path: FilePath, Address: AddressText, tuple[Address, ...]: tuple[AddressText, ...]}.get(hint, hint)
 
 
 def _file_default(each: DataclassField[Any]) -> Any:
@@ -121,7 +121,7 @@ def _file_value(field_name: str, value: Any) -> Any:
     if isinstance(value, Path | Address):
         return str(value)
     if isinstance(value, tuple):
-        return list(value)
+        return [_file_value(field_name, each) for each in value]
     if is_dataclass(value):
         return _settings_as_file(value)
     if field_name.endswith("_ns"):

@@ -35,6 +35,7 @@ from gateway.core.vocabulary import (
     PoolName,
     RefusalReason,
     RegionName,
+    RegionsWithin,
     ReplicaId,
     RequestId,
     RequestProfile,
@@ -60,6 +61,8 @@ HEADER_VALUE_LENGTH_MAX = 8192
 TEXT_LENGTH_MAX = 1024
 KEY_LENGTH_MAX = 256
 LIST_LENGTH_MAX = 4096
+REGIONS_WITHIN_MAX = 16
+"""Three rules that narrow one another, none of which has any of its own, leave six."""
 PROMPT_BYTES_MAX = 2**32
 PLACEMENTS_MAX = 64
 """Of one request, and targets looked at for each, when a decision is explained to a peer."""
@@ -282,6 +285,10 @@ def _stamp_to_pb(stamp: ResidencyStamp) -> pb.ResidencyStamp:
             jurisdictions=sorted(stamp.rule.jurisdictions),
             regions=sorted(stamp.rule.regions),
             denied_regions=sorted(stamp.rule.denied_regions),
+            regions_within=[
+                pb.RegionsWithin(regions=sorted(each.regions), jurisdictions=sorted(each.jurisdictions))
+                for each in stamp.rule.regions_within
+            ],
         ),
         policy_digest=stamp.policy_digest,
     )
@@ -292,12 +299,26 @@ def _stamp(message: pb.ResidencyStamp) -> ResidencyStamp:
         jurisdictions=frozenset(map(Jurisdiction, _ids(message.rule.jurisdictions, "jurisdictions"))),
         regions=frozenset(map(RegionName, _ids(message.rule.regions, "regions"))),
         denied_regions=frozenset(map(RegionName, _ids(message.rule.denied_regions, "denied_regions"))),
+        regions_within=_regions_within(message.rule.regions_within),
     )
     return ResidencyStamp(
         origin=_place(message.origin, "stamp origin"),
         tenant=TenantName(_key(message.tenant, "stamp tenant")),
         rule=rule,
         policy_digest=_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
+    )
+
+
+def _regions_within(messages: Collection[pb.RegionsWithin]) -> tuple[RegionsWithin, ...]:
+    if not messages:
+        return ()
+    _require(len(messages) <= REGIONS_WITHIN_MAX, "too many regions_within")
+    return tuple(
+        RegionsWithin(
+            frozenset(map(RegionName, _ids(each.regions, "regions_within"))),
+            frozenset(map(Jurisdiction, _ids(each.jurisdictions, "regions_within"))),
+        )
+        for each in messages
     )
 
 

@@ -118,7 +118,7 @@ class PeerService:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many subscriptions of one gateway")
         self._subscribers[caller] += 1
         try:
-            await self._publish(context)
+            await self._publish(caller, context)
         finally:
             self._leave(caller)
 
@@ -172,14 +172,16 @@ class PeerService:
             return "priority: the engines here serve in order of arrival"
         return ""
 
-    async def _publish(self, context: _SubscribeContext) -> None:
+    async def _publish(self, caller: GatewayId, context: _SubscribeContext) -> None:
         """The last report is sent even if the board was closed right after it: it may be our farewell."""
         sent = None
         while (newest := await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)) or not self._board.closed:
             sent = newest
             if sent is not None:
                 age_ns = self._owners.clock.now_ns() - sent.posted_ns
-                await context.write(codec.load_to_pb(sent.report, age_ns))
+                told = self._peers.get(caller)
+                report = sent.report.told_to(told.place if told else None)
+                await context.write(codec.load_to_pb(report, age_ns))
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
         with suppress(SinkGone):  # nobody is left to be told anything

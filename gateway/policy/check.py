@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
+from gateway.core.narrowing import narrowed
 from gateway.core.residency import (
     ResidencyPolicy,
     Verdict,
@@ -33,6 +35,8 @@ from gateway.policy.file import (
 )
 from gateway.policy.flows import Region, one_of, others, region_of
 from gateway.policy.words import by_number, places_in_words, tenants_in_words
+
+_NOTHING: Mapping[Path, ResidencyPolicy] = MappingProxyType({})
 
 
 class Severity(StrEnum):
@@ -73,19 +77,52 @@ class Check:
         return self.result == "fine"
 
 
-def check_policies(policies: Mapping[Path, ResidencyPolicy], invalid: Iterable[Finding] = ()) -> Check:
-    """Holds each file's policy against itself and then all against each other.
+def check_policies(
+    policies: Mapping[Path, ResidencyPolicy],
+    invalid: Iterable[Finding] = (),
+    narrowings: Mapping[Path, ResidencyPolicy] = _NOTHING,
+) -> Check:
+    """Holds each file's policy against itself and then all against each other; the regions are shown as `narrowings`,
+    the policies of a controller, leave them.
 
     `invalid` says why further files gave no policy.
     """
-    regions: list[Region] = []
     findings = [*invalid]
+    regions = _held_against_themselves(policies, findings)
+    findings += findings_between(regions)
+    limits = _held_against_themselves(narrowings, findings)
+    findings += _narrowings_without_effect(regions, limits)
+    shown = [_narrowed(region, limits) for region in _one_per_region(regions)]
+    return Check(shown, sorted(findings, key=_rank))
+
+
+def _held_against_themselves(policies: Mapping[Path, ResidencyPolicy], findings: list[Finding]) -> list[Region]:
+    """The regions of these files; what is wrong with a file joins the findings, and its region is closed."""
+    regions: list[Region] = []
     for path, policy in policies.items():
         faults = contradictions_in(policy)
         findings += [Finding(Severity.CONTRADICTION, path, fault) for fault in faults]
         regions.append(region_of(path, _closed(path, policy, faults[0]) if faults else policy))
-    findings += findings_between(regions)
-    return Check(_one_per_region(regions), sorted(findings, key=_rank))
+    return regions
+
+
+def _narrowed(region: Region, limits: list[Region]) -> Region:
+    for limit in limits:
+        if limit.place.region == region.place.region:
+            region = region_of(region.path, narrowed(region.policy, limit.policy))
+    return region
+
+
+def _narrowings_without_effect(regions: list[Region], limits: list[Region]) -> Iterator[Finding]:
+    places = {region.place.region: region.place for region in regions}
+    for limit in limits:
+        place = places.get(limit.place.region)
+        if place is None:
+            message = "none of the given files is for this region, so nothing is narrowed by it"
+            yield Finding(Severity.WARNING, limit.path, Fault("region", message))
+        elif place != limit.place:
+            message = f"is for {in_words(limit.place)}, and the region is {in_words(place)}: it closes the region"
+            yield Finding(Severity.CONTRADICTION, limit.path, Fault("jurisdiction", message))
 
 
 def _closed(path: Path, policy: ResidencyPolicy, fault: Fault) -> ResidencyPolicy:

@@ -40,9 +40,16 @@ def policy() -> None:
 
 @policy.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--narrowed-by",
+    "narrowings",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A controller's policy for one of the regions, or a directory of such: show what is left of both.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of words.")
 @click.pass_context
-def check(context: click.Context, files: tuple[Path, ...], *, as_json: bool) -> None:
+def check(context: click.Context, files: tuple[Path, ...], narrowings: tuple[Path, ...], *, as_json: bool) -> None:
     """Say who may send requests to whom, and why.
 
     FILES are residency policies, one per region; a directory stands for the YAML files in it. Give all regions of
@@ -50,7 +57,7 @@ def check(context: click.Context, files: tuple[Path, ...], *, as_json: bool) -> 
 
     Exit codes: 0 they fit together, 1 a contradiction, 2 a file cannot be used.
     """
-    checked = check_files(files)
+    checked = check_files(files, narrowings)
     if as_json:
         click.echo(json.dumps(machine_form(checked), indent=2))
     else:
@@ -76,18 +83,25 @@ def _console() -> Console:
 # Reading.
 
 
-def check_files(files: Iterable[Path]) -> Check:
+def check_files(files: Iterable[Path], narrowings: Iterable[Path] = ()) -> Check:
     read: dict[Path, YamlFile] = {}
-    policies: dict[Path, ResidencyPolicy] = {}
     invalid: list[Finding] = []
+    policies = _read_policies(files, read, invalid)
+    checked = check_policies(policies, invalid, _read_policies(narrowings, read, invalid))
+    return replace(checked, findings=[_located(finding, read) for finding in checked.findings])
+
+
+def _read_policies(
+    files: Iterable[Path], read: dict[Path, YamlFile], invalid: list[Finding]
+) -> dict[Path, ResidencyPolicy]:
+    policies: dict[Path, ResidencyPolicy] = {}
     for path in dict.fromkeys(each for file in files for each in _policy_files(file)):
         try:
             read[path], document = read_policy(path)
             policies[path] = document.policy()
         except PolicyError as error:
             invalid += [Finding(Severity.INVALID, path, fault) for fault in error.faults]
-    checked = check_policies(policies, invalid)
-    return replace(checked, findings=[_located(finding, read) for finding in checked.findings])
+    return policies
 
 
 def _located(finding: Finding, read: Mapping[Path, YamlFile]) -> Finding:

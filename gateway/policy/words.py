@@ -18,6 +18,11 @@ NAMES_SHOWN = 4
 
 def region_sentences(region: Region, regions: list[Region]) -> list[str]:
     """Where this region's requests may go, whose overflow it takes in, what differs for a tenant, what logs show."""
+    if region.is_closed and region.policy.narrowed_by:
+        return [
+            "A gateway here runs closed, as the controller narrows it: its requests stay in the region, and nobody's "
+            "overflow is taken in."
+        ]
     if region.is_closed:
         return [
             "This file is at odds with itself, so a gateway here runs closed: its requests stay in the region, and "
@@ -88,6 +93,8 @@ def _ground(rule: PlaceRule, place: Place) -> str:
         return "names {it}"
     if place.jurisdiction in rule.jurisdictions:
         return "names {its}"
+    if rule.allows(place):
+        return "names {it} and {its}"
     return "names neither {it} nor {its}"
 
 

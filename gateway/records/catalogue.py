@@ -8,6 +8,7 @@ from __future__ import annotations
 from gateway.core.description import gauges_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
+from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.series import Described
 from gateway.records.audit import AuditLevels
 from gateway.records.ledger import Ledger
@@ -21,4 +22,6 @@ def catalogue() -> list[Described]:
     core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
     metrics = Metrics(lambda: gauges_of(core, 0), Ledger(_PLACE, open_max=1))
     metrics.registry.register(AuditLevels(None))
+    for each in DnsCounters().collectors():
+        metrics.registry.register(each)
     return metrics.catalogue()

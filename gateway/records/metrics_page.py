@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from gateway.core.description import ReplicaCondition
 from gateway.core.vocabulary import LegResult, Outcome, PlacementReason, RefusalReason, TargetKind
+from gateway.ground.naming.counters import ANSWERS, TYPES
+from gateway.ground.naming.counters import OTHER as OTHER_TYPE
 from gateway.ground.series import Described
 from gateway.records.model_labels import MODELS_MAX, OTHER
 from gateway.records.tenant_labels import OTHER as OTHER_TENANT
@@ -52,11 +54,16 @@ LABELS: dict[str, Label] = {
         "Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)
     ),
     "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
+    "type": Label("What was asked for; `other` for any other kind of record.", (*TYPES, OTHER_TYPE)),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
 }
 """What labels mean, unless a series has its own words for one."""
 
 LABELS_OF: dict[tuple[str, str], Label] = {
+    ("nightside_dns_queries_total", "answer"): Label(
+        "`answered`; `nodata`: there is such a name, and nobody to be told of; else the DNS code, `failed` for ours.",
+        ANSWERS,
+    ),
     ("nightside_forwards_refused_total", "reason"): Label("Why the peer did not take it.", tuple(RefusalReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),

@@ -28,6 +28,7 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaId,
     ReplicaObservation,
+    ReplicaSpec,
     RequestId,
     RequestProfile,
     Target,
@@ -98,6 +99,10 @@ class _View:
     core: GatewayCore
     places: dict[str, Place]
     """Of its replicas and peers, by id."""
+    replicas: tuple[ReplicaSpec, ...] = ()
+    """Those that it was assigned."""
+    accepts: dict[str, PlaceRule | None] = field(default_factory=dict)
+    """By replica, from where it takes anything."""
     visits: dict[RequestId, _Visit] = field(default_factory=dict)
     waiting: dict[tuple[TenantName, Place | None, bool], dict[RequestId, int]] = field(default_factory=dict)
     """By queue, who waits there under which arrival number."""
@@ -116,8 +121,12 @@ class _View:
     drains: bool = False
     is_locked_down: bool = False
 
+    def takes_from(self, target_id: str, origin: Place | None) -> bool:
+        accepts = self.accepts.get(target_id)
+        return accepts is None or names_place(accepts, origin or self.spec.place)
+
     def rule_of(self, tenant: TenantName) -> PlaceRule:
-        if self.policy.closed_reason:
+        if self.policy.closed_reason and not self.policy.narrowed_by:
             return PlaceRule(regions=frozenset({self.spec.place.region}))
         own = self.policy.tenants.get(tenant)
         return own.process if own else self.policy.process
@@ -126,7 +135,10 @@ class _View:
 def names_place(rule: PlaceRule, place: Place) -> bool:
     """Written out again here on purpose."""
     named = place.region in rule.regions or place.jurisdiction in rule.jurisdictions
-    return named and place.region not in rule.denied_regions
+    within = any(
+        place.region in each.regions and place.jurisdiction in each.jurisdictions for each in rule.regions_within
+    )
+    return (named or within) and place.region not in rule.denied_regions
 
 
 @dataclass(slots=True)
@@ -160,7 +172,7 @@ class Watch:
     def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
         places = {str(replica.replica_id): replica.place for replica in spec.replicas}
         places |= {str(peer.gateway_id): peer.place for peer in spec.peers}
-        self._views[spec.gateway_id] = _View(spec, policy, core, places)
+        self._views[spec.gateway_id] = _View(spec, policy, core, places, spec.replicas)
         self._checkers[spec.gateway_id] = Checker(core)
 
     def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
@@ -209,7 +221,8 @@ class Watch:
 
     def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
         """Where everything of this gateway's own may go: its home region."""
-        home = (spec.replica_id for spec in view.spec.replicas if spec.place == view.spec.place)
+        own = (spec for spec in view.replicas if spec.accepts is None)
+        home = (spec.replica_id for spec in own if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
     def expect_quiet(self, engines: Iterable[SimEngine], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
@@ -267,6 +280,10 @@ class Watch:
             case events.PeersObserved():
                 for each in event.observations:
                     self._hear(view, each)
+            case events.AssignmentApplied():
+                view.replicas = event.replicas
+                view.accepts = {str(each.replica_id): each.accepts for each in event.replicas}
+                view.places |= {str(each.replica_id): each.place for each in event.replicas}
             case events.PolicyApplied():
                 view.policy = event.policy
             case events.ResponseStored():
@@ -373,6 +390,8 @@ class Watch:
             visit.rule = view.rule_of(visit.tenant)
             self._stamped.setdefault(leg.request_id, set()).add(visit.rule)
         allowed = names_place(visit.rule, view.places[leg.target.id])
+        taken = view.takes_from(leg.target.id, visit.origin)
+        self._expect("a replica takes only what its home accepts", taken, where)
         self._expect("nothing leaves the regions its policy allows", allowed, where)
         visit.waits = False
         visit.attempt = leg.attempt
@@ -441,8 +460,9 @@ class Watch:
     def _may_serve(self, view: _View, profile: RequestProfile) -> bool:
         """Is there anybody who could, were all of them up and free?"""
         rule, home = view.rule_of(profile.tenant), view.spec.place
-        for spec in view.spec.replicas:
-            if profile.model in spec.models and names_place(rule, spec.place):
+        for spec in view.replicas:
+            takes_it = view.takes_from(spec.replica_id, None)
+            if profile.model in spec.models and names_place(rule, spec.place) and takes_it:
                 return True
         if view.policy.closed_reason:
             return False

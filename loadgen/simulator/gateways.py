@@ -483,7 +483,7 @@ class SimGateway:
     def _send_heartbeat(self, other: SimGateway, report: LoadReport) -> None:
         delay_ns = self._around.network.datagram_delay_ns(self.region, other.region)
         if delay_ns is not None:
-            other.heartbeats.expect(report, self._agenda.now_ns + delay_ns)
+            other.heartbeats.expect(report.told_to(other.spec.place), self._agenda.now_ns + delay_ns)
 
     def _probe(self, life: int) -> None:
         if life != self._life:

@@ -34,6 +34,7 @@ from gateway.request.answers import first_id_of, inspect_answer
 from gateway.request.engine_api import POSTED_PATHS
 from gateway.request.event_scanner import EventScanner
 from protos.mesh.v1 import peer_pb2 as pb
+from tests.fuzz.dns_packets import DNS_WORDS, dns_packets, read_dns_packet
 from tests.hostile.engine_answers import ENGINE_CASES
 from tests.hostile.http_requests import HTTP_CASES
 from tests.hostile.json_bodies import JSON_CASES
@@ -389,4 +390,5 @@ TARGETS = (
             b".inf",
         ),
     ),
+    Target("dns_packets", read_dns_packet, [*dns_packets()], DNS_WORDS),
 )

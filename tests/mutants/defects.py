@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
     Place,
     PlacementReason,
     PlaceRule,
+    ReplicaSpec,
     RequestId,
     RequestProfile,
     Standing,
@@ -54,9 +55,38 @@ def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Or
 
 
 @mutant("replicas in regions that the policy forbids are used", "replicas:Replicas.eligible")
-def replicas_anywhere(original: Original, replicas: Replicas, model: ModelName, rule: PlaceRule) -> int:
+def replicas_anywhere(
+    original: Original, replicas: Replicas, model: ModelName, rule: PlaceRule, origin: Place | None = None
+) -> int:
     anywhere = PlaceRule(regions=frozenset(state.spec.place.region for state in replicas))
-    return int(original(replicas, model, anywhere))
+    return int(original(replicas, model, anywhere, origin))
+
+
+@mutant(
+    "an adopted replica takes what arrived where its home does not accept",
+    "replicas:_takes_from",
+    hunter=f"{_CORE_TESTS}/test_intake.py::TestAdoptedReplicas",
+)
+def taken_from_anywhere(original: Original, origin: Place | None, accepts: PlaceRule | None) -> bool:
+    return True
+
+
+@mutant(
+    "a stored response at an adopted replica is read from anywhere",
+    "placement.eligibility:Eligibility._may_take",
+    hunter=f"{_CORE_TESTS}/test_intake.py::TestAdoptedReplicas",
+)
+def stored_for_anybody(original: Original, eligibility: Eligibility, spec: ReplicaSpec, wanted: RequestClass) -> bool:
+    return wanted.rule.allows(spec.place)
+
+
+@mutant(
+    "peers are promised adopted replicas that would not take what they forward",
+    "vocabulary:LoadReport.told_to",
+    hunter=f"{_CORE_TESTS}/test_intake.py::TestAdoptedReplicas",
+)
+def promised_to_anybody(original: Original, report: LoadReport, place: Place | None) -> LoadReport:
+    return report
 
 
 @mutant("a tenant's own rule is ignored", "residency:processing_rule")

@@ -21,6 +21,7 @@ from gateway.core.config import (
 )
 from gateway.core.effects import AcceptForward, StartLeg
 from gateway.core.events import ForwardArrived, LockdownChanged
+from gateway.core.narrowing import narrowed
 from gateway.core.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -101,7 +102,8 @@ def policies(draw: st.DrawFn, place: Place) -> ResidencyPolicy:
         return closed_policy(place, "unreadable")
     tenants = {tenant: TenantPolicy(draw(rules_with(place))) for tenant in draw(st.sets(st.sampled_from(TENANTS[1:])))}
     digest = draw(st.text("abcdef", min_size=4, max_size=4))
-    return ResidencyPolicy(place, draw(rules_with(place)), draw(rules_with(place)), tenants, digest=digest)
+    policy = ResidencyPolicy(place, draw(rules_with(place)), draw(rules_with(place)), tenants, digest=digest)
+    return narrowed(policy, draw(policies(place))) if draw(st.integers(0, 3)) == 0 else policy
 
 
 class MeshMachine(RuleBasedStateMachine):
@@ -115,6 +117,8 @@ class MeshMachine(RuleBasedStateMachine):
         self.fresh = 0
         self.dead: dict[str, list[ReplicaSpec]] = {}
         """By gateway, the replicas that left it."""
+        self.homes: dict[ReplicaId, str] = {}
+        """Of the replicas that were ever adopted."""
         places = data.draw(st.lists(st.sampled_from(PLACES), min_size=2, max_size=4))
         for number, place in enumerate(places):
             models = (MODEL, RARE) if number == 0 else (MODEL,)
@@ -171,18 +175,46 @@ class MeshMachine(RuleBasedStateMachine):
         or after the gateway is told."""
         name = data.draw(st.sampled_from(list(self.mesh.cores)))
         specs, dead = self.mesh.specs[name], self.dead.setdefault(name, [])
+        if not specs:
+            return
         gone = specs.pop(data.draw(st.integers(0, len(specs) - 1)))
         self._probe(name, 1, healthy=True)
         if is_first_to_fail:
             self._fail_all_at(name, gone.replica_id)
         self.fresh += 1
         new = dead.pop(0) if returns and dead else replace(gone, replica_id=ReplicaId(f"fresh-{self.fresh}"))
+        new = replace(new, accepts=gone.accepts)
         specs.append(new)
         dead.append(gone)
         self.mesh.assign(name)
         self._fail_all_at(name, gone.replica_id)
         self.mesh.advance(1 * MS)
         self.mesh.probe(name, waiting=lambda spec: int(spec is not new), healthy=lambda _: True)
+
+    @precondition(lambda self: len(self.mesh.cores) > 1)
+    @rule(data=st.data(), is_lost=st.booleans())
+    def a_replica_is_adopted(self, data: st.DataObject, is_lost: bool) -> None:
+        """By another gateway, with what its home accepts now, or with nothing that is known of it; or home it goes."""
+        names = list(self.mesh.cores)
+        at, to = data.draw(st.permutations(names).map(lambda each: each[:2]))
+        if sum(spec.accepts is None for spec in self.mesh.specs[at]) < 2:  # who names nothing has only begun
+            return
+        spec = self.mesh.specs[at].pop(data.draw(st.integers(0, len(self.mesh.specs[at]) - 1)))
+        home = self.homes.setdefault(spec.replica_id, at)
+        policy = self.mesh.policies[home]
+        known = PlaceRule() if is_lost or policy.closed_reason else policy.accept
+        self.mesh.specs[to].append(replace(spec, accepts=None if to == home else known))
+        self.mesh.assign(at)
+        self.mesh.assign(to)
+        self._fail_all_at(at, spec.replica_id)
+        self._probe(to, 0, healthy=True)
+
+    @rule(data=st.data())
+    def what_a_home_accepts_changes(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(list(self.mesh.cores)))
+        specs = self.mesh.specs[name]
+        specs[:] = [spec if spec.accepts is None else replace(spec, accepts=data.draw(rules)) for spec in specs]
+        self.mesh.assign(name)
 
     def _fail_all_at(self, name: str, replica_id: ReplicaId) -> None:
         for leg in self.mesh.replica_legs():

@@ -77,6 +77,8 @@ class Mesh:
         self.specs: dict[str, list[ReplicaSpec]] = {}
         self.places: dict[tuple[str, ReplicaId], Place] = {}
         """Of every replica that was ever a gateway's own: one that is gone may be tried until the gateway is told."""
+        self.accepts: dict[tuple[str, str], PlaceRule | None] = {}
+        """By gateway and replica, what it was told last of where the replica takes anything from."""
         self.policies: dict[str, ResidencyPolicy] = {}
         self.legs: dict[tuple[str, RequestId], OpenLeg] = {}
         self.asks: dict[RequestId, Ask] = {}
@@ -114,6 +116,7 @@ class Mesh:
         peers = tuple(PeerSpec(GatewayId(other), peer.place) for other, peer in self.cores.items() if other != name)
         version = self.cores[name].assignment_version + 1
         self.places |= {(name, spec.replica_id): spec.place for spec in self.specs[name]}
+        self.accepts |= {(name, spec.replica_id): spec.accepts for spec in self.specs[name]}
         self.tell(name, events.AssignmentApplied(version, tuple(self.specs[name]), peers))
 
     def apply_policy(self, name: str, policy: ResidencyPolicy) -> None:
@@ -265,7 +268,8 @@ class Mesh:
             case ordered.PublishLoad():
                 for other in self.cores:
                     if other != name:
-                        self.heartbeats.append((other, effect.report, self.now_ns))
+                        told = effect.report.told_to(self.cores[other].place)
+                        self.heartbeats.append((other, told, self.now_ns))
 
     def _start(self, name: str, order: ordered.StartLeg) -> None:
         self.legs[name, order.request_id] = OpenLeg(name, order)
@@ -324,6 +328,9 @@ class Mesh:
     def _oracle_run(self, name: str, order: ordered.StartLeg) -> None:
         self._oracle_place(order.request_id, self.places[name, ReplicaId(order.target.id)])
         ask = self.asks[order.request_id]
+        accepts = self.accepts[name, order.target.id]
+        origin = self.cores[ask.ingress].place
+        assert accepts is None or _names(accepts, origin), f"{order.target.id} does not take what arrives in {origin}"
         if ask.ingress != name:
             self._oracle_accepted(name, order.request_id)
         if ask.follows:
@@ -344,4 +351,6 @@ class Mesh:
 
 def _names(rule: PlaceRule, place: Place) -> bool:
     named = place.region in rule.regions or place.jurisdiction in rule.jurisdictions
+    for each in rule.regions_within:
+        named = named or (place.region in each.regions and place.jurisdiction in each.jurisdictions)
     return named and place.region not in rule.denied_regions

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dns.edns
 import dns.message
 import dns.name
 import dns.rdatatype
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
-from gateway.ground.naming.answers import ZoneSettings
-from gateway.ground.naming.geography import Networks
-from gateway.ground.naming.tree import Area, RecordTree
+from gateway.ground.naming.tree import Area, NameServer, RecordTree
 
 ZONE = dns.name.from_text("mesh.example.")
-NS1, NS2 = dns.name.from_text("ns1.mesh.example."), dns.name.from_text("ns2.elsewhere.example.")
-SETTINGS = ZoneSettings(
-    ZONE, (NS1, NS2), {NS1: ("192.0.2.53", "2001:db8::53")}, dns.name.from_text("hostmaster.mesh.example.")
-)
+NS1, NS2 = "ns1.mesh.example.", "ns2.elsewhere.example."
+NAME_SERVERS = (NameServer(NS1, ("192.0.2.53", "2001:db8::53")), NameServer(NS2))
 US, EU, AP = RegionName("us-east-1"), RegionName("eu-west-1"), RegionName("ap-northeast-1")
-NETWORKS = Networks(
-    {US: ["127.0.1.0/24", "198.51.100.0/24"], EU: ["127.0.2.0/24", "203.0.113.0/24", "2001:db8:e::/48"], AP: []}
-)
+NETWORKS = {
+    US: ("127.0.1.0/24", "198.51.100.0/24"),
+    EU: ("127.0.2.0/24", "203.0.113.0/24", "2001:db8:e::/48"),
+    AP: (),
+}
 US_ADDRESS, EU_ADDRESSES = "192.0.2.1", ("192.0.2.2", "2001:db8::2")
+EVERYBODY = (US_ADDRESS, *EU_ADDRESSES)
 
 
-def area(region: RegionName, *addresses: str) -> Area:
+def area(region: RegionName, *addresses: str, is_closed: bool = False) -> Area:
     gateways = (GatewayId(f"gw-{region}"),) if addresses else ()
-    return Area(region, Jurisdiction(region[:2].upper()), gateways, addresses)
+    jurisdiction = Jurisdiction(region[:2].upper())
+    why = "" if addresses else f"no gateway lives that clients in {jurisdiction} may be sent to"
+    return Area(region, jurisdiction, gateways, addresses, why, NETWORKS[region], is_closed)
 
 
-def tree(version: int = 1, /, **more: tuple[str, ...]) -> RecordTree:
+def tree(version: int = 1, /, *, closed: frozenset[RegionName] = frozenset(), **more: tuple[str, ...]) -> RecordTree:
+    """`us`, `eu`, `ap`: addresses told there. Those of `closed` are in a closed jurisdiction each."""
     areas = {"us": (US_ADDRESS,), "eu": EU_ADDRESSES, "ap": (), **more}
     regions = {"us": US, "eu": EU, "ap": AP}
-    told = tuple(area(regions[name], *addresses) for name, addresses in sorted(areas.items()))
-    return RecordTree(version, 5, told, (US_ADDRESS, *EU_ADDRESSES))
+    told = tuple(
+        area(regions[name], *addresses, is_closed=regions[name] in closed) for name, addresses in sorted(areas.items())
+    )
+    return RecordTree(version, 5, told, EVERYBODY, "mesh.example.", NAME_SERVERS)
+
+
+def with_networks(before: RecordTree, region: RegionName, *networks: str) -> RecordTree:
+    """Clients of that region are in those."""
+    areas = tuple(replace(each, networks=networks) if each.region == region else each for each in before.areas)
+    return replace(before, areas=areas)
 
 
 def query(

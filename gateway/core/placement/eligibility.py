@@ -11,7 +11,7 @@ from gateway.core.config import OverflowMode, PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import RequestClass
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, Standing, TargetKind
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, Standing, TargetKind
 
 _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _CLASSES_CACHED_MAX = 1024
@@ -53,6 +53,10 @@ class Eligibility:
 
     def available_replicas(self, request_class: RequestClass) -> int:
         return self._targets_of(request_class).eligible_replicas & self._replicas.available
+
+    def closed_replicas(self, request_class: RequestClass) -> int:
+        """Those that would serve it, had it arrived elsewhere."""
+        return self._replicas.closed_to(request_class.model, request_class.rule, request_class.origin)
 
     def full_replicas(self, request_class: RequestClass) -> int:
         """Those that could take it, but for what they have to do."""
@@ -111,12 +115,18 @@ class Eligibility:
         assert pinned is not None, "only for what is pinned"
         if pinned.kind is TargetKind.REPLICA:
             replica = self._replicas.get(ReplicaId(pinned.id))
-            return replica is not None and request_class.rule.allows(replica.spec.place)
+            return replica is not None and self._may_take(replica.spec, request_class)
         peer = self._peers.get(GatewayId(pinned.id))
         if peer is None or not request_class.rule.allows(peer.spec.place):
             return False
         is_sibling = bool(self._sibling_mask >> peer.slot & 1)
         return request_class.may_stay_in_region if is_sibling else request_class.may_cross_regions
+
+    def _may_take(self, spec: ReplicaSpec, request_class: RequestClass) -> bool:
+        takes_it = spec.accepts is None or (
+            request_class.origin is not None and spec.accepts.allows(request_class.origin)
+        )
+        return takes_it and request_class.rule.allows(spec.place)
 
     def pinned_target(self, request_class: RequestClass) -> ReplicaState | PeerState | None:
         """The target, if it is free; a control request only needs it to answer."""
@@ -145,7 +155,7 @@ class Eligibility:
 
     def _untried_replicas_or_all(self, request_class: RequestClass) -> int:
         """A request avoids the replicas that failed it, as long as there is anywhere else it could ever go."""
-        everywhere = self._replicas.eligible(request_class.model, request_class.rule)
+        everywhere = self._replicas.eligible(request_class.model, request_class.rule, request_class.origin)
         untried = everywhere & ~request_class.failed_replicas
         if untried or self._has_untried_peer(request_class):
             return untried
@@ -164,7 +174,7 @@ class Eligibility:
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
             return untried
-        everywhere = self._replicas.eligible(request_class.model, request_class.rule)
+        everywhere = self._replicas.eligible(request_class.model, request_class.rule, request_class.origin)
         return untried if everywhere & ~request_class.failed_replicas else available
 
     def _has_untried_peer(self, request_class: RequestClass) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gateway.core.config import PlacementConfig
 from gateway.core.peers import Peers, PeerState
@@ -244,14 +245,21 @@ class Placer:
         eligible = self._eligibility.eligible_replicas(request.request_class)
         few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
         replicas = [state for state in map(self._replicas.at, few) if state is not chosen][:for_replicas]
-        peers = [state for state in self._peers if state is not chosen][: room - len(replicas)]
+        closed = self._closed(request, for_replicas - len(replicas)) if self._replicas.ask_origins else ()
+        peers = [state for state in self._peers if state is not chosen][: room - len(replicas) - len(closed)]
         if chosen.target.kind is TargetKind.REPLICA:
             replicas.insert(0, self._replicas.at(chosen.slot))
             seen = [self._replica_candidate(request, state) for state in replicas]
-            return (*seen, *(self._peer_candidate(request, state) for state in peers))
+            return (*seen, *(self._peer_candidate(request, state) for state in peers), *closed)
         first = self._peer_candidate(request, self._peers.at(chosen.slot))
         others = [self._replica_candidate(request, state) for state in replicas]
-        return (first, *others, *(self._peer_candidate(request, state) for state in peers))
+        return (first, *others, *(self._peer_candidate(request, state) for state in peers), *closed)
+
+    def _closed(self, request: RequestState, room: int) -> tuple[Candidate, ...]:
+        """What would have served it, had it arrived elsewhere."""
+        few = self._replicas.few_least_loaded(self._eligibility.closed_replicas(request.request_class), room)
+        seen = (self._replica_candidate(request, self._replicas.at(slot)) for slot in few)
+        return tuple(replace(each, standing=Standing.NOT_ALLOWED) for each in seen)
 
     def _replica_candidate(self, request: RequestState, state: ReplicaState) -> Candidate:
         failed = request.request_class.failed_replicas >> state.slot & 1

@@ -1,74 +1,72 @@
-"""What a DNS server of ours answers: from the last record tree, to one question, and nothing but what it is asked.
+"""What a DNS server of ours answers to one packet that it has read: from the last record tree, and nothing but what it
+is asked.
 
 It is authoritative for one zone and knows no other. It opens no socket and reads no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 
 import dns.edns
 import dns.flags
 import dns.message
-import dns.name
 import dns.opcode
 import dns.rcode
-import dns.rdata
 import dns.rdataclass
 import dns.rdatatype
-import dns.rrset
 
-from gateway.ground.naming.geography import Address, Network, Networks, network_of
+from gateway.ground.naming.geography import Address, Network, network_of
 from gateway.ground.naming.tree import RecordTree
+from gateway.ground.naming.zone import Found, Zone
 
-_NEGATIVE_TTL_S = 5
-_NS_TTL_S = 300
-_ECS_BITS_MAX = {4: 24, 6: 56}
-"""What of a client's network is looked at: narrower than that would tell single people apart (RFC 7871 §11.1)."""
-_PAYLOAD_BYTES = 1232
+PAYLOAD_BYTES = 1232
 """What we say we take, and the most that we send in one datagram: it is not fragmented anywhere (DNS flag day 2020)."""
+_PLAIN_BYTES = 512
+_REASON_CHARACTERS_MAX = 200
 _FAMILIES = {1: 4, 2: 6}
+_BY_CLIENT = frozenset({dns.rdatatype.A, dns.rdatatype.AAAA, dns.rdatatype.HTTPS, dns.rdatatype.SRV, dns.rdatatype.ANY})
 _IN = dns.rdataclass.IN
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneSettings:
-    """One name and who answers for it. Raises ValueError for a name that is none."""
+class _Asker:
+    """For whom an answer is."""
 
-    zone: dns.name.Name
-    """Whose apex is the one name."""
-    servers: tuple[dns.name.Name, ...]
-    """At least two, by name; one inside the zone needs an address."""
-    server_addresses: dict[dns.name.Name, tuple[str, ...]]
-    mail: dns.name.Name
-    """Of whoever answers for it, as a name."""
-    port: int = 443
-    """Where clients find the gateways, for SRV and HTTPS."""
+    network: Network
+    told: dns.edns.ECSOption | None
+    """The client's network as the resolver told it, to be handed back."""
+    counts: bool
+    """Whether that is what was looked at: a resolver may ask us not to (RFC 7871 §7.1.2)."""
 
 
-class Zone:
-    """Answers questions about one zone."""
+class Answers:
+    """Answers questions from the last tree that it was given."""
 
-    def __init__(self, settings: ZoneSettings, networks: Networks) -> None:
-        self._settings = settings
-        self._networks = networks
-        self._tree: RecordTree | None = None
+    def __init__(self) -> None:
+        self._zone: Zone | None = None
 
     @property
-    def version(self) -> int:
-        """Of the tree that is answered from; 0 before there is one."""
-        return 0 if self._tree is None else self._tree.version
+    def tree(self) -> RecordTree | None:
+        return None if self._zone is None else self._zone.tree
 
     def apply(self, tree: RecordTree) -> None:
-        """Answer from this one, unless it is older."""
-        if self._tree is None or tree.version > self._tree.version:
-            self._tree = tree
+        """Answer from this one: whoever gives it knows that it is the last. Raises ValueError for one that cannot be
+        answered from, and goes on with the one before."""
+        self._zone = self.prepared(tree)
+
+    def prepared(self, tree: RecordTree) -> Zone | None:
+        """What there would be to answer from; None where the tree is for nobody of us to answer. Raises ValueError."""
+        if not tree.zone:
+            return None
+        before = self._zone
+        is_same_map = before is not None and _map(before.tree) == _map(tree)
+        return Zone(tree, before.networks if before is not None and is_same_map else None)
 
     def answer(self, query: dns.message.Message, client: Address) -> dns.message.Message:
         """One answer for each query, whatever is asked."""
-        response = dns.message.make_response(query, our_payload=_PAYLOAD_BYTES)
+        response = dns.message.make_response(query, our_payload=PAYLOAD_BYTES, pad=0)  # padding would make it longer
         response.flags &= ~dns.flags.RA
         if query.opcode() != dns.opcode.QUERY:
             response.set_rcode(dns.rcode.NOTIMP)
@@ -76,110 +74,70 @@ class Zone:
             response.set_rcode(dns.rcode.BADVERS)
         elif len(query.question) != 1:
             response.set_rcode(dns.rcode.FORMERR)
+        elif self._zone is None or not self._is_ours(query, self._zone):
+            response.set_rcode(dns.rcode.REFUSED)
         else:
-            self._answer_question(query, response, client)
+            self._answer_question(self._zone, query, response, client)
         return response
 
-    def _answer_question(self, query: dns.message.Message, response: dns.message.Message, client: Address) -> None:
+    def _is_ours(self, query: dns.message.Message, zone: Zone) -> bool:
         question = query.question[0]
-        settings = self._settings
-        if question.rdclass != _IN or not question.name.is_subdomain(settings.zone) or self._tree is None:
-            response.set_rcode(dns.rcode.REFUSED)
+        is_transfer = question.rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR)  # the whole zone is nobody's to ask
+        return question.rdclass == _IN and question.name.is_subdomain(zone.name) and not is_transfer
+
+    def _answer_question(
+        self, zone: Zone, query: dns.message.Message, response: dns.message.Message, client: Address
+    ) -> None:
+        told = [each for each in query.options if isinstance(each, dns.edns.ECSOption)]
+        if len(told) > 1 or any(each.scopelen for each in told):
+            response.set_rcode(dns.rcode.FORMERR)  # RFC 7871 §6: in a question nothing has a scope yet
             return
+        asker = _asker(told[0] if told else None, client)
+        question = query.question[0]
         response.flags |= dns.flags.AA
-        told = _ecs_of(query)
-        network, scope = self._look_from(told, client)
-        sets = self._sets(question.name, self._tree, network)
-        if sets is None:
+        found = zone.find(question.name, asker.network)
+        if found is None:
             response.set_rcode(dns.rcode.NXDOMAIN)
-        found = [each for each in sets or () if question.rdtype in (each.rdtype, dns.rdatatype.ANY)]
-        if question.rdtype == dns.rdatatype.ANY:
-            found = found[:1]  # RFC 8482: whoever asks for everything wants an amplifier
-        response.answer.extend(found)
-        if not found:
-            response.authority.append(self._soa(ttl_s=_NEGATIVE_TTL_S))
-        if told is not None:
-            response.use_edns(0, payload=_PAYLOAD_BYTES, options=[_ecs_answer(told, scope)])
-
-    def _look_from(self, told: dns.edns.ECSOption | None, client: Address) -> tuple[Network, int]:
-        """The client's network, and for how much of it the answer holds."""
-        if told is None or not told.srclen:
-            network = network_of(client)
-            return network, 0
-        version = _FAMILIES[told.family]
-        length = min(told.srclen, _ECS_BITS_MAX[version])
-        network = ip_network(f"{told.address}/{length}", strict=False)
-        return network, min(length, self._networks.whereabouts(network).network.prefixlen)
-
-    def _sets(self, name: dns.name.Name, tree: RecordTree, network: Network) -> Sequence[dns.rrset.RRset] | None:
-        """What there is by a name; None where there is no such name."""
-        settings = self._settings
-        if name in settings.server_addresses:
-            return _address_sets(name, settings.server_addresses[name], _NS_TTL_S)
-        if name == _service_name(settings):
-            addresses = self._addresses(tree, network)
-            target = settings.zone.to_text()
-            return [_set(name, tree.ttl_s, "SRV", [f"0 0 {settings.port} {target}"])] if addresses else []
-        if name == settings.zone:
-            return [*self._apex(tree, self._addresses(tree, network)), self._soa(), self._ns()]
-        if any(other.is_subdomain(name) for other in (*settings.server_addresses, _service_name(settings))):
-            return []  # nothing of its own, but there is something below
-        return None
-
-    def _apex(self, tree: RecordTree, addresses: Sequence[str]) -> list[dns.rrset.RRset]:
-        zone = self._settings.zone
-        sets = _address_sets(zone, addresses, tree.ttl_s)
-        if not sets:
-            return []
-        hints = {"A": "ipv4hint", "AAAA": "ipv6hint"}
-        told = [f"{hints[dns.rdatatype.to_text(each.rdtype)]}={','.join(r.to_text() for r in each)}" for each in sets]
-        port = [] if self._settings.port == 443 else [f"port={self._settings.port}"]
-        return [*sets, _set(zone, tree.ttl_s, "HTTPS", [" ".join(["1 .", "alpn=http/1.1", *port, *told])])]
-
-    def _addresses(self, tree: RecordTree, network: Network) -> tuple[str, ...]:
-        region = self._networks.whereabouts(network).region
-        for area in tree.areas:
-            if area.region == region:
-                return area.addresses
-        return tree.anywhere
-
-    def _soa(self, ttl_s: int = _NS_TTL_S) -> dns.rrset.RRset:
-        settings = self._settings
-        serial = self.version % (1 << 32)
-        words = f"{settings.servers[0]} {settings.mail} {serial} 60 30 86400 {_NEGATIVE_TTL_S}"
-        return _set(settings.zone, ttl_s, "SOA", [words])
-
-    def _ns(self) -> dns.rrset.RRset:
-        return _set(self._settings.zone, _NS_TTL_S, "NS", [each.to_text() for each in self._settings.servers])
+            found = Found(())
+        _fill(zone, question.rdtype, found, response)
+        if query.edns == 0:
+            _say_more(asker, found if question.rdtype in _BY_CLIENT else Found(()), response)
 
 
 def datagram_max(query: dns.message.Message) -> int:
     """How long an answer in one datagram may be; a longer one is truncated, and asked for again over TCP."""
-    return min(max(query.payload, 512), _PAYLOAD_BYTES) if query.edns >= 0 else 512
+    return min(max(query.payload, _PLAIN_BYTES), PAYLOAD_BYTES) if query.edns >= 0 else _PLAIN_BYTES
 
 
-def _service_name(settings: ZoneSettings) -> dns.name.Name:
-    return dns.name.from_text("_https._tcp", origin=settings.zone)
+def _fill(zone: Zone, kind: dns.rdatatype.RdataType, found: Found, response: dns.message.Message) -> None:
+    chosen = [each for each in found.sets if kind in (each.rdtype, dns.rdatatype.ANY)]
+    if kind == dns.rdatatype.ANY:
+        chosen = chosen[:1]  # RFC 8482: whoever asks for everything wants an amplifier
+    response.answer.extend(chosen)
+    if not chosen:
+        response.authority.append(zone.negative_soa)
+    if any(each.rdtype == dns.rdatatype.NS for each in chosen):
+        response.additional.extend(zone.glue())
 
 
-def _address_sets(name: dns.name.Name, addresses: Sequence[str], ttl_s: int) -> list[dns.rrset.RRset]:
-    by_version: dict[int, list[str]] = {4: [], 6: []}
-    for address in addresses:
-        by_version[ip_address(address).version].append(address)
-    kinds = (("A", by_version[4]), ("AAAA", by_version[6]))
-    return [_set(name, ttl_s, kind, found) for kind, found in kinds if found]
+def _say_more(asker: _Asker, found: Found, response: dns.message.Message) -> None:
+    """For how much of the client's network it holds (RFC 7871 §7.2.1), and why there is nothing (RFC 8914)."""
+    options: list[dns.edns.Option] = []
+    if asker.told is not None:
+        scope = found.scope_bits if asker.counts else 0
+        options.append(dns.edns.ECSOption(asker.told.address, asker.told.srclen, scope))
+    if found.why and not response.answer:
+        options.append(dns.edns.EDEOption(dns.edns.EDECode.OTHER, found.why[:_REASON_CHARACTERS_MAX]))
+    if options:
+        response.use_edns(0, payload=PAYLOAD_BYTES, options=options)
 
 
-def _set(name: dns.name.Name, ttl_s: int, kind: str, words: Sequence[str]) -> dns.rrset.RRset:
-    return dns.rrset.from_text_list(name, ttl_s, _IN, kind, words)
+def _asker(told: dns.edns.ECSOption | None, client: Address) -> _Asker:
+    if told is None or not told.srclen or told.family not in _FAMILIES:
+        return _Asker(network_of(client), told, counts=False)
+    return _Asker(ip_network(f"{told.address}/{told.srclen}", strict=False), told, counts=True)
 
 
-def _ecs_of(query: dns.message.Message) -> dns.edns.ECSOption | None:
-    """Of a family that is neither IPv4 nor IPv6 nothing can be made."""
-    found = [each for each in query.options if isinstance(each, dns.edns.ECSOption)]
-    return found[0] if found and found[0].family in _FAMILIES else None
-
-
-def _ecs_answer(told: dns.edns.ECSOption, scope: int) -> dns.edns.ECSOption:
-    """The question's own, with how much of the network the answer holds for (RFC 7871 §7.2.1)."""
-    return dns.edns.ECSOption(told.address, told.srclen, scope)
+def _map(tree: RecordTree) -> tuple[object, ...]:
+    """What says who is where."""
+    return tuple((each.region, each.jurisdiction, each.is_closed, each.networks) for each in tree.areas)

@@ -1,12 +1,21 @@
-"""Where a client is, as far as its address tells: by the networks that an operator has written down for each region."""
+"""Where a client is, as far as its address tells: by the networks that an operator has written down for each region.
+
+Whoever is in none of them is nowhere that we know. It looks nothing up anywhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from gateway.core.value import value
-from gateway.core.vocabulary import RegionName
+from gateway.core.vocabulary import Jurisdiction, RegionName
+from gateway.ground.naming.tree import Area
+
+NETWORKS_MAX = 65_536
+"""Of all regions together."""
+_BITS = {4: 32, 6: 128}
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -14,42 +23,138 @@ Network = IPv4Network | IPv6Network
 
 @value
 class Whereabouts:
-    """A region, and the network for which that is so: an answer for one client of it is good for all."""
+    """Of a client, or of a whole network of them."""
 
     region: RegionName | None
-    network: Network
+    """None: nobody knows, or some are here and some are there."""
+    closed: tuple[Jurisdiction, ...]
+    """Closed jurisdictions that clients of the network are in: none, one, or of several the first two."""
+    scope_bits: int
+    """Whoever shares so many leading bits of the address is there too. More than were told: that was too few."""
 
 
 class Networks:
     """Which network lies in which region; of several that hold an address, the narrowest."""
 
-    def __init__(self, regions: Mapping[RegionName, Iterable[str]]) -> None:
-        """Raises ValueError for what is no network, and for one that two regions claim."""
-        self._regions: dict[Network, RegionName] = {}
-        for region, networks in regions.items():
-            for text in networks:
-                network = ip_network(text)
-                if self._regions.setdefault(network, region) != region:
-                    raise ValueError(f"{network} is said to be in {self._regions[network]} and in {region}")
-        lengths = {(network.version, network.prefixlen) for network in self._regions}
-        self._lengths = {version: sorted({n for v, n in lengths if v == version}, reverse=True) for version in (4, 6)}
+    def __init__(self, areas: Iterable[Area]) -> None:
+        """Raises ValueError for what is no network, for one that two regions claim, and for too many."""
+        known = tuple(areas)
+        claimed = _claimed(known)
+        closed = {each.region: each.jurisdiction for each in known if each.is_closed}
+        self._pieces = {version: _Pieces(version, claimed, closed) for version in _BITS}
 
     def whereabouts(self, client: Network) -> Whereabouts:
-        """Of a whole network of clients, as ECS tells it, or of one address. O(lengths of prefixes)."""
-        for length in self._lengths[client.version]:
-            if length > client.prefixlen:
-                continue
-            network = client.supernet(new_prefix=length)
-            region = self._regions.get(network)
-            if region is not None:
-                return Whereabouts(region, self._narrowed(network, client))
-        everywhere = client.supernet(new_prefix=0)
-        return Whereabouts(None, self._narrowed(everywhere, client))
+        """Of one address, or of a network as a resolver tells it. It costs the logarithm of how many there are."""
+        return self._pieces[client.version].find(client)
 
-    def _narrowed(self, network: Network, client: Network) -> Network:
-        """Less than the network where a part of it lies elsewhere: then what is said holds for the client alone."""
-        deeper = any(length > network.prefixlen for length in self._lengths[network.version])
-        return client if deeper else network
+
+class _Pieces:
+    """The whole space of addresses, cut where the region changes."""
+
+    def __init__(
+        self, version: int, claimed: dict[Network, RegionName], closed: dict[RegionName, Jurisdiction]
+    ) -> None:
+        self._bits = _BITS[version]
+        self._starts: list[int] = []
+        self._regions: list[RegionName | None] = []
+        nested = sorted(
+            (
+                (int(each.network_address), int(each.broadcast_address), region)
+                for each, region in claimed.items()
+                if each.version == version
+            ),
+            key=lambda piece: (piece[0], -piece[1]),
+        )
+        for start, region in _flattened(nested, (1 << self._bits) - 1):
+            self._cut(start, region)
+        self._closed: list[tuple[int, int, Jurisdiction]] = []
+        """Closed pieces: where each begins and ends, and whose it is."""
+        for piece, closed_region in enumerate(self._regions):
+            if closed_region is not None and closed_region in closed:
+                self._closed.append((self._starts[piece], self._end(piece), closed[closed_region]))
+        self._closed_ends = [end for _, end, _ in self._closed]
+        self._next_other = _next_others([jurisdiction for _, _, jurisdiction in self._closed])
+
+    def find(self, client: Network) -> Whereabouts:
+        first, last = int(client.network_address), int(client.broadcast_address)
+        piece = bisect_right(self._starts, first) - 1
+        region = self._regions[piece]
+        scope_bits = self._bits - self._uniform_bits(first, piece)
+        if last < self._end(piece):
+            return Whereabouts(region, self._closed_within(first, first), min(scope_bits, client.prefixlen))
+        return Whereabouts(None, self._closed_within(first, last), scope_bits)
+
+    def _cut(self, start: int, region: RegionName | None) -> None:
+        """What is cut twice at one place is what was said last."""
+        if self._starts and self._starts[-1] == start:
+            self._starts.pop()
+            self._regions.pop()
+        if not self._regions or self._regions[-1] != region:
+            self._starts.append(start)
+            self._regions.append(region)
+
+    def _end(self, piece: int) -> int:
+        """The first address behind it."""
+        return self._starts[piece + 1] if piece + 1 < len(self._starts) else 1 << self._bits
+
+    def _uniform_bits(self, address: int, piece: int) -> int:
+        """How many trailing bits may be anything, without leaving the piece: fewer than where its neighbours differ."""
+        start, end = self._starts[piece], self._end(piece)
+        below = (address ^ (start - 1)).bit_length() - 1 if start else self._bits
+        above = (address ^ end).bit_length() - 1
+        return min(below, above, self._bits)
+
+    def _closed_within(self, first: int, last: int) -> tuple[Jurisdiction, ...]:
+        found = bisect_right(self._closed_ends, first)
+        if found == len(self._closed) or self._closed[found][0] > last:
+            return ()
+        other = self._next_other[found]
+        if other == len(self._closed) or self._closed[other][0] > last:
+            return (self._closed[found][2],)
+        return (self._closed[found][2], self._closed[other][2])
+
+
+def _next_others(jurisdictions: list[Jurisdiction]) -> list[int]:
+    """For each, where the next one stands that is another."""
+    others = [len(jurisdictions)] * len(jurisdictions)
+    for index in range(len(jurisdictions) - 2, -1, -1):
+        follows = index + 1
+        others[index] = others[follows] if jurisdictions[index] == jurisdictions[follows] else follows
+    return others
+
+
+def _claimed(areas: Iterable[Area]) -> dict[Network, RegionName]:
+    claimed: dict[Network, RegionName] = {}
+    for area in areas:
+        if len(claimed) + len(area.networks) > NETWORKS_MAX:
+            raise ValueError(f"more than {NETWORKS_MAX} networks are written down for regions")
+        for text in area.networks:
+            network = ip_network(text)
+            if claimed.setdefault(network, area.region) != area.region:
+                raise ValueError(f"{network} is said to be in {claimed[network]} and in {area.region}")
+    return claimed
+
+
+def _flattened(
+    nested: Iterable[tuple[int, int, RegionName]], last_of_all: int
+) -> Iterator[tuple[int, RegionName | None]]:
+    """Where each piece begins, and its region. Networks lie within each other or apart, and come by where they begin,
+    the widest first."""
+    around: list[tuple[int, RegionName | None]] = [(last_of_all, None)]
+    yield 0, None
+    for first, last, region in nested:
+        yield from _left(around, first)
+        yield first, region
+        around.append((last, region))
+    yield from _left(around, last_of_all + 1)
+
+
+def _left(around: list[tuple[int, RegionName | None]], address: int) -> Iterator[tuple[int, RegionName | None]]:
+    """Those that end before an address: behind each is what lies around it."""
+    while len(around) > 1 and around[-1][0] < address:
+        last, _ = around.pop()
+        if last < around[0][0]:
+            yield last + 1, around[-1][1]
 
 
 def network_of(address: Address) -> Network:

@@ -1,16 +1,16 @@
-"""A DNS server on UDP and TCP that answers from a zone. It asks nobody, and answers nobody more than it was asked for.
+"""A DNS server on UDP and TCP. It asks nobody, and answers nobody more than it was asked for.
 
 A datagram is answered to whoever its sender claims to be, so what one network is sent per second is bounded, and no
 answer is much longer than its question; whoever is over the bound is told to come by TCP, which nobody can do in
-another's name.
+another's name. What all of them together take of our time is bounded too: who shares the event loop has work to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
+import errno
 import struct
-from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -23,93 +23,71 @@ import dns.rcode
 
 from gateway.ground.accepting import hear_of_all_accepted
 from gateway.ground.clock import Clock
-from gateway.ground.naming.answers import Zone, datagram_max
-from gateway.ground.naming.geography import Address, network_of
+from gateway.ground.naming.answers import Answers, datagram_max
+from gateway.ground.naming.counters import DnsCounters
+from gateway.ground.naming.geography import Address as ClientAddress
+from gateway.ground.naming.limits import Allowance, DnsLimits, Places, TimeShare
+from gateway.ground.naming.sockets import DatagramSocket
+from gateway.ground.values import Address
 
 _SECOND_NS = 1_000_000_000
 _QUERY_BYTES_MAX = 4096
 _ANSWER_BYTES_MAX = 65_535
-_DATAGRAMS_AT_ONCE = 64
+_DATAGRAMS_AT_ONCE = 16
+_BINDINGS_MAX = 16
 _LENGTH = struct.Struct("!H")
-_NETWORK_BITS = {4: 24, 6: 56}
 _HEADER_BYTES = 12
 _RESPONSE_BIT = 0x80
+_UNREADABLE = (dns.exception.DNSException, ValueError, IndexError, struct.error)
+"""What dnspython raises over bytes that are no message."""
 
 
 @dataclass(frozen=True, slots=True)
-class DnsLimits:
-    answers_per_s: int = 50
-    """To one network (/24 or /56) by datagram; of those above it every second one is told to come by TCP."""
-    networks_max: int = 65_536
-    """So many are remembered; the one that asked longest ago is forgotten."""
-    connections_max: int = 256
-    idle_s: float = 10.0
-    """A TCP client that sends nothing for so long is let go."""
-    queries_per_connection: int = 1_000
+class Common:
+    """What the servers of one program share, whichever addresses they listen on."""
 
-
-class Allowance:
-    """How many datagrams a network may still be sent now."""
-
-    def __init__(self, limits: DnsLimits) -> None:
-        self._limits = limits
-        self._left: OrderedDict[object, tuple[float, int]] = OrderedDict()
-        """By network, what is left and when that was."""
-
-    def __len__(self) -> int:
-        return len(self._left)
-
-    def take(self, client: Address, now_ns: int) -> bool:
-        one = network_of(client)
-        network = one.supernet(new_prefix=_NETWORK_BITS[one.version])
-        rate = self._limits.answers_per_s
-        left, then_ns = self._left.pop(network, (float(rate), now_ns))
-        left = min(float(rate), left + (now_ns - then_ns) / _SECOND_NS * rate)
-        is_allowed = left >= 1
-        self._left[network] = (left - 1 if is_allowed else left, now_ns)
-        if len(self._left) > self._limits.networks_max:
-            self._left.popitem(last=False)
-        return is_allowed
+    answers: Answers
+    clock: Clock
+    limits: DnsLimits
+    counters: DnsCounters
+    allowance: Allowance
+    time: TimeShare
+    places: Places
+    on_limited: Callable[[ClientAddress], None]
+    on_fault: Callable[[Exception], None]
+    """A question met an error of ours."""
 
 
 class DnsServer:
-    """One zone's server at one address. Counts what it did, for whoever measures."""
+    """At one address."""
 
-    def __init__(self, zone: Zone, clock: Clock, limits: DnsLimits | None = None) -> None:
-        self.answered = 0
-        self.limited = 0
-        self.malformed = 0
-        self.address: tuple[str, int] = ("", 0)
+    def __init__(self, common: Common) -> None:
+        self.address = Address("", 0)
         """Where it listens, once it does."""
-        self._zone = zone
-        self._clock = clock
-        self._limits = limits or DnsLimits()
-        self._allowance = Allowance(self._limits)
+        self._common = common
         self._turn = 0
-        self._connections = 0
-        self._datagrams: socket.socket | None = None
+        self._datagrams: DatagramSocket | None = None
+        self._rest: asyncio.TimerHandle | None = None
         self._streams: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self, host: str, port: int) -> Self:
-        """Listens on both, at the same port. Raises OSError."""
-        self._streams = await asyncio.start_server(self._serve, host, port)
-        self.address = self._streams.sockets[0].getsockname()[:2]
-        family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
-        self._datagrams = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            self._datagrams.setblocking(False)
-            self._datagrams.bind(self.address)
-        except OSError:
-            await self.stop()
-            raise
-        asyncio.get_running_loop().add_reader(self._datagrams, self._read_datagrams, self._datagrams)
-        return self
+        """Listens on both, at the same port; port 0 lets the system choose. Raises OSError."""
+        for _ in range(_BINDINGS_MAX - 1):
+            try:
+                return await self._bind(host, port)
+            except OSError as error:
+                if port or error.errno != errno.EADDRINUSE:
+                    raise  # only a port that was free for one of the two may be taken for the other
+        return await self._bind(host, port)
 
     async def stop(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
         if self._datagrams is not None:
-            asyncio.get_running_loop().remove_reader(self._datagrams)
+            asyncio.get_running_loop().remove_reader(self._datagrams.socket)
             self._datagrams.close()
+            self._datagrams = None
         if self._streams is not None:
             if isinstance(self._streams, asyncio.Server):  # uvloop's loses nothing
                 await hear_of_all_accepted(self._streams)
@@ -117,106 +95,170 @@ class DnsServer:
             for writer in tuple(self._writers):
                 writer.transport.abort()
             await self._streams.wait_closed()
+            self._streams = None
+
+    async def _bind(self, host: str, port: int) -> Self:
+        self._streams = await asyncio.start_server(self._serve, host, port, limit=_QUERY_BYTES_MAX)
+        own_host, own_port = self._streams.sockets[0].getsockname()[:2]
+        try:
+            self._datagrams = DatagramSocket(own_host, own_port)
+        except OSError:
+            await self.stop()
+            raise
+        self.address = Address(own_host, own_port)
+        self._listen(self._datagrams)
+        return self
 
     # Datagrams
 
-    def _read_datagrams(self, own: socket.socket) -> None:
-        """A few at a time, for the sake of everybody else on the loop. Where the way back is full, or a client's host
-        has refused an answer, nobody waits for it: whoever asked asks again."""
+    def _listen(self, own: DatagramSocket) -> None:
+        self._rest = None
+        asyncio.get_running_loop().add_reader(own.socket, self._read_datagrams, own)
+
+    def _read_datagrams(self, own: DatagramSocket) -> None:
+        """A few at a time, for the sake of everybody else on the loop; and none for the rest of a second in which they
+        have taken what they may: the system holds some, and drops the others."""
+        began_ns = self._common.clock.now_ns()
         for _ in range(_DATAGRAMS_AT_ONCE):
             try:
-                data, sender = own.recvfrom(_QUERY_BYTES_MAX)
+                question = own.receive()
             except OSError:
-                return
-            answer = self._answer_datagram(data, ip_address(sender[0].partition("%")[0]))
+                break
+            answer = self._answer_datagram(question.data, _client(question.sender[0]))
             if answer is not None:
                 with suppress(OSError):
-                    own.sendto(answer, sender)
+                    own.answer(question, answer)
+        now_ns = self._common.clock.now_ns()
+        self._common.time.spend(now_ns, now_ns - began_ns)
+        rest_ns = self._common.time.rest_ns(now_ns)
+        if rest_ns:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(own.socket)
+            self._rest = loop.call_later(rest_ns / _SECOND_NS, self._listen, own)
 
-    def _answer_datagram(self, data: bytes, client: Address) -> bytes | None:
+    def _answer_datagram(self, data: bytes, client: ClientAddress) -> bytes | None:
         """None: nothing is said, as to whoever is not asking or asks too often."""
-        if not self._allowance.take(client, self._clock.now_ns()):
-            self.limited += 1
+        common = self._common
+        if not common.allowance.take(client, common.clock.now_ns()):
+            common.counters.limited.add()
+            common.on_limited(client)
             self._turn += 1
             return _come_by_tcp(data) if self._turn % 2 else None
-        query = self._parse(data)
-        if query is None:
-            return None
-        if isinstance(query, bytes):
-            return query
-        self.answered += 1
-        try:
-            return self._zone.answer(query, client).to_wire(max_size=datagram_max(query))
-        except dns.exception.TooBig:
-            return _truncated(query).to_wire()
+        return self._answer(data, client, is_datagram=True)
 
-    def _whole(self, query: dns.message.Message, client: Address) -> bytes:
-        """As long as a connection takes it."""
-        return self._zone.answer(query, client).to_wire(max_size=_ANSWER_BYTES_MAX)
+    # Either
 
-    def _parse(self, data: bytes) -> dns.message.Message | bytes | None:
-        """A query; or what is answered to one that cannot be read; or None for what is none at all."""
+    def _answer(self, data: bytes, client: ClientAddress, *, is_datagram: bool) -> bytes | None:
+        """None for what is no question: answering an answer would never end."""
         if len(data) < _HEADER_BYTES or data[2] & _RESPONSE_BIT:
-            self.malformed += 1
-            return None  # answering an answer would never end
+            self._common.counters.malformed.add()
+            return None
         try:
-            return dns.message.from_wire(data, ignore_trailing=False)
-        except (dns.exception.DNSException, ValueError, IndexError, struct.error):
-            self.malformed += 1
-            return _malformed(data)
+            query = dns.message.from_wire(data, ignore_trailing=False)
+        except _UNREADABLE:
+            self._common.counters.malformed.add()
+            return _header_only(data, dns.rcode.FORMERR)
+        try:
+            response = self._common.answers.answer(query, client)
+            self._common.counters.answered(query, response)
+            return _short(response, datagram_max(query) if is_datagram else _ANSWER_BYTES_MAX)
+        except dns.exception.TooBig:
+            self._common.counters.truncated.add()
+            return _truncated(query).to_wire()
+        except Exception as error:  # noqa: BLE001 - whatever a stranger asks, the next one is answered
+            self._common.counters.failed(query)
+            self._common.on_fault(error)
+            return _header_only(data, dns.rcode.SERVFAIL)
 
     # Connections
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= self._limits.connections_max:
-            writer.transport.abort()
+        places = self._common.places
+        peer = writer.get_extra_info("peername")
+        client = _client(peer[0]) if peer else None  # one that has gone already has no name
+        if client is None or not places.may_take(client):
+            self._let_go(writer)
             return
-        self._connections += 1
         self._writers.add(writer)
+        longest_silent = places.take(writer, client)
+        if isinstance(longest_silent, asyncio.StreamWriter):
+            places.leave(longest_silent)
+            self._let_go(longest_silent)
         try:
-            client = ip_address(writer.get_extra_info("peername")[0].partition("%")[0])
             await self._converse(reader, writer, client)
-        except (OSError, EOFError, TimeoutError, dns.exception.TooBig):
+        except (OSError, EOFError, TimeoutError):
             pass  # whoever leaves, says nothing, or could not be told, is let go
         finally:
-            self._connections -= 1
+            places.leave(writer)
             self._writers.discard(writer)
             writer.close()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: Address) -> None:
-        for _ in range(self._limits.queries_per_connection):
-            async with asyncio.timeout(self._limits.idle_s):
+    def _let_go(self, writer: asyncio.StreamWriter) -> None:
+        self._common.counters.turned_away.add()
+        writer.transport.abort()
+
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: ClientAddress
+    ) -> None:
+        for _ in range(self._common.limits.queries_per_connection):
+            async with asyncio.timeout(self._common.limits.idle_s):
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 if length > _QUERY_BYTES_MAX:
                     return
                 data = await reader.readexactly(length)
-                query = self._parse(data)
-                if query is None:
+                await self._take_turn()
+                wire = self._answer_whole(data, client)
+                if wire is None:
                     return
-                wire = query if isinstance(query, bytes) else self._whole(query, client)
-                self.answered += 1
+                self._common.places.asked(writer)
                 writer.write(_LENGTH.pack(len(wire)) + wire)
                 await writer.drain()
+
+    async def _take_turn(self) -> None:
+        """Whoever asks in a second whose share is used up waits for the next, as datagrams do."""
+        rest_ns = self._common.time.rest_ns(self._common.clock.now_ns())
+        if rest_ns:
+            await asyncio.sleep(rest_ns / _SECOND_NS)
+
+    def _answer_whole(self, data: bytes, client: ClientAddress) -> bytes | None:
+        began_ns = self._common.clock.now_ns()
+        wire = self._answer(data, client, is_datagram=False)
+        now_ns = self._common.clock.now_ns()
+        self._common.time.spend(now_ns, now_ns - began_ns)
+        return wire
+
+
+def _client(host: str) -> ClientAddress:
+    return ip_address(host.partition("%")[0])
+
+
+def _short(response: dns.message.Message, size_max: int) -> bytes:
+    """What need not be said is left out first. Raises TooBig."""
+    try:
+        return response.to_wire(max_size=size_max)
+    except dns.exception.TooBig:
+        response.additional.clear()
+        return response.to_wire(max_size=size_max)
 
 
 def _truncated(query: dns.message.Message) -> dns.message.Message:
     """As short as an answer gets: `come by TCP`."""
-    response = dns.message.make_response(query)
+    response = dns.message.make_response(query, pad=0)
     response.flags = (response.flags | dns.flags.TC | dns.flags.AA) & ~dns.flags.RA
     return response
 
 
 def _come_by_tcp(data: bytes) -> bytes | None:
     """To one query too many, read no further than its question; None where there is none to be read."""
-    try:
-        query = dns.message.from_wire(data, question_only=True)
-        is_query = not query.flags & dns.flags.QR
-    except (dns.exception.DNSException, ValueError, IndexError, struct.error):
+    if len(data) < _HEADER_BYTES or data[2] & _RESPONSE_BIT:
         return None
-    return _truncated(query).to_wire() if is_query else None
+    try:
+        return _truncated(dns.message.from_wire(data, question_only=True)).to_wire()
+    except _UNREADABLE:
+        return None
 
 
-def _malformed(data: bytes) -> bytes:
-    """Its own header, with no section and FORMERR."""
+def _header_only(data: bytes, rcode: dns.rcode.Rcode) -> bytes:
+    """The question's own header, with no section."""
     flags = _RESPONSE_BIT | (data[2] & 0x79)
-    return data[:2] + bytes((flags, int(dns.rcode.FORMERR))) + bytes(_HEADER_BYTES - 4)
+    return data[:2] + bytes((flags, int(rcode))) + bytes(_HEADER_BYTES - 4)

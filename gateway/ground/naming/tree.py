@@ -20,6 +20,8 @@ class Area:
     """Why there is nobody, where there is nobody."""
     networks: tuple[str, ...] = ()
     """CIDRs of the clients who are there."""
+    is_closed: bool = False
+    """Its jurisdiction is closed: clients there are told of nobody in another one."""
 
 
 @value

@@ -552,9 +552,12 @@ class Area(_message.Message):
     ADDRESSES_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
+    IS_CLOSED_FIELD_NUMBER: _builtins.int
     region: _builtins.str
     jurisdiction: _builtins.str
     why: _builtins.str
+    is_closed: _builtins.bool
+    """Clients there are told of nobody in another jurisdiction."""
     @_builtins.property
     def gateways(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -572,10 +575,11 @@ class Area(_message.Message):
         addresses: _abc.Iterable[_builtins.str] | None = ...,
         why: _builtins.str = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
+        is_closed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "gateways", b"gateways", "jurisdiction", b"jurisdiction", "networks", b"networks", "region", b"region", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "gateways", b"gateways", "is_closed", b"is_closed", "jurisdiction", b"jurisdiction", "networks", b"networks", "region", b"region", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

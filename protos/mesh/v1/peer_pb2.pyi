@@ -203,31 +203,67 @@ Global___PingResponse: _TypeAlias = PingResponse  # noqa: Y015
 
 @_typing.final
 class PlaceRule(_message.Message):
+    """A set of places. Whatever is added here may only add places: whoever does not know it yet then reads a rule narrower than
+    it is.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     JURISDICTIONS_FIELD_NUMBER: _builtins.int
     REGIONS_FIELD_NUMBER: _builtins.int
     DENIED_REGIONS_FIELD_NUMBER: _builtins.int
+    REGIONS_WITHIN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def jurisdictions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def regions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def denied_regions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def regions_within(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegionsWithin]: ...
     def __init__(
         self,
         *,
         jurisdictions: _abc.Iterable[_builtins.str] | None = ...,
         regions: _abc.Iterable[_builtins.str] | None = ...,
         denied_regions: _abc.Iterable[_builtins.str] | None = ...,
+        regions_within: _abc.Iterable[Global___RegionsWithin] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["denied_regions", b"denied_regions", "jurisdictions", b"jurisdictions", "regions", b"regions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["denied_regions", b"denied_regions", "jurisdictions", b"jurisdictions", "regions", b"regions", "regions_within", b"regions_within"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlaceRule: _TypeAlias = PlaceRule  # noqa: Y015
+
+@_typing.final
+class RegionsWithin(_message.Message):
+    """Each of these regions, but only while one of these jurisdictions holds there: what is left where one policy names
+    regions and another one jurisdictions.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGIONS_FIELD_NUMBER: _builtins.int
+    JURISDICTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def regions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def jurisdictions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        regions: _abc.Iterable[_builtins.str] | None = ...,
+        jurisdictions: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jurisdictions", b"jurisdictions", "regions", b"regions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegionsWithin: _TypeAlias = RegionsWithin  # noqa: Y015
 
 @_typing.final
 class ResidencyStamp(_message.Message):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from controller.core.adoption import adopters_of, least_burdened
 from controller.core.geography import Geography
+from gateway.core.narrowing import narrowed
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import GatewayId, PlaceRule
 from tests.support.controller import AP, EU, US, gateway, policy
@@ -24,7 +25,14 @@ class TestAdopters:
     def test_a_closed_region_lets_not_even_a_sibling(self) -> None:
         found = adopters_of(HOME, OTHERS, closed_policy(EU, "unreadable"), Geography())
         assert found.gateways == ()
-        assert "eu-west-1 accepts none of ap, eu2, eu3, us" in found.why
+        assert found.why == "the policy of eu-west-1 accepts none of ap, eu2, eu3, us (closed: unreadable)"
+
+    def test_whoever_the_controller_leaves_out_and_why(self) -> None:
+        left = narrowed(policy(EU), policy(EU, accept=PlaceRule()))
+        assert adopters_of(HOME, OTHERS, left, Geography()).gateways == ("eu2", "eu3")
+        found = adopters_of(HOME, OTHERS[:2], left, Geography())
+        assert found.gateways == ()
+        assert found.why == "the policy of eu-west-1 accepts none of ap, us (as the controller narrows it)"
 
     def test_why_there_is_nobody(self) -> None:
         assert "no other" in adopters_of(HOME, [HOME], policy(EU), Geography()).why

@@ -13,6 +13,7 @@ from controller.core.vocabulary import Condition
 from gateway.core.residency import ResidencyPolicy, closed_policy, may_accept
 from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
 from tests.support.controller import AP, EU, SECOND, US, Told, gateway, mesh, policy, replicas
+from tests.support.core import rule as rule_of
 
 EVERYTHING = 4
 
@@ -232,6 +233,44 @@ class TestResidency:
         assert told.core.owners == {}
         assert "not known" in told.last(effects.TellOrphans).why
 
+    def test_what_narrows_a_region_takes_back_what_it_no_longer_allows_and_gives_it_again(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        assert len(told.owned_by("us")) == 2 * EVERYTHING
+        shut = policy(EU, accept=PlaceRule(), process=rule_of(EU))
+        told.tell(events.NarrowingApplied((shut,)))
+        assert len(told.owned_by("us")) == EVERYTHING
+        orphans = told.last(effects.TellOrphans)
+        assert (orphans.gateway_id, orphans.replicas) == ("eu", EVERYTHING)
+        assert "as the controller narrows it" in orphans.why
+        (area,) = (each for each in told.last(effects.PublishRecords).tree.areas if each.region == EU.region)
+        assert (area.gateways, "as the controller narrows it" in area.why) == ((), True)
+        told.tell(events.NarrowingApplied(()))
+        assert told.last(effects.TellOrphans) == effects.TellOrphans(GatewayId("eu"), 0, "")
+        assert len(told.owned_by("us") + told.owned_by("ap")) == 3 * EVERYTHING
+
+    def test_it_never_widens_what_the_region_says_and_stands_for_none_that_is_not_known(self) -> None:
+        told = mesh()
+        told.tell(events.PolicyAccepted(GatewayId("eu"), policy(EU, accept=PlaceRule())))
+        told.tell(events.NarrowingApplied((policy(EU),)))
+        told.kill("eu")
+        assert told.owned_by("us") == ["us-r0", "us-r1", "us-r2", "us-r3"]
+        unheard = Told()
+        unheard.tell(events.NarrowingApplied((policy(EU),)))
+        unheard.register([gateway("us", US), gateway("eu", EU)], replicas("eu", 1))
+        unheard.connect("us")
+        unheard.probe("eu", times=3)
+        unheard.wait(60 * SECOND)
+        assert unheard.core.owners == {}
+        assert unheard.core.accepted_origins(GatewayId("eu")) == PlaceRule()
+
+    def test_an_adopter_is_told_of_exactly_the_origins_that_the_home_accepts(self) -> None:
+        told = mesh()
+        told.tell(events.NarrowingApplied((policy(EU, accept=rule_of(AP)),)))
+        accepts = told.core.accepted_origins(GatewayId("eu"))
+        assert [accepts.allows(place) for place in (EU, US, AP)] == [True, False, True]
+        assert told.core.accepted_origins(GatewayId("nobody")) == PlaceRule()
+
     def test_a_gateway_speaks_for_its_own_region_alone(self) -> None:
         told = mesh()
         told.tell(events.PolicyAccepted(GatewayId("us"), policy(EU, accept=PlaceRule())))
@@ -374,18 +413,20 @@ class AnyStory(RuleBasedStateMachine):
     names = st.sampled_from(["us1", "us2", "eu1", "eu2", "ap1"])
     policies = st.sampled_from(["open", "regional", "closed"])
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(are_heard=st.booleans())
+    def begin(self, are_heard: bool) -> None:
         self.told = Told(ControllerConfig(step_share=0.5, freeze_max_ns=5 * SECOND))
         self.places = {"us1": US, "us2": US, "eu1": EU, "eu2": EU, "ap1": AP}
         gateways = [gateway(name, place) for name, place in self.places.items()]
         self.told.register(gateways, [each for name in self.places for each in replicas(name, 3)])
+        if are_heard:
+            self.told.connect(*self.places)
 
     def _policy(self, name: str, how: str) -> ResidencyPolicy:
         place = self.places[name]
         if how == "closed":
             return closed_policy(place, "unreadable")
-        return policy(place) if how == "open" else policy(place, accept=PlaceRule())
+        return policy(place) if how == "open" else policy(place, accept=PlaceRule(), process=rule_of(place))
 
     @rule(name=names, how=policies)
     def connect(self, name: str, how: str) -> None:
@@ -395,9 +436,18 @@ class AnyStory(RuleBasedStateMachine):
     def change_policy(self, name: str, how: str) -> None:
         self.told.tell(events.PolicyAccepted(GatewayId(name), self._policy(name, how)))
 
+    @rule(narrowed=st.dictionaries(names, policies, max_size=3))
+    def narrow(self, narrowed: dict[str, str]) -> None:
+        ours = {self.places[name].region: self._policy(name, how) for name, how in narrowed.items()}
+        self.told.tell(events.NarrowingApplied(tuple(ours.values())))
+
     @rule(name=names)
     def disconnect(self, name: str) -> None:
         self.told.disconnect(name)
+
+    @rule(name=names)
+    def kill(self, name: str) -> None:
+        self.told.kill(name)
 
     @rule(name=names, healthy=st.booleans(), times=st.integers(1, 4))
     def probe(self, name: str, healthy: bool, times: int) -> None:
@@ -441,8 +491,22 @@ class AnyStory(RuleBasedStateMachine):
         for replica_id, owner in core.owners.items():
             home = core.replicas[replica_id].home
             if owner != home:
-                region_policy = core.policies[core.gateways[home].place.region]
-                assert may_accept(region_policy, core.gateways[owner].place).allowed
+                region = core.gateways[home].place.region
+                for each in (core.policies[region], core.narrowings.get(region, core.policies[region])):
+                    assert may_accept(each, core.gateways[owner].place).allowed
+
+    @invariant()
+    def nobody_is_led_where_a_policy_does_not_let_its_requests_be_processed(self) -> None:
+        core = getattr(self, "told", None) and self.told.core
+        if core is None or core.tree is None or not core.living():
+            return
+        for area in core.tree.areas:
+            for name in area.gateways:
+                to = core.gateways[GatewayId(name)].place
+                own, ours = core.policies.get(area.region), core.narrowings.get(area.region)
+                for each in () if to.region == area.region else (own, ours or own):
+                    assert each is not None
+                    assert each.process.allows(to)
 
     @invariant()
     def whoever_is_connected_knows_exactly_what_it_has(self) -> None:

@@ -4,17 +4,27 @@ from dataclasses import replace
 
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
-from controller.core.records import addresses_of, areas_of
+from controller.core.records import PolicyOf, addresses_of, anywhere_of, areas_of
 from controller.core.vocabulary import GatewayEntry
-from tests.support.controller import AP, EU, US, gateway
+from gateway.core.narrowing import narrowed
+from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.vocabulary import RegionName
+from tests.support.controller import AP, EU, US, gateway, policy
+from tests.support.core import rule
 
 US1, US2, EU1, AP1 = gateway("us1", US), gateway("us2", US), gateway("eu1", EU), gateway("ap1", AP)
 ALL = [US1, US2, EU1, AP1]
 OPEN = ControllerConfig()
 
 
-def by_region(living: list[GatewayEntry], config: ControllerConfig = OPEN) -> dict[str, tuple[str, ...]]:
-    areas = areas_of(ALL, living, Geography(), config)
+def open_policy(region: RegionName) -> ResidencyPolicy | None:
+    return next(policy(place) for place in (US, EU, AP) if place.region == region)
+
+
+def by_region(
+    living: list[GatewayEntry], config: ControllerConfig = OPEN, policy_of: PolicyOf = open_policy
+) -> dict[str, tuple[str, ...]]:
+    areas = areas_of(ALL, living, policy_of, Geography(), config)
     return {area.region: area.gateways for area in areas}
 
 
@@ -36,10 +46,55 @@ class TestAreas:
         assert by_region([EU1], closed)[US.region] == ()
         assert by_region([US1], closed)[EU.region] == ("us1",)
 
+    def test_nobody_is_sent_where_the_policy_of_its_region_lets_nothing_be_processed(self) -> None:
+        at_home_or_ap = policy(EU, process=rule(EU, AP))
+        assert by_region([US1, AP1], policy_of=lambda _: at_home_or_ap)[EU.region] == ("ap1",)
+        assert by_region([US1, EU1], policy_of=lambda _: policy(EU, process=rule(AP)))[EU.region] == ("eu1",)
+
+    def test_why_there_is_nobody_is_said_of_the_area(self) -> None:
+        def why(found: ResidencyPolicy | None, config: ControllerConfig = OPEN) -> str:
+            areas = areas_of([EU1, US1], [US1], lambda _: found, Geography(), config)
+            (area,) = (each for each in areas if each.region == EU.region)
+            assert (area.gateways, area.addresses) == ((), ())
+            return area.why.partition("; ")[2]
+
+        assert why(None) == "the policy of eu-west-1 is not known"
+        assert why(closed_policy(EU, "no file")) == "the policy of eu-west-1 is closed: no file"
+        alone = policy(EU, process=rule(EU))
+        assert why(alone) == "the policy of eu-west-1 says where else its requests may be processed"
+        assert "as the controller narrows it" in why(narrowed(policy(EU), alone))
+        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        assert why(policy(EU), closed).startswith("EU is closed")
+
     def test_the_order_of_registration_changes_nothing(self) -> None:
-        forwards = areas_of(ALL, ALL, Geography(), OPEN)
-        backwards = areas_of(ALL[::-1], ALL[::-1], Geography(), OPEN)
+        forwards = areas_of(ALL, ALL, open_policy, Geography(), OPEN)
+        backwards = areas_of(ALL[::-1], ALL[::-1], open_policy, Geography(), OPEN)
         assert forwards == backwards
+
+
+def test_a_closed_jurisdiction_is_told_to_be_one() -> None:
+    closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+    areas = areas_of(ALL, ALL, open_policy, Geography(), closed)
+    assert {each.region for each in areas if each.is_closed} == {EU.region}
+
+
+class TestAnywhere:
+    US_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
+    TWO_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction}))
+
+    def test_it_is_all_that_live_and_are_not_drained(self) -> None:
+        drained = replace(AP1, is_drained=True)
+        assert anywhere_of([EU1, US1, drained], OPEN) == addresses_of([EU1, US1])
+        assert anywhere_of([drained], OPEN) == addresses_of([AP1])
+
+    def test_nobody_is_led_into_a_closed_jurisdiction_while_another_gateway_lives(self) -> None:
+        assert anywhere_of(ALL, self.US_CLOSED) == addresses_of([AP1, EU1])
+        assert anywhere_of([US1, replace(AP1, is_drained=True)], self.US_CLOSED) == addresses_of([AP1])
+        assert anywhere_of([US1, US2], self.US_CLOSED) == addresses_of([US1, US2])
+
+    def test_nor_into_one_of_two(self) -> None:
+        assert anywhere_of([US1, EU1], self.TWO_CLOSED) == ()
+        assert anywhere_of(ALL, self.TWO_CLOSED) == addresses_of([AP1])
 
 
 def test_an_address_that_two_gateways_share_is_told_once() -> None:

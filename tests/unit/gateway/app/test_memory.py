@@ -5,10 +5,10 @@ from pathlib import Path
 
 from gateway.app.memory import describe_memory, memory_max
 from gateway.config.sections import AuditConfig, GatewayConfig, LimitsConfig, ListenConfig, PeeringConfig
-from gateway.ground.config import ListenTlsConfig
+from gateway.ground.config import DnsConfig, ListenTlsConfig
 from gateway.ground.values import MEBIBYTE
 from tests.support.core import EU, US
-from tests.support.gateways import knowing, region_config
+from tests.support.gateways import ANY_PORT, knowing, region_config
 
 ALONE = region_config("us-1", US, [], policy_file=Path("policy.yaml"))
 
@@ -29,6 +29,7 @@ def test_every_limit_that_holds_memory_is_in_the_sum() -> None:
         replace(ALONE, peering=PeeringConfig(message_max_bytes=64 * MEBIBYTE)),
         replace(ALONE, audit=AuditConfig(folder=Path("audit"))),
         replace(ALONE, listen=ListenConfig(tls=ListenTlsConfig(Path("c"), Path("k")))),
+        replace(ALONE, dns=DnsConfig(listen=(ANY_PORT,))),
         knowing(ALONE, region_config("eu-1", EU, [], policy_file=Path("policy.yaml"))),
     ]
     for config in larger:

@@ -4,7 +4,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from gateway.ground.logs import make_logger
 from gateway.ground.reloader import Reloader, ReloadRefused
 from tests.fakes.engine import Tally
 from tests.support.background import in_background
-from tests.support.core import EU, US
+from tests.support.core import AP, EU, US, policy, rule
 from tests.support.gateways import write_policy
 
 
@@ -309,6 +309,54 @@ class TestPolicy:
         part, _ = self.part(tmp_path / "missing.yaml", bench)
         await part.reload()
         assert [line["level"] for line in bench.lines()] == ["error", "error"]
+
+    async def test_what_a_controller_narrows_it_by_outlives_reloads_and_ends_when_it_says_so(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        part, applied = self.part(write_policy(tmp_path, US, process=[US, EU], accept=[EU]), bench)
+        at_home = replace(policy(US, process=rule(US), accept=rule(AP)), digest="mesh")
+        part.narrow(at_home)
+        part.narrow(replace(at_home))
+        assert len(applied) == 2
+        assert not applied[1].process.allows(EU)
+        assert not applied[1].accept.allows(EU)
+        assert applied[1].digest == f"{applied[0].digest}+mesh"
+        assert bench.lines()[-1]["narrowed_by"] == "mesh"
+        write_policy(tmp_path, US, process=[US, EU], accept=[EU, AP])
+        await part.reload()
+        assert not applied[2].process.allows(EU)
+        assert applied[2].accept.allows(AP)
+        part.narrow(None)
+        assert applied[3].process.allows(EU)
+        assert applied[3].narrowed_by == ""
+
+    async def test_what_it_is_narrowed_by_before_it_was_read_holds_from_the_start(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        applied: list[ResidencyPolicy] = []
+        part = PolicyPart(write_policy(tmp_path, US, process=[US, EU]), US, applied.append, bench.log)
+        part.narrow(policy(US, process=rule(US)))
+        assert applied == []
+        part.start()
+        assert [each.process.allows(EU) for each in applied] == [False]
+
+    async def test_a_closed_one_of_the_controller_closes_the_region_loudly(self, bench: Bench, tmp_path: Path) -> None:
+        part, applied = self.part(write_policy(tmp_path, US), bench)
+        part.narrow(policy(EU))
+        assert applied[-1].closed_reason.startswith("the controller's policy is closed: it is for eu-west-1 (EU)")
+        assert str(bench.lines()[-1]["event"]).startswith("CLOSED")
+        assert bench.lines()[-1]["reason"] == applied[-1].closed_reason
+
+    async def test_who_follows_the_region_s_own_is_not_told_what_narrows_it(self, bench: Bench, tmp_path: Path) -> None:
+        part, applied = self.part(write_policy(tmp_path, US, process=[US, EU]), bench)
+        told: list[ResidencyPolicy] = []
+        part.follow_own(told.append)
+        part.narrow(policy(US, process=rule(US)))
+        assert told == [applied[0]]
+        write_policy(tmp_path, US, process=[US, AP])
+        await part.reload()
+        assert [each.process.allows(AP) for each in told] == [False, True]
+        assert {each.narrowed_by for each in told} == {""}
 
     async def test_it_follows_the_region_file_to_another_path(self, bench: Bench, tmp_path: Path) -> None:
         part, applied = self.part(None, bench)

@@ -100,3 +100,22 @@ def test_peers_are_other_gateways_each_named_once(tmp_path: Path) -> None:
     assert region_faults(tmp_path, SMALLEST + itself) == [
         "us.yaml: line 9: peers[0].gateway: 'us-1' is used twice, or is this gateway"
     ]
+
+
+@pytest.mark.parametrize(
+    ("listen", "told"),
+    [
+        ("[ns.example.net:53]", "dns.listen[0]: ns.example.net:53 is not an address and a port such as 192.0.2.53:53"),
+        ("['192.0.2.53:53', '192.0.2.53:53']", "dns.listen[1]: 192.0.2.53:53 is listed twice"),
+        ("[192.0.2.53]", "dns.listen[0]: '192.0.2.53' is not an address such as 127.0.0.1:8080 or [::1]:8080"),
+    ],
+)
+def test_names_are_answered_at_addresses_each_once(tmp_path: Path, listen: str, told: str) -> None:
+    (fault,) = region_faults(tmp_path, SMALLEST + f"dns: {{listen: {listen}}}\n")
+    assert fault.endswith(told)
+
+
+def test_names_may_be_answered_beyond_this_machine_and_at_any_free_port(tmp_path: Path) -> None:
+    text = SMALLEST + "dns: {listen: ['192.0.2.53:53', '127.0.0.1:0', '127.0.0.1:0']}\n"
+    config = load_config(region_at(tmp_path, text), environ={})
+    assert [str(each) for each in config.dns.listen] == ["192.0.2.53:53", "127.0.0.1:0", "127.0.0.1:0"]

@@ -7,19 +7,37 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.config import CoreConfig, PlacementConfig, QueueConfig
-from gateway.core.effects import RefuseForward
-from gateway.core.events import ForwardArrived, LockdownChanged, RequestArrived
+from gateway.core.effects import EndRequest, PublishLoad, RefuseForward, StartLeg
+from gateway.core.events import (
+    AssignmentApplied,
+    ForwardArrived,
+    LockdownChanged,
+    RequestArrived,
+    ResponseStored,
+)
 from gateway.core.residency import TenantPolicy
-from gateway.core.vocabulary import Hops, PlaceRule, RefusalReason, TenantName
+from gateway.core.vocabulary import (
+    Hops,
+    Place,
+    PlaceRule,
+    RefusalReason,
+    ReplicaSpec,
+    RequestId,
+    Standing,
+    TenantName,
+)
 from tests.support.core import (
     AP,
     EU,
+    MODEL,
     SECOND,
+    TENANT,
     US,
     Desk,
     desk,
     ended,
     forward,
+    of_kind,
     peer_spec,
     policy,
     profile,
@@ -126,3 +144,110 @@ class TestForwards:
         event = forward("q")
         asked = replace(event, profile=replace(event.profile, follows="key"))
         assert refusal(desk(peers=[EU_PEER]), asked) is RefusalReason.UNKNOWN_RESPONSE
+
+
+def adopted(accepts: PlaceRule, name: str = "adopted", place: Place = US) -> ReplicaSpec:
+    return replace(replica_spec(name, place), accepts=accepts)
+
+
+class TestAdoptedReplicas:
+    """Each takes only what arrived where its home accepts, whatever our own policy says."""
+
+    def test_what_its_home_does_not_accept_is_refused_at_once_by_the_name_of_the_place(self) -> None:
+        one = desk(replicas=[adopted(rule(EU))])
+        told = one.ask("q")
+        assert ended(told) == [("q", "rejected_residency_processing")]
+        (end,) = of_kind(EndRequest, told)
+        assert end.detail == (
+            "`llama` is served only where it may not be processed: "
+            "us-east-1 (what was adopted from there takes nothing that arrived in us-east-1)"
+        )
+        assert one.core.models_for(TENANT, None) == []
+
+    def test_what_its_home_accepts_is_served(self) -> None:
+        one = desk(replicas=[adopted(rule(US))])
+        assert started(one.ask("q")) == ["adopted"]
+        assert one.core.models_for(TENANT, None) == [MODEL]
+
+    def test_with_the_policy_of_its_home_unknown_it_takes_nothing(self) -> None:
+        assert ended(desk(replicas=[adopted(PlaceRule())]).ask("q")) == [("q", "rejected_residency_processing")]
+        assert (
+            refusal(desk(replicas=[adopted(PlaceRule())], peers=[EU_PEER]), forward("f"))
+            is RefusalReason.RESIDENCY_NOT_ACCEPTED
+        )
+
+    def test_a_forward_is_held_against_where_it_arrived_first_and_not_where_we_are(self) -> None:
+        one = desk(replicas=[adopted(rule(EU))], peers=[EU_PEER, peer_spec("gw-ap", AP)])
+        assert started(one.tell(forward("taken"))) == ["adopted"]
+        assert refusal(one, forward("q", origin="gw-ap", origin_place=AP)) is RefusalReason.RESIDENCY_NOT_ACCEPTED
+        assert refusal(desk(replicas=[adopted(rule(US))], peers=[EU_PEER]), forward("q")) is (
+            RefusalReason.RESIDENCY_NOT_ACCEPTED
+        )
+
+    def test_our_own_replicas_take_what_it_does_not_and_the_decision_names_it(self) -> None:
+        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")])
+        (leg,) = of_kind(StartLeg, one.ask("q"))
+        assert leg.target.id == "own"
+        standings = {each.target.id: each.standing for each in leg.decision.considered}
+        assert standings == {"own": Standing.AVAILABLE, "adopted": Standing.NOT_ALLOWED}
+
+    def test_nobody_waits_for_it_when_our_own_is_busy_and_whoever_may_go_there_is_not_held_up(self) -> None:
+        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")], peers=[EU_PEER])
+        one.probe("own", waiting=1)
+        assert started(one.ask("waits")) == []
+        assert one.core.why_it_waits(RequestId("waits")) == "replica:own (pending), peer:gw-eu (lost: not heard yet)"
+        assert started(one.tell(forward("may"))) == ["adopted"]
+
+    def test_what_waits_is_judged_again_when_something_is_adopted_or_its_home_changes_its_mind(self) -> None:
+        one = desk(replicas=1)
+        one.probe("r0", waiting=1)
+        one.ask("q")
+        one.tell(AssignmentApplied(2, (replica_spec("r0"), adopted(rule(EU))), ()))
+        assert started(one.probe("adopted")) == []
+        assert started(one.tell(AssignmentApplied(3, (replica_spec("r0"), adopted(rule(US))), ()))) == ["adopted"]
+
+    def test_what_waits_for_it_alone_is_told_when_its_home_shuts_it_out(self) -> None:
+        one = desk(replicas=[adopted(rule(US))])
+        one.probe(waiting=1)
+        one.ask("q")
+        told = one.tell(AssignmentApplied(2, (adopted(PlaceRule()),), ()))
+        assert ended(told) == [("q", "rejected_residency_processing")]
+
+    @pytest.mark.parametrize("is_control", [False, True])
+    def test_a_stored_response_there_is_out_of_reach_as_well(self, is_control: bool) -> None:
+        one = desk(replicas=[adopted(rule(US))])
+        one.ask("first")
+        one.tell(ResponseStored(RequestId("first"), 1, 1, "key"))
+        one.finish("first")
+        asked = replace(profile("next"), follows="key", is_control=is_control)
+        assert started(one.tell(RequestArrived(asked, SECOND))) == ["adopted"]
+        one.finish("next")
+        one.tell(AssignmentApplied(2, (adopted(rule(EU)),), ()))
+        again = replace(asked, request_id=RequestId("again"))
+        assert ended(one.tell(RequestArrived(again, SECOND))) == [("again", "rejected_unknown_response")]
+
+    def test_a_change_of_what_it_takes_leaves_it_what_it_is(self) -> None:
+        one = desk(replicas=[adopted(rule(US))])
+        one.ask("q")
+        state = next(iter(one.core.replicas))
+        one.tell(AssignmentApplied(2, (adopted(rule(EU)),), ()))
+        assert next(iter(one.core.replicas)) is state
+        assert state.in_flight == 1
+
+    def test_where_nothing_was_adopted_it_makes_no_class_of_its_own_where_a_request_arrived(self) -> None:
+        one = desk(peers=[EU_PEER])
+        intake, asked = one.core._intake, profile("q")
+        assert intake.class_of(asked, rule(US), Hops(0, 1), EU) is intake.class_of(asked, rule(US), Hops(0, 1), AP)
+        one.tell(AssignmentApplied(2, (adopted(rule(EU)),), (EU_PEER,)))
+        assert intake.class_of(asked, rule(US), Hops(0, 1), EU) != intake.class_of(asked, rule(US), Hops(0, 1), AP)
+
+    def test_a_peer_is_promised_only_what_would_take_its_requests(self) -> None:
+        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")])
+        (publish,) = of_kind(PublishLoad, one.wait(SECOND))[-1:]
+        assert {(each.replicas, each.accepts) for each in publish.report.capacities} == {(1, rule(EU)), (1, None)}
+        promised = {
+            place: sum(each.replicas for each in publish.report.told_to(place).capacities) for place in (EU, AP)
+        }
+        assert promised == {EU: 2, AP: 1}
+        assert sum(each.replicas for each in publish.report.told_to(None).capacities) == 1
+        assert all(each.accepts is None for each in publish.report.told_to(EU).capacities)

@@ -10,6 +10,7 @@ from gateway.core.residency import (
     LoggingRule,
     ResidencyPolicy,
     TenantPolicy,
+    accepted_origins,
     both,
     closed_policy,
     may_accept,
@@ -18,7 +19,15 @@ from gateway.core.residency import (
     may_process_under,
     refusal_of,
 )
-from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RefusalReason, RegionName, TenantName
+from gateway.core.vocabulary import (
+    Jurisdiction,
+    Place,
+    PlaceRule,
+    RefusalReason,
+    RegionName,
+    RegionsWithin,
+    TenantName,
+)
 from tests.support.core import stamp_of
 
 REGIONS = ["eu-west-1", "eu-central-1", "eu-west-2", "us-east-1"]
@@ -29,9 +38,10 @@ CLINIC = TenantName("clinic")
 region_names = st.sampled_from(REGIONS).map(RegionName)
 jurisdiction_names = st.sampled_from(JURISDICTIONS).map(Jurisdiction)
 places = st.builds(Place, region_names, jurisdiction_names)
-rules = st.builds(
+plain_rules = st.builds(
     PlaceRule, st.frozensets(jurisdiction_names), st.frozensets(region_names), st.frozensets(region_names)
 )
+rules = plain_rules | st.builds(both, plain_rules, plain_rules)
 tenants = st.sampled_from([ANYONE, CLINIC])
 policies = st.builds(
     ResidencyPolicy,
@@ -137,14 +147,21 @@ def test_the_same_region_name_under_another_jurisdiction_is_no_sibling() -> None
     assert not may_accept(replace(EU, accept=rule("EU")), impostor).allowed
 
 
-def test_a_closed_policy_serves_home_forgets_tenant_rules_and_tells_peers_no_details() -> None:
+def test_a_closed_policy_serves_home_and_tells_peers_no_details() -> None:
     closed = closed_policy(DUBLIN, "tenants.clinic.process: allows nowhere")
-    overridden = replace(closed, tenants={CLINIC: TenantPolicy(rule("US"))})
-    assert may_enter(overridden, CLINIC).allowed
-    assert not may_process(overridden, CLINIC, VIRGINIA).allowed
+    assert may_enter(closed, CLINIC).allowed
     for verdict in (may_process(closed, ANYONE, VIRGINIA), may_accept(closed, VIRGINIA)):
         assert verdict.why == "closed: this region has no usable policy"
     assert closed.closed_reason == "tenants.clinic.process: allows nowhere"
+
+
+@given(closed_policies, rules, places)
+def test_under_a_closed_policy_a_tenant_s_rule_only_takes_away(
+    closed: ResidencyPolicy, own: PlaceRule, somewhere: Place
+) -> None:
+    known = replace(closed, tenants={CLINIC: TenantPolicy(own)})
+    at_home = somewhere.region == closed.place.region
+    assert may_process(known, CLINIC, somewhere).allowed == (at_home and own.allows(somewhere))
 
 
 def test_a_closed_policy_logs_as_little_as_possible() -> None:
@@ -198,6 +215,15 @@ def test_a_forward_comes_in_exactly_when_both_ends_allow_it(
     assert (refusal_of(receiver, stamp_of(origin, tenant)) is None) == (sent and accepted)
 
 
+@given(policies | closed_policies, places)
+def test_an_adopter_is_told_of_the_origins_that_the_region_accepts(policy: ResidencyPolicy, origin: Place) -> None:
+    told = accepted_origins(policy).allows(origin)
+    if policy.place.region in policy.accept.denied_regions:  # no file may say that
+        assert told <= may_accept(policy, origin).allowed
+    else:
+        assert told == may_accept(policy, origin).allowed
+
+
 @given(policies, policies, rules, tenants)
 def test_whom_a_region_accepts_has_no_say_in_what_it_sends(
     policy: ResidencyPolicy, other: ResidencyPolicy, accept: PlaceRule, tenant: TenantName
@@ -214,27 +240,42 @@ def test_one_tenants_rule_concerns_no_other(
     assert may_process(one, CLINIC, somewhere).allowed == first.allows(somewhere)
 
 
-LAW = {
-    RegionName("eu-west-1"): Jurisdiction("EU"),
-    RegionName("eu-central-1"): Jurisdiction("EU"),
-    RegionName("eu-west-2"): Jurisdiction("UK"),
-    RegionName("us-east-1"): Jurisdiction("US"),
-}
-known_places = st.sampled_from([Place(region, jurisdiction) for region, jurisdiction in LAW.items()])
-
-
-@given(rules, rules, known_places)
+@given(rules, rules, places)
 def test_both_rules_allow_exactly_what_each_of_them_does(one: PlaceRule, other: PlaceRule, somewhere: Place) -> None:
-    assert both(one, other, LAW).allows(somewhere) == (one.allows(somewhere) and other.allows(somewhere))
+    assert both(one, other).allows(somewhere) == (one.allows(somewhere) and other.allows(somewhere))
 
 
-@given(rules, rules, known_places)
-def test_where_the_law_is_not_known_both_rules_allow_rather_less(
+@given(rules, rules, rules)
+def test_it_does_not_matter_which_rule_comes_first_or_how_often(
+    one: PlaceRule, other: PlaceRule, third: PlaceRule
+) -> None:
+    together = both(one, other)
+    assert together == both(other, one)
+    assert both(together, other) == together
+    assert both(together, together) == together
+    assert len(both(together, third).regions_within) <= 16
+
+
+@given(rules, rules, places)
+def test_whoever_knows_no_regions_within_reads_a_rule_narrower(
     one: PlaceRule, other: PlaceRule, somewhere: Place
 ) -> None:
-    if both(one, other, {}).allows(somewhere):
-        assert one.allows(somewhere)
-        assert other.allows(somewhere)
+    together = both(one, other)
+    as_read = replace(together, regions_within=())
+    assert as_read.allows(somewhere) <= together.allows(somewhere)
+
+
+def test_a_region_and_its_jurisdiction_leave_the_region_within_it() -> None:
+    left = both(rule("EU", regions="us-east-1"), rule(regions="eu-west-1 us-east-1", denied="eu-central-1"))
+    assert left == PlaceRule(
+        regions=frozenset({VIRGINIA.region}),
+        denied_regions=frozenset({FRANKFURT.region}),
+        regions_within=(RegionsWithin(frozenset({DUBLIN.region}), frozenset({DUBLIN.jurisdiction})),),
+    )
+    verdict = may_process(replace(EU, process=left), ANYONE, DUBLIN)
+    assert verdict.allowed
+    assert verdict.why == "process names region eu-west-1 within jurisdiction EU"
+    assert not left.allows(place("eu-west-1", "US"))
 
 
 def test_a_key_s_rule_may_keep_a_request_out_and_never_lets_one_in() -> None:

@@ -25,6 +25,7 @@ class Serving:
     body_max_bytes: int = 2**20
     spare_share: float = 0.5
     queue_max: int = 5
+    others: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,21 @@ def parsed(folder: Path, text: str) -> File:
 
 def test_a_dataclass_is_a_section_that_is_written_back_as_it_was(tmp_path: Path) -> None:
     text = (
-        "name: a\nretries: 3\nserving: {listen: '[::1]:7', keys: {certificate: c.pem}, wait_max: 2s, body_max: 3KiB}\n"
+        "name: a\nretries: 3\nserving: {listen: '[::1]:7', keys: {certificate: c.pem}, wait_max: 2s, body_max: 3KiB,"
+        " others: ['[::1]:8', '10.0.0.1:9']}\n"
     )
     file = parsed(tmp_path, text)
     assert file.take(Others) == Others(3)
-    assert file.take(Sections).serving == Serving(Address("::1", 7), Keys(tmp_path / "c.pem"), 2_000_000_000, 3 * 2**10)
+    assert file.take(Sections).serving == Serving(
+        Address("::1", 7),
+        Keys(tmp_path / "c.pem"),
+        2_000_000_000,
+        3 * 2**10,
+        others=(Address("::1", 8), Address("10.0.0.1", 9)),
+    )
     document = file.model_dump(mode="json", exclude_none=True)
     assert document["serving"]["wait_max"] == "2s"
+    assert document["serving"]["others"] == ["[::1]:8", "10.0.0.1:9"]
     assert document["serving"]["keys"] == {"certificate": str(tmp_path / "c.pem"), "spare": None}
 
 

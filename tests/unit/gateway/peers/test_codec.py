@@ -20,6 +20,7 @@ from gateway.core.vocabulary import (
     Outcome,
     PlaceRule,
     RefusalReason,
+    RegionsWithin,
     ReplicaId,
     RequestId,
     RequestProfile,
@@ -39,7 +40,12 @@ PROFILE = RequestProfile(
 STAMP = ResidencyStamp(
     US,
     TenantName("acme corp"),
-    PlaceRule(frozenset({US.jurisdiction}), frozenset({EU.region}), frozenset({AP.region})),
+    PlaceRule(
+        frozenset({US.jurisdiction}),
+        frozenset({EU.region}),
+        frozenset({AP.region}),
+        (RegionsWithin(frozenset({AP.region, EU.region}), frozenset({AP.jurisdiction})),),
+    ),
     "abc",
 )
 BODY = b'{"model":"llama","messages":[{"role":"user","content":"\xff"}]}'
@@ -186,6 +192,9 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("stamp.tenant", "somebody else"), "different tenants"),
     (lambda message: message.stamp.rule.regions.append("/"), "regions"),
     (lambda message: message.stamp.rule.denied_regions.extend(["r"] * 5000), "denied_regions"),
+    (lambda message: message.stamp.rule.regions_within.add(regions=["/"], jurisdictions=["US"]), "regions_within"),
+    (lambda message: message.stamp.rule.regions_within.add(regions=["r"], jurisdictions=["U S"]), "regions_within"),
+    (lambda message: message.stamp.rule.regions_within.extend([pb.RegionsWithin()] * 17), "regions_within"),
     (put("profile.model", ""), "model"),
     (put("profile.model", "m" * 257), "model"),
     (put("profile.tenant", ""), "tenant"),

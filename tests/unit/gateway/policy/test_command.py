@@ -220,3 +220,45 @@ def test_the_schema_is_printed() -> None:
     result = run("schema")
     assert result.exit_code == 0
     assert result.output == (POLICIES / "residency.schema.json").read_text()
+
+
+# What a controller leaves of them.
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Path:
+    """Two regions that send each other everything."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for region, jurisdiction in (("us-east-1", "US"), ("eu-west-1", "EU")):
+        content = policy_content(
+            region, jurisdiction, process=by_jurisdiction("US", "EU"), accept=by_jurisdiction("US", "EU")
+        )
+        (folder / f"{region}.yaml").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_controller_s_policy_takes_away_from_what_the_region_s_own_says(mesh: Path, write: Write) -> None:
+    assert allowed(check_files([mesh])) == {("us-east-1", "eu-west-1"), ("eu-west-1", "us-east-1")}
+    at_home = write("eu-west-1", "EU", process=by_region("eu-west-1"), accept=by_jurisdiction("US"))
+    result = run("check", mesh, "--narrowed-by", at_home)
+    assert result.exit_code == 0
+    assert allowed(check_files([mesh], [at_home])) == {("us-east-1", "eu-west-1")}
+    assert "Requests are kept away from us-east-1 (US)" in words(result)
+    narrower = write("eu-west-1", "EU", process=by_region("eu-west-1", "us-east-1"), accept=by_jurisdiction("US"))
+    assert "Requests may be sent to us-east-1 (US): `process` names it and its jurisdiction." in words(
+        run("check", mesh, "--narrowed-by", narrower)
+    )
+
+
+def test_a_controller_s_policy_for_nobody_here_or_for_another_place_is_found(mesh: Path, write: Write) -> None:
+    nobody = run("check", mesh, "--narrowed-by", write("ap-1", "IN"))
+    assert nobody.exit_code == 0
+    assert "none of the given files is for this region, so nothing is narrowed by it" in words(nobody)
+    elsewhere = run("check", mesh, "--narrowed-by", write("eu-west-1", "UK"))
+    assert elsewhere.exit_code == 1
+    assert "it closes the region" in words(elsewhere)
+    assert "A gateway here runs closed, as the controller narrows it" in words(elsewhere)
+    broken = mesh.parent / "broken.yaml"
+    broken.write_text("version: 1\n")
+    assert run("check", mesh, "--narrowed-by", broken).exit_code == 2

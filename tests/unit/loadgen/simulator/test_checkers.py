@@ -10,7 +10,14 @@ import pytest
 
 from gateway.core.config import CoreConfig
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import Event, FirstToken, LegEnded, ReplicasObserved, RequestArrived
+from gateway.core.events import (
+    AssignmentApplied,
+    Event,
+    FirstToken,
+    LegEnded,
+    ReplicasObserved,
+    RequestArrived,
+)
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.residency import TenantPolicy
@@ -171,6 +178,23 @@ def refused_beside_a_replica(told: Witness) -> None:
     told.arrive("a", finish("a", Outcome.REJECTED_RESIDENCY_PROCESSING))
 
 
+def adopted(told: Witness) -> None:
+    """Its home takes nothing but what arrives there."""
+    closed = replace(replica_spec("r-us"), accepts=rule(EU))
+    told.tell(AssignmentApplied(2, (closed, replica_spec("r-eu", EU)), (PeerSpec(GatewayId("gw-eu"), EU),)))
+
+
+def pushed_to_where_its_home_does_not_accept_it(told: Witness) -> None:
+    adopted(told)
+    told.forward("a", AcceptForward(RequestId("a")), start("a"))
+    told.arrive("b", start("b"))
+
+
+def waits_for_what_its_home_does_not_accept(told: Witness) -> None:
+    adopted(told)
+    told.arrive("a")
+
+
 @pytest.mark.parametrize(
     ("story", "told", "what"),
     [
@@ -187,6 +211,8 @@ def refused_beside_a_replica(told: Witness) -> None:
         (ended_while_it_ran, Witness(), "who ends a request ends its legs"),
         (waits_for_nobody, Witness(process="home"), "nobody waits whom nobody may serve"),
         (refused_beside_a_replica, Witness(), "nobody is refused whom somebody may serve"),
+        (pushed_to_where_its_home_does_not_accept_it, Witness(), "a replica takes only what its home accepts"),
+        (waits_for_what_its_home_does_not_accept, Witness(process="home"), "nobody waits whom nobody may serve"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )

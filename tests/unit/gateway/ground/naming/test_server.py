@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from ipaddress import ip_address
 
 import dns.asyncquery
@@ -15,40 +17,99 @@ import dns.rcode
 import pytest
 
 from gateway.ground.clock import Clock
-from gateway.ground.naming.answers import Zone
-from gateway.ground.naming.server import Allowance, DnsLimits, DnsServer
+from gateway.ground.naming.answers import Answers
+from gateway.ground.naming.counters import DnsCounters
+from gateway.ground.naming.limits import Allowance, DnsLimits, Places, TimeShare
+from gateway.ground.naming.server import Common, DnsServer
+from gateway.ground.naming.tree import NameServer, RecordTree
 from tests.support.clock import StillClock
-from tests.support.naming import NETWORKS, SETTINGS, US_ADDRESS, addresses, query, tree
+from tests.support.naming import US_ADDRESS, addresses, query, tree
 
-MANY = tuple(f"192.0.2.{number}" for number in range(200))
-SECOND_NS = 1_000_000_000
+LONG = tuple(NameServer(f"{letter * 60}.{letter * 60}.elsewhere.example.") for letter in "abcdefghijklm")
+LOCAL = ip_address("127.0.1.1")
+
+
+class SpentAfterOne(TimeShare):
+    """Used up by the first answer, and for so long."""
+
+    def __init__(self, rest_ns: int) -> None:
+        super().__init__(1)
+        self._rest_ns = rest_ns
+
+    def rest_ns(self, now_ns: int) -> int:
+        return self._rest_ns if self._spent_ns else 0
+
+
+def common(
+    limits: DnsLimits, clock: Clock, answers: Answers, told: list[object], time: TimeShare | None = None
+) -> Common:
+    return Common(
+        answers,
+        clock,
+        limits,
+        DnsCounters(),
+        Allowance(limits),
+        time or TimeShare(limits.time_max_ns),
+        Places(limits),
+        told.append,
+        told.append,
+    )
+
+
+class Serving:
+    """A server with what it counts."""
+
+    def __init__(self, server: DnsServer, shared: Common, told: list[object]) -> None:
+        self.server = server
+        self.counters = shared.counters
+        self.told = told
+        self.address = (server.address.host, server.address.port)
+
+    def counted(self) -> dict[tuple[str, ...], float]:
+        """Questions, by type and answer."""
+        return {
+            tuple(sample.labels.values()): sample.value
+            for family in self.counters.queries.collect()
+            for sample in family.samples
+        }
+
+    def count(self, name: str) -> float:
+        (family,) = getattr(self.counters, name).collect()
+        return float(sum(sample.value for sample in family.samples))
 
 
 @asynccontextmanager
 async def serving(
-    limits: DnsLimits | None = None, clock: Clock | None = None, **areas: tuple[str, ...]
-) -> AsyncIterator[DnsServer]:
-    zone = Zone(SETTINGS, NETWORKS)
-    zone.apply(tree(**areas))
-    server = DnsServer(zone, clock or Clock(), limits)
-    await server.start("127.0.0.1", 0)
+    limits: DnsLimits | None = None,
+    clock: Clock | None = None,
+    given: RecordTree | None = None,
+    *,
+    answers: Answers | None = None,
+    time: TimeShare | None = None,
+    host: str = "127.0.0.1",
+) -> AsyncIterator[Serving]:
+    answers = answers or Answers()
+    answers.apply(given or tree())
+    told: list[object] = []
+    shared = common(limits or DnsLimits(), clock or Clock(), answers, told, time)
+    server = await DnsServer(shared).start(host, 0)
     try:
-        yield server
+        yield Serving(server, shared, told)
     finally:
         await server.stop()
 
 
-async def by_datagram(server: DnsServer, asked: dns.message.Message, source: str = "127.0.1.1") -> dns.message.Message:
+async def by_datagram(server: Serving, asked: dns.message.Message, source: str = "127.0.1.1") -> dns.message.Message:
     host, port = server.address
-    return await dns.asyncquery.udp(asked, host, timeout=5, port=port, source=source)
+    return await dns.asyncquery.udp(asked, host, timeout=60, port=port, source=source)
 
 
-async def by_connection(server: DnsServer, asked: dns.message.Message) -> dns.message.Message:
+async def by_connection(server: Serving, asked: dns.message.Message) -> dns.message.Message:
     host, port = server.address
-    return await dns.asyncquery.tcp(asked, host, timeout=5, port=port, source="127.0.1.1")
+    return await dns.asyncquery.tcp(asked, host, timeout=60, port=port, source="127.0.1.1")
 
 
-async def raw(server: DnsServer, data: bytes) -> bytes | None:
+async def raw(server: Serving, data: bytes) -> bytes | None:
     """One datagram, and what comes back before a good question is answered."""
     loop = asyncio.get_running_loop()
     answers: asyncio.Queue[bytes] = asyncio.Queue()
@@ -72,18 +133,28 @@ class TestAnswers:
         async with serving() as server:
             for ask in (by_datagram, by_connection):
                 assert addresses(await ask(server, query())) == [US_ADDRESS]
-            assert server.answered == 2
+            assert server.counted() == {("A", "answered"): 2}
 
     async def test_where_a_datagram_came_from_decides(self) -> None:
         async with serving() as server:
             assert addresses(await by_datagram(server, query(), "127.0.2.9")) == ["192.0.2.2"]
 
     async def test_what_does_not_fit_is_truncated_and_whole_by_connection(self) -> None:
-        async with serving(us=MANY) as server:
-            short = await by_datagram(server, query())
+        async with serving(given=replace(tree(), name_servers=LONG)) as server:
+            short = await by_datagram(server, query(kind="NS", payload=512))
             assert short.flags & dns.flags.TC
-            assert len(short.to_wire()) <= 1232
-            assert len(addresses(await by_connection(server, query()))) == len(MANY)
+            assert len(short.to_wire()) <= 512
+            (whole,) = (await by_connection(server, query(kind="NS", payload=512))).answer
+            assert len(whole) == len(LONG)
+            assert server.count("truncated") == 1
+
+    async def test_what_need_not_be_said_is_left_out_before_anything_is_truncated(self) -> None:
+        inside = tuple(NameServer(f"{letter * 60}.mesh.example.", ("192.0.2.53",)) for letter in "abcdef")
+        async with serving(given=replace(tree(), name_servers=inside)) as server:
+            short = await by_datagram(server, query(kind="NS", payload=512))
+            assert not short.flags & dns.flags.TC
+            assert not short.additional
+            assert len(short.answer[0]) == len(inside)
 
     async def test_a_connection_may_ask_again_and_again(self) -> None:
         async with serving() as server:
@@ -96,6 +167,23 @@ class TestAnswers:
             writer.close()
             await writer.wait_closed()
 
+    @pytest.mark.parametrize(("host", "asked"), [("0.0.0.0", "127.0.0.77"), ("::", "::1"), ("::1", "::1")])
+    async def test_an_answer_comes_from_where_the_question_went(self, host: str, asked: str) -> None:
+        async with serving(host=host) as server:
+            answer = await dns.asyncquery.udp(query(), asked, timeout=60, port=server.address[1])
+            assert len(addresses(answer)) == 2
+
+    async def test_a_question_that_meets_an_error_of_ours_fails_alone(self) -> None:
+        class Broken(Answers):
+            def answer(self, query: dns.message.Message, client: object) -> dns.message.Message:
+                raise KeyError("ours")
+
+        async with serving(answers=Broken()) as server:
+            for ask in (by_datagram, by_connection):
+                assert (await ask(server, query())).rcode() == dns.rcode.SERVFAIL
+            assert server.counted() == {("A", "failed"): 2}
+            assert [str(each) for each in server.told] == ["'ours'", "'ours'"]
+
 
 class TestBounds:
     async def test_a_network_that_asks_too_often_is_told_to_come_by_connection_and_others_are_not(self) -> None:
@@ -107,33 +195,54 @@ class TestBounds:
             assert not told.answer
             assert addresses(await by_datagram(server, query(), "127.0.2.1"))
             assert addresses(await by_connection(server, query()))
-            assert server.limited == 1
-
-    def test_what_is_left_grows_again_with_time(self) -> None:
-        allowance = Allowance(DnsLimits(answers_per_s=2))
-        client = ip_address("192.0.2.1")
-        assert [allowance.take(client, 0) for _ in range(3)] == [True, True, False]
-        assert [allowance.take(client, SECOND_NS) for _ in range(3)] == [True, True, False]
-
-    def test_so_many_networks_are_remembered_and_no_more(self) -> None:
-        allowance = Allowance(DnsLimits(networks_max=10))
-        for number in range(100):
-            allowance.take(ip_address(f"10.0.{number}.1"), 0)
-        assert len(allowance) == 10
+            assert server.count("limited") == 1
+            assert [str(each) for each in server.told] == ["127.0.1.1"]
 
     async def test_no_answer_is_much_longer_than_its_question(self) -> None:
-        async with serving() as server:
-            for kind in ("ANY", "A", "SOA", "NS", "TXT"):
+        many = tuple(f"192.0.2.{number}" for number in range(200)) + tuple(f"2001:db8::{n:x}" for n in range(200))
+        async with serving(given=tree(us=many)) as server:
+            for kind in ("ANY", "A", "AAAA", "HTTPS", "SOA", "NS", "TXT"):
                 asked = query(kind=kind)
                 answer = await by_datagram(server, asked)
-                assert len(answer.to_wire()) < 4 * len(asked.to_wire())
+                assert len(answer.to_wire()) < 7 * len(asked.to_wire())
 
-    async def test_more_connections_than_there_are_places_for_are_turned_away(self) -> None:
-        async with serving(DnsLimits(connections_max=1)) as server:
-            _, first = await asyncio.open_connection(*server.address)
+    async def test_a_second_whose_share_is_used_up_answers_nobody_until_the_next(self) -> None:
+        time = SpentAfterOne(rest_ns=3600 * 1_000_000_000)
+        async with serving(time=time) as server:
+            assert addresses(await by_datagram(server, query()))
+            assert server.server._rest is not None
+            with pytest.raises(dns.exception.Timeout):
+                await dns.asyncquery.udp(query(), server.address[0], timeout=0.05, port=server.address[1])
+
+    async def test_in_the_next_they_are_answered_whichever_way_they_come(self) -> None:
+        async with serving(time=SpentAfterOne(rest_ns=1)) as server:
+            for ask in (by_datagram, by_connection, by_datagram):
+                assert addresses(await ask(server, query()))
+
+    async def test_when_all_places_are_taken_whoever_was_silent_for_longest_leaves(self) -> None:
+        async with serving(DnsLimits(connections_max=2)) as server:
+            first, second = [await asyncio.open_connection(*server.address) for _ in range(2)]
+            wire = query().to_wire()
+            for reader, writer in (second, first):
+                writer.write(struct.pack("!H", len(wire)) + wire)
+                (length,) = struct.unpack("!H", await reader.readexactly(2))
+                await reader.readexactly(length)
+            assert addresses(await by_connection(server, query()))
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await second[0].readexactly(1)
+            assert server.count("turned_away") == 1
+            for _, writer in (first, second):
+                writer.close()
+
+    async def test_one_network_has_so_many_and_no_more(self) -> None:
+        async with serving(DnsLimits(network_connections_max=1)) as server:
+            _, first = await asyncio.open_connection(*server.address, local_addr=("127.0.1.1", 0))
+            first.write(b"\x00")
             await by_datagram(server, query())
             with pytest.raises((OSError, EOFError)):
                 await by_connection(server, query())
+            host, port = server.address
+            assert addresses(await dns.asyncquery.tcp(query(), host, timeout=60, port=port, source="127.0.2.1"))
             first.close()
             await first.wait_closed()
 
@@ -144,7 +253,18 @@ class TestBounds:
             writer.close()
             await writer.wait_closed()
 
-    async def test_stopping_waits_for_nobody(self) -> None:
+    async def test_after_so_many_questions_a_connection_is_closed(self) -> None:
+        async with serving(DnsLimits(queries_per_connection=1)) as server:
+            reader, writer = await asyncio.open_connection(*server.address)
+            wire = query().to_wire()
+            writer.write(struct.pack("!H", len(wire)) + wire)
+            (length,) = struct.unpack("!H", await reader.readexactly(2))
+            await reader.readexactly(length)
+            assert await reader.read() == b""
+            writer.close()
+            await writer.wait_closed()
+
+    async def test_stopping_lets_everybody_go(self) -> None:
         async with serving() as server:
             reader, writer = await asyncio.open_connection(*server.address)
             await by_datagram(server, query())
@@ -152,11 +272,15 @@ class TestBounds:
             await reader.readexactly(1)
         writer.close()
 
-    async def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_open(self) -> None:
-        async with serving() as server:
-            other = DnsServer(Zone(SETTINGS, NETWORKS), Clock())
+    @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+    async def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_open(self, kind: socket.SocketKind) -> None:
+        with socket.socket(socket.AF_INET, kind) as taken:
+            taken.bind(("127.0.0.1", 0))
+            if kind == socket.SOCK_STREAM:
+                taken.listen()
+            other = DnsServer(common(DnsLimits(), Clock(), Answers(), []))
             with pytest.raises(OSError, match="in use"):
-                await other.start(*server.address)
+                await other.start(*taken.getsockname())
 
 
 class TestMalformed:
@@ -164,7 +288,14 @@ class TestMalformed:
         async with serving() as server:
             response = dns.message.make_response(query())
             assert await raw(server, response.to_wire()) is None
-            assert server.malformed == 1
+            assert server.count("malformed") == 1
+
+    async def test_nor_one_that_comes_too_often(self) -> None:
+        async with serving(DnsLimits(answers_per_s=1), StillClock()) as server:
+            await by_datagram(server, query())
+            assert server.server._answer_datagram(dns.message.make_response(query()).to_wire(), LOCAL) is None
+            assert server.server._answer_datagram(query().to_wire(), LOCAL) is None
+            assert server.server._answer_datagram(query().to_wire(), LOCAL) is not None
 
     async def test_what_cannot_be_read_is_told_so_in_its_own_header_alone(self) -> None:
         async with serving() as server:
@@ -176,16 +307,15 @@ class TestMalformed:
     async def test_nothing_that_comes_stops_it(self) -> None:
         rng = random.Random(5)
         good = query(subnet="203.0.113.0/24").to_wire()
-        async with serving(DnsLimits(answers_per_s=10_000)) as server:
-            loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=server.address)
+        async with serving(DnsLimits(answers_per_s=10_000, time_max_ns=60_000_000_000)) as server:
             for _ in range(2_000):
                 data = bytearray(good)
                 for _ in range(rng.randrange(1, 6)):
                     data[rng.randrange(len(data))] = rng.randrange(256)
-                transport.sendto(bytes(data[: rng.randrange(len(data) + 1)]))
+                server.server._answer_datagram(bytes(data[: rng.randrange(len(data) + 1)]), LOCAL)
+            assert server.told == []
+            assert server.count("malformed") > 100
             assert addresses(await by_datagram(server, query())) == [US_ADDRESS]
-            transport.close()
 
     async def test_nor_by_connection(self) -> None:
         async with serving() as server:

@@ -1,0 +1,40 @@
+"""The DNS server of our own as a provider: it says a tree in the moment that it is given one.
+
+What gateways answer is not its business: they have the tree from their snapshots.
+"""
+
+from __future__ import annotations
+
+from controller.dns.provider import Changes, DnsError, DnsOutdated, DnsRefused, Published, published_as
+from gateway.ground.naming.service import NameService
+from gateway.ground.naming.tree import RecordTree
+
+
+class EmbeddedDns:
+    """In front of a service that somebody else starts and stops."""
+
+    tells_clients_apart = True
+
+    def __init__(self, service: NameService) -> None:
+        self._service = service
+        self._is_closed = False
+
+    async def publish(self, tree: RecordTree, _changes: Changes) -> None:
+        self._check_open()
+        if tree.version < self._service.version:
+            raise DnsOutdated(f"version {self._service.version} is answered from already, and this is {tree.version}")
+        try:
+            self._service.apply(tree)
+        except ValueError as error:
+            raise DnsRefused(f"version {tree.version} cannot be answered from: {error}") from error
+
+    async def read(self) -> Published | None:
+        self._check_open()
+        return None if self._service.tree is None else published_as(self._service.tree)
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise DnsError("the server of our own was let go of")

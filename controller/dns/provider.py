@@ -1,0 +1,100 @@
+"""Whoever makes the world's resolvers say what a record tree says: the server of our own, or a service beside us.
+
+A provider carries out what a tree says and decides nothing: not who lives, nor who may be sent where.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.core.value import value
+from gateway.core.vocabulary import RegionName
+from gateway.ground.naming.tree import RecordTree
+
+
+class DnsError(Exception):
+    """Says in words what is wrong with the names, and where."""
+
+
+class DnsRefused(DnsError):
+    """It cannot say this, now or later: what it said before stays. Another tree may do."""
+
+
+class DnsOutdated(DnsError):
+    """It says something newer already: whoever published that comes after us."""
+
+
+class DnsUnavailable(DnsError):
+    """It cannot be reached or does not answer in time. Nobody knows how much of it is said by now: publish it again,
+    whole."""
+
+
+@value
+class Changes:
+    """What a tree says that the one before did not, so that no more is touched than has to be."""
+
+    regions: frozenset[RegionName]
+    """Whose clients are told of others now."""
+    gone: frozenset[RegionName]
+    """Of which nothing is said any more."""
+    is_anywhere: bool
+    """Whoever is told to clients of unknown whereabouts."""
+    is_whole: bool
+    """The zone, who answers for it, the TTL, the port, or nobody knows what is said now: then all of it."""
+
+
+@value
+class Published:
+    """What is said, as a provider finds it when it looks."""
+
+    version: int
+    areas: dict[RegionName, frozenset[str]]
+    anywhere: frozenset[str]
+
+
+class DnsProvider(Protocol):
+    """One zone, at one provider. Every method raises DnsError; none waits longer than its deadline, whatever the other
+    side does. One call at a time; one that is cancelled leaves what can be published again."""
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Whether the one name can say different things to clients of different regions. One that cannot tells
+        everybody what is for anywhere, has the regions' own names for the rest, and refuses a tree with a closed
+        jurisdiction: it could not keep its clients there."""
+        ...
+
+    async def publish(self, tree: RecordTree, changes: Changes) -> None:
+        """When this returns, whoever answers for the zone says what the tree says, and all it says: at most the TTL
+        later so does every resolver. The same tree may come again. Raises DnsOutdated for a tree older than what is
+        there."""
+        ...
+
+    async def read(self) -> Published | None:
+        """What is said now, read from whoever says it. None: nothing of ours."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. What was published stays."""
+        ...
+
+
+def changes_between(before: RecordTree | None, after: RecordTree) -> Changes:
+    """`before` is what was published last; None where nobody knows that it was published whole."""
+    old = {} if before is None else {each.region: each for each in before.areas}
+    new = {each.region: each for each in after.areas}
+    return Changes(
+        regions=frozenset(region for region, area in new.items() if old.get(region) != area),
+        gone=frozenset(old.keys() - new.keys()),
+        is_anywhere=before is None or before.anywhere != after.anywhere,
+        is_whole=before is None or _frame(before) != _frame(after),
+    )
+
+
+def published_as(tree: RecordTree) -> Published:
+    """What is found once a tree has been published whole."""
+    areas = {each.region: frozenset(each.addresses) for each in tree.areas}
+    return Published(tree.version, areas, frozenset(tree.anywhere))
+
+
+def _frame(tree: RecordTree) -> tuple[object, ...]:
+    return tree.zone, tree.name_servers, tree.ttl_s, tree.port

@@ -1,0 +1,146 @@
+"""Answers for the mesh's one name at the addresses that this program was told to, from the last record tree that it was
+given: the controller runs one, and so does any gateway whose region file says so.
+
+It keeps nothing on any disk: whoever gives it trees knows where the last one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.ground.clock import Clock
+from gateway.ground.naming.answers import Answers
+from gateway.ground.naming.counters import DnsCounters
+from gateway.ground.naming.geography import Address as ClientAddress
+from gateway.ground.naming.limits import Allowance, DnsLimits, Places, TimeShare, network_around
+from gateway.ground.naming.server import Common, DnsServer
+from gateway.ground.naming.tree import RecordTree
+from gateway.ground.naming.zone import Zone
+from gateway.ground.values import Address
+
+_TOLD_AGAIN_NS = 60_000_000_000
+"""What strangers can make us say is said this often."""
+
+
+class NameService:
+    """May be given trees before it listens, and without ever listening."""
+
+    def __init__(self, clock: Clock, log: FilteringBoundLogger, limits: DnsLimits | None = None) -> None:
+        limits = limits or DnsLimits()
+        self.counters = DnsCounters()
+        self._answers = Answers()
+        self._servers: list[DnsServer] = []
+        self._clock = clock
+        self._log = log
+        self._limits = limits
+        self._limited = _Seldom(clock)
+        self._faults = _Seldom(clock)
+        self._common = Common(
+            self._answers,
+            clock,
+            limits,
+            self.counters,
+            Allowance(limits),
+            TimeShare(limits.time_max_ns),
+            Places(limits),
+            self._tell_limited,
+            self._tell_fault,
+        )
+        self.counters.follow(lambda: self.version, lambda: bool(self._servers) and self.tree is None)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where it listens."""
+        return tuple(each.address for each in self._servers)
+
+    @property
+    def tree(self) -> RecordTree | None:
+        """That it answers from; None: there is none."""
+        return self._answers.tree
+
+    @property
+    def version(self) -> int:
+        """Of that tree; 0 without one."""
+        return 0 if self.tree is None else self.tree.version
+
+    async def start(self, addresses: Iterable[Address]) -> None:
+        """Raises OSError with the address in it, and then listens nowhere."""
+        try:
+            for each in addresses:
+                self._servers.append(await self._started(each))
+        except OSError:
+            await self.stop()
+            raise
+        if self._servers:
+            self._log.info("names are answered", at=[str(each) for each in self.addresses], version=self.version)
+
+    async def stop(self) -> None:
+        servers, self._servers = self._servers, []
+        for each in servers:
+            await each.stop()
+
+    def check(self, tree: RecordTree) -> None:
+        """Raises ValueError, in words, for a tree that nobody could answer from."""
+        self._answers.prepared(tree)
+
+    def apply(self, tree: RecordTree) -> None:
+        """Answer from this tree: whoever gives it knows that it is the last one. Raises ValueError, in words, for one
+        that cannot be answered from; the one before stays in force."""
+        before = self.tree
+        self._answers.apply(tree)
+        if before is None or before.version != tree.version:
+            self._log.info("records in force", zone=tree.zone, version=tree.version, areas=len(tree.areas))
+
+    async def _started(self, address: Address) -> DnsServer:
+        try:
+            return await DnsServer(self._common).start(address.host, address.port)
+        except OSError as error:
+            raise OSError(error.errno, f"names cannot be answered at {address}: {error.strerror or error}") from error
+
+    def _tell_limited(self, client: ClientAddress) -> None:
+        if self._limited.may_tell():
+            network = network_around(client)
+            self._log.warning(
+                "a network asks for names too often", network=str(network), most=self._limits.answers_per_s
+            )
+
+    def _tell_fault(self, error: Exception) -> None:
+        if self._faults.may_tell():
+            self._log.error("a question for a name met an error of ours", exc_info=error)
+
+
+class _Seldom:
+    """Whether something that strangers bring about may be told again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told_ns: int | None = None
+
+    def may_tell(self) -> bool:
+        now_ns = self._clock.now_ns()
+        if self._told_ns is not None and now_ns < self._told_ns + _TOLD_AGAIN_NS:
+            return False
+        self._told_ns = now_ns
+        return True
+
+
+def doubts_about(tree: RecordTree) -> list[str]:
+    """What an operator should hear of a tree that can be answered from. Raises ValueError for one that cannot."""
+    if not tree.zone:
+        return []
+    zone = Zone(tree)
+    doubts = []
+    if len(tree.name_servers) < 2:
+        doubts.append(
+            f"{tree.zone} has {len(tree.name_servers)} name servers: with fewer than two, its names end with one"
+        )
+    lost = [name for name, addresses in zone.servers.items() if not addresses]
+    doubts.extend(f"{name} is inside {tree.zone} and has no address: nobody finds it" for name in lost)
+    doubts.extend(
+        f"{each.jurisdiction} is closed, and no networks say who is in {each.region}: clients there count as outsiders"
+        for each in tree.areas
+        if each.is_closed and not each.networks
+    )
+    return doubts

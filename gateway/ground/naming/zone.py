@@ -1,0 +1,245 @@
+"""The names of one zone and what there is by each, to a client in one place: worked out from a record tree alone, so
+that whoever has the same tree answers alike.
+
+It decides nothing about who lives or who may go where: the tree has decided that. It knows no packets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import ip_address
+from zlib import crc32
+
+import dns.exception
+import dns.name
+import dns.rdata
+import dns.rdataclass
+import dns.rdatatype
+import dns.rrset
+
+from gateway.core.value import value
+from gateway.core.vocabulary import Jurisdiction, RegionName
+from gateway.ground.naming.geography import Network, Networks, Whereabouts
+from gateway.ground.naming.tree import Area, RecordTree
+
+ADDRESSES_MAX = 8
+"""Of each kind in one answer. Whoever gets eight has somewhere to turn, and more would make an amplifier of us."""
+NAME_SERVERS_MAX = 13
+NEGATIVE_TTL_S = 5
+_STANDING_TTL_S = 300
+"""Of what changes with the region files alone: who answers for the zone, and where."""
+_IN = dns.rdataclass.IN
+_HTTPS_PORT = 443
+_HINTS = {dns.rdatatype.A: "ipv4hint", dns.rdatatype.AAAA: "ipv6hint"}
+
+Sets = tuple[dns.rrset.RRset, ...]
+
+
+@value
+class Found:
+    """What there is by a name, for whoever asked."""
+
+    sets: Sets
+    scope_bits: int = 0
+    """How much of the client's address it is for; 0: it is for everybody."""
+    why: str = ""
+    """Why there is nobody, where there is nobody."""
+
+
+class Zone:
+    """One record tree, as names. Raises ValueError for a tree that cannot be answered from."""
+
+    def __init__(self, tree: RecordTree, networks: Networks | None = None) -> None:
+        """`networks`: those of the same areas, where they have been worked out before."""
+        self.tree = tree
+        self.networks = networks or Networks(tree.areas)
+        self.name = _name_of(tree.zone, "the zone")
+        self._areas = {each.region: each for each in tree.areas}
+        self._by_name = {_region_name(each.region, self.name): each for each in tree.areas}
+        self.servers = dict(_servers(tree))
+        self._anywhere = _nowhere(
+            tree.anywhere, "" if tree.anywhere else "no gateway lives that anybody may be sent to"
+        )
+        self._hands: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
+        self._sets: dict[tuple[dns.name.Name, tuple[str, ...]], Sets] = {}
+        """Both as they are asked for, and no more of them than the tree makes."""
+        closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
+        self._closed = {each: _of_jurisdiction(each, tree) for each in closed}
+        self._services = _services(self.name, tree.port)
+        known = (*self.servers, *self._services, *filter(None, self._by_name))
+        self._above = frozenset(above for each in known for above in _between(each, self.name))
+        for text in (*tree.anywhere, *(address for each in tree.areas for address in each.addresses)):
+            ip_address(text)
+        self.soa = self._soa(_STANDING_TTL_S)
+        self.negative_soa = self._soa(NEGATIVE_TTL_S)
+        self._ns = self._name_servers()
+
+    def find(self, name: dns.name.Name, client: Network) -> Found | None:
+        """None: there is no such name."""
+        if name in self.servers:
+            return Found(tuple(_address_sets(name, self.servers[name], _STANDING_TTL_S)))
+        where = self.networks.whereabouts(client)
+        if name == self.name:
+            found = self._at(name, self._nearest(where), where, client)
+            return Found((*found.sets, *self._ns, self.soa), found.scope_bits, found.why)
+        if name in self._services:
+            return self._service(name, where)
+        area = self._by_name.get(name)
+        if area is not None:
+            return self._at(name, self._asked_for(area, where), where, client)
+        return Found(()) if name in self._above else None
+
+    def glue(self) -> list[dns.rrset.RRset]:
+        """Where those are who answer for the zone, as far as they are in it."""
+        return [each for name, known in self.servers.items() for each in _address_sets(name, known, _STANDING_TTL_S)]
+
+    # Who is told to whom
+
+    def _nearest(self, where: Whereabouts) -> Area:
+        """Whoever may be in a closed jurisdiction is led nowhere else; whoever may be in two of them, nowhere."""
+        if where.region is not None:
+            return self._areas[where.region]
+        if not where.closed:
+            return self._anywhere
+        if len(where.closed) == 1:
+            return self._closed[where.closed[0]]
+        return _nowhere((), f"clients of that network are in {' and in '.join(where.closed)}, which are closed")
+
+    def _asked_for(self, area: Area, where: Whereabouts) -> Area:
+        """By the name of its region."""
+        if all(each == area.jurisdiction for each in where.closed):
+            return area
+        return _nowhere((), f"clients in {' and in '.join(where.closed)} are told of nobody elsewhere")
+
+    # What they are told
+
+    def _at(self, name: dns.name.Name, area: Area, where: Whereabouts, client: Network) -> Found:
+        key = name, self._hand(area.addresses, client)
+        sets = self._sets.get(key)
+        if sets is None:
+            sets = self._sets[key] = self._made(*key)
+        return Found(sets, where.scope_bits, "" if sets else area.why)
+
+    def _made(self, name: dns.name.Name, addresses: tuple[str, ...]) -> Sets:
+        sets = tuple(_address_sets(name, addresses, self.tree.ttl_s))
+        return (*sets, self._https(name, sets)) if sets else ()
+
+    def _hand(self, addresses: tuple[str, ...], client: Network) -> tuple[str, ...]:
+        """So many of them as one answer holds: others for other clients, the same for one whatever it asks."""
+        if len(addresses) <= ADDRESSES_MAX:
+            return addresses
+        hands = self._hands.get(addresses)
+        if hands is None:
+            hands = self._hands[addresses] = tuple(_hands(addresses))
+        return hands[crc32(client.network_address.packed) % len(hands)]
+
+    def _https(self, name: dns.name.Name, sets: Sets) -> dns.rrset.RRset:
+        return _set(name, self.tree.ttl_s, "HTTPS", [" ".join(["1 .", *self._parameters(sets)])])
+
+    def _parameters(self, sets: Iterable[dns.rrset.RRset]) -> Iterator[str]:
+        yield "alpn=http/1.1"
+        if self.tree.port != _HTTPS_PORT:
+            yield f"port={self.tree.port}"
+        for each in sets:
+            yield f"{_HINTS[each.rdtype]}={','.join(address.to_text() for address in each)}"
+
+    def _service(self, name: dns.name.Name, where: Whereabouts) -> Found:
+        area = self._nearest(where)
+        if not area.addresses:
+            return Found((), where.scope_bits, area.why)
+        kind, words = self._services[name]
+        return Found((_set(name, self.tree.ttl_s, kind, [words]),), where.scope_bits)
+
+    def _soa(self, ttl_s: int) -> dns.rrset.RRset:
+        first = next((each.name for each in self.tree.name_servers), self.tree.zone)
+        serial = self.tree.version % (1 << 32)
+        words = f"{first} hostmaster.{self.tree.zone} {serial} 60 30 86400 {NEGATIVE_TTL_S}"
+        return _set(self.name, ttl_s, "SOA", [words])
+
+    def _name_servers(self) -> Sets:
+        names = [each.name for each in self.tree.name_servers]
+        return (_set(self.name, _STANDING_TTL_S, "NS", names),) if names else ()
+
+
+def _name_of(text: str, what: str) -> dns.name.Name:
+    try:
+        name = dns.name.from_text(text, origin=None)
+    except (dns.exception.DNSException, UnicodeError) as error:
+        raise ValueError(f"{what} is {text!r}, which is no name: {error}") from error
+    if not name.is_absolute() or name == dns.name.root:
+        raise ValueError(f"{what} is {text!r}, which is not a whole name with a dot at its end")
+    return name
+
+
+def _servers(tree: RecordTree) -> Iterator[tuple[dns.name.Name, tuple[str, ...]]]:
+    """Those inside the zone, with their addresses: of the others somebody else tells."""
+    if len(tree.name_servers) > NAME_SERVERS_MAX:
+        raise ValueError(f"{len(tree.name_servers)} servers for {tree.zone}: at most {NAME_SERVERS_MAX} can be told")
+    zone = _name_of(tree.zone, "the zone")
+    for each in tree.name_servers:
+        name = _name_of(each.name, "a name server")
+        if name.is_subdomain(zone):
+            for address in each.addresses:
+                ip_address(address)
+            yield name, each.addresses
+
+
+def _region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | None:
+    """None for a region whose name makes no name: it is told of under the one name only."""
+    try:
+        return dns.name.from_text(region.lower(), origin=zone)
+    except dns.exception.DNSException:
+        return None
+
+
+def _services(zone: dns.name.Name, port: int) -> dict[dns.name.Name, tuple[str, str]]:
+    """Names that lead to the one name (RFC 2782, and RFC 9460 §2.3 where the port is not that of https)."""
+    services = {dns.name.from_text("_https._tcp", origin=zone): ("SRV", f"0 0 {port} {zone}")}
+    if port != _HTTPS_PORT:
+        services[dns.name.from_text(f"_{port}._https", origin=zone)] = ("HTTPS", f"1 {zone} alpn=http/1.1 port={port}")
+    return services
+
+
+def _between(name: dns.name.Name, zone: dns.name.Name) -> Iterator[dns.name.Name]:
+    """Names above it that are there because it is (RFC 8020), though nothing is by them."""
+    above = name.parent()
+    while above != zone and above.is_subdomain(zone):
+        yield above
+        above = above.parent()
+
+
+def _of_jurisdiction(jurisdiction: Jurisdiction, tree: RecordTree) -> Area:
+    """All that clients there are told of, whichever of its regions they are in."""
+    areas = [each for each in tree.areas if each.jurisdiction == jurisdiction]
+    addresses = tuple(dict.fromkeys(address for each in areas for address in each.addresses))
+    return _nowhere(addresses, "" if addresses else areas[0].why)
+
+
+def _nowhere(addresses: tuple[str, ...], why: str) -> Area:
+    """What is told to those of whom nobody knows which region they are in."""
+    return Area(RegionName(""), Jurisdiction(""), (), addresses, why)
+
+
+def _hands(addresses: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Each address is in one hand of its kind, the last of which begins anew where there are too few left."""
+    by_version = [[each for each in addresses if ip_address(each).version == version] for version in (4, 6)]
+    count = max(-(-len(each) // ADDRESSES_MAX) for each in by_version)
+    for number in range(count):
+        yield tuple(
+            each[(number * ADDRESSES_MAX + step) % len(each)]
+            for each in by_version
+            for step in range(min(ADDRESSES_MAX, len(each)))
+        )
+
+
+def _address_sets(name: dns.name.Name, addresses: Iterable[str], ttl_s: int) -> Iterator[dns.rrset.RRset]:
+    by_version: dict[int, list[str]] = {4: [], 6: []}
+    for address in addresses:
+        by_version[ip_address(address).version].append(address)
+    for kind, found in (("A", by_version[4]), ("AAAA", by_version[6])):
+        if found:
+            yield _set(name, ttl_s, kind, found)
+
+
+def _set(name: dns.name.Name, ttl_s: int, kind: str, words: Sequence[str]) -> dns.rrset.RRset:
+    return dns.rrset.from_text_list(name, ttl_s, _IN, kind, words)

@@ -1,0 +1,177 @@
+"""What every DNS provider of a controller has to do, checked by what a resolver would be told. A kind of provider is
+tested by a class that inherits this, opens one, and says where its answers are."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import dns.asyncquery
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import pytest
+
+from controller.dns.provider import (
+    DnsError,
+    DnsOutdated,
+    DnsProvider,
+    DnsRefused,
+    changes_between,
+    published_as,
+)
+from gateway.ground.naming.tree import RecordTree
+from gateway.ground.values import Address
+from tests.support.naming import AP, EU, EU_ADDRESSES, EVERYBODY, US, US_ADDRESS, query, tree, with_networks
+
+_KINDS = (dns.rdatatype.A, dns.rdatatype.AAAA)
+_SUBNETS = {US: "198.51.100.0/24", EU: "203.0.113.0/24", None: "192.0.2.0/24"}
+
+
+class DnsConformance(ABC):
+    """All providers of one test are of the same zone."""
+
+    @abstractmethod
+    async def open(self) -> DnsProvider:
+        """One more way to the zone, in which nothing has been published before the test began."""
+
+    @property
+    @abstractmethod
+    def server(self) -> Address:
+        """Where the zone's own server is asked, once one was opened."""
+
+    @pytest.fixture
+    async def provider(self) -> AsyncIterator[DnsProvider]:
+        provider = await self.open()
+        yield provider
+        await provider.close()
+
+    async def answer(self, name: str, kind: str, client: str | None = None) -> dns.message.Message:
+        """As a resolver is told that asks for a client in that region; None: nobody knows where."""
+        asked = query(name, kind, subnet=_SUBNETS[client])  # type: ignore[index]
+        return await dns.asyncquery.udp(asked, self.server.host, timeout=60, port=self.server.port)
+
+    async def told(self, name: str, client: str | None = None) -> set[str]:
+        """Addresses of both kinds."""
+        answers = [await self.answer(name, kind, client) for kind in ("A", "AAAA")]
+        return {item.to_text() for each in answers for found in each.answer if found.rdtype in _KINDS for item in found}
+
+    async def publish(self, provider: DnsProvider, given: RecordTree, before: RecordTree | None = None) -> None:
+        await provider.publish(given, changes_between(before, given))
+
+    async def test_where_nothing_was_published_nothing_is_found(self, provider: DnsProvider) -> None:
+        assert await provider.read() is None
+
+    async def test_what_was_published_is_answered_and_found(self, provider: DnsProvider) -> None:
+        await self.publish(provider, tree())
+        assert await self.told("mesh.example.") == set(EVERYBODY)
+        assert await self.told("us-east-1.mesh.example.") == {US_ADDRESS}
+        assert await self.told("eu-west-1.mesh.example.") == set(EU_ADDRESSES)
+        assert await provider.read() == published_as(tree())
+        answer = await self.answer("mesh.example.", "A")
+        assert answer.flags & dns.flags.AA
+        assert {each.ttl for each in answer.answer} == {tree().ttl_s}
+
+    async def test_clients_are_told_of_their_own_region_where_it_can_tell_them_apart(
+        self, provider: DnsProvider
+    ) -> None:
+        await self.publish(provider, tree())
+        told = [await self.told("mesh.example.", client) for client in (US, EU)]
+        assert told == ([{US_ADDRESS}, set(EU_ADDRESSES)] if provider.tells_clients_apart else [set(EVERYBODY)] * 2)
+
+    async def test_what_changed_is_told_anew_and_the_rest_as_before(self, provider: DnsProvider) -> None:
+        first, second = tree(), tree(2, us=("192.0.2.9", "2001:db8::9"))
+        await self.publish(provider, first)
+        await self.publish(provider, second, first)
+        assert await self.told("us-east-1.mesh.example.") == {"192.0.2.9", "2001:db8::9"}
+        assert await self.told("eu-west-1.mesh.example.") == set(EU_ADDRESSES)
+        assert await provider.read() == published_as(second)
+
+    async def test_another_ttl_is_told_with_everything(self, provider: DnsProvider) -> None:
+        first, second = tree(), replace(tree(2), ttl_s=11)
+        await self.publish(provider, first)
+        await self.publish(provider, second, first)
+        for name in ("mesh.example.", "us-east-1.mesh.example."):
+            assert {each.ttl for each in (await self.answer(name, "A")).answer} == {11}
+
+    async def test_a_region_that_is_gone_has_no_name_any_more(self, provider: DnsProvider) -> None:
+        first, second = tree(), replace(tree(2), areas=tree().areas[1:])
+        gone = tree().areas[0].region.lower()
+        await self.publish(provider, first)
+        await self.publish(provider, second, first)
+        assert (await self.answer(f"{gone}.mesh.example.", "A")).rcode() == dns.rcode.NXDOMAIN
+
+    async def test_a_region_with_nobody_to_be_told_of_has_its_name_all_the_same(self, provider: DnsProvider) -> None:
+        await self.publish(provider, tree())
+        answer = await self.answer(f"{AP}.mesh.example.", "A")
+        assert (answer.rcode(), answer.answer) == (dns.rcode.NOERROR, [])
+        assert await self.told("mesh.example.", EU) != set()
+
+    async def test_the_same_may_be_published_again(self, provider: DnsProvider) -> None:
+        await self.publish(provider, tree())
+        await self.publish(provider, tree())
+        await self.publish(provider, tree(), tree())
+        assert await provider.read() == published_as(tree())
+
+    async def test_what_somebody_else_published_is_found_and_nothing_older_replaces_it(
+        self, provider: DnsProvider
+    ) -> None:
+        other = await self.open()
+        try:
+            await self.publish(other, tree(7, us=("192.0.2.9",)))
+        finally:
+            await other.close()
+        with pytest.raises(DnsOutdated, match="7"):
+            await self.publish(provider, tree(6))
+        assert await provider.read() == published_as(tree(7, us=("192.0.2.9",)))
+        assert await self.told("us-east-1.mesh.example.") == {"192.0.2.9"}
+
+    async def test_what_cannot_be_said_is_refused_in_words_and_what_was_said_stays(self, provider: DnsProvider) -> None:
+        await self.publish(provider, tree())
+        for wrong in (replace(tree(2), anywhere=("nowhere",)), with_networks(tree(2), EU, "198.51.100.0/24")):
+            with pytest.raises(DnsRefused, match="2"):
+                await self.publish(provider, wrong, tree())
+        assert await self.told("us-east-1.mesh.example.") == {US_ADDRESS}
+
+    async def test_a_closed_jurisdiction_keeps_its_clients_or_is_refused(self, provider: DnsProvider) -> None:
+        closed = tree(closed=frozenset({EU}), eu=())
+        if not provider.tells_clients_apart:
+            with pytest.raises(DnsRefused, match="closed"):
+                await self.publish(provider, closed)
+            return
+        await self.publish(provider, closed)
+        for name in ("mesh.example.", "eu-west-1.mesh.example.", "us-east-1.mesh.example."):
+            assert await self.told(name, EU) == set()
+            assert (await self.answer(name, "A", EU)).rcode() == dns.rcode.NOERROR
+        assert await self.told("mesh.example.", US) == {US_ADDRESS}
+
+    async def test_of_many_addresses_some_are_told_and_no_others(self, provider: DnsProvider) -> None:
+        many = tuple(f"192.0.2.{number}" for number in range(30))
+        await self.publish(provider, tree(us=many))
+        told = await self.told("us-east-1.mesh.example.")
+        assert len(told) > 1
+        assert told <= set(many)
+
+    async def test_one_that_is_given_up_can_be_published_again(self, provider: DnsProvider) -> None:
+        await self.publish(provider, tree())
+        second = tree(2, us=("192.0.2.9",))
+        async with asyncio.TaskGroup() as tasks:
+            publishing = tasks.create_task(self.publish(provider, second, tree()))
+            await asyncio.sleep(0)
+            publishing.cancel()
+        await self.publish(provider, second)
+        assert await provider.read() == published_as(second)
+
+    async def test_whoever_was_let_go_of_says_so_and_what_was_published_stays(self) -> None:
+        provider = await self.open()
+        await self.publish(provider, tree())
+        await provider.close()
+        await provider.close()
+        with pytest.raises(DnsError):
+            await provider.read()
+        with pytest.raises(DnsError):
+            await self.publish(provider, tree(2))
+        assert await self.told("us-east-1.mesh.example.") == {US_ADDRESS}
