@@ -33,4 +33,35 @@ class Constant:
         return scalar(value)
 
 
-CONSTANTS: tuple[Constant, ...] = ()
+CONSTANTS: tuple[Constant, ...] = (
+    Constant(
+        "delay_weight",
+        "0.3",
+        ("0.1", "0.2", "0.3", "0.6", "1.0"),
+        "What a second of one client's waiting counts against a second of an engine's reading, for which everybody there"
+        " waits. Chosen below 1, since a session that moves to save a wait leaves its cache behind.",
+    ),
+    Constant(
+        "hold",
+        "50ms",
+        ("20ms", "50ms", "100ms", "200ms"),
+        "What may be read ahead at a replica before more waits here: an engine must not run dry between its first token"
+        " and our next request, which is a round trip to it and one iteration.",
+        on_h100="50ms: an iteration with a chunk of prefill takes about 30 ms",
+        on_l4="200ms: it takes about 150 ms there",
+    ),
+    Constant(
+        "kept_gaps",
+        "3.0",
+        ("1.0", "2.0", "3.0", "6.0", "10.0"),
+        "Derived: a cache that keeps things through three average gaps between turns loses one of twenty, were gaps"
+        " without memory.",
+    ),
+    Constant(
+        "explore_load",
+        "128B",
+        ("32B", "64B", "128B", "256B", "512B"),
+        "What one request more costs those who run at a replica, as bytes of prompt: about a 64-token chunk for all the"
+        " tokens that it will write. As in the rule before this one.",
+    ),
+)

@@ -30,7 +30,7 @@ def test_without_a_workload_it_names_what_there_is(tmp_path: Path) -> None:
     ("arguments", "code", "complaint"),
     [
         (("nothing",), 2, "no such workload: nothing; there are: arena, "),
-        (("arena", "--policy", "nobody"), 1, "'nobody' is none of prefix, "),
+        (("arena", "--policy", "nobody"), 1, "'nobody' is none of cost, prefix, "),
         (("arena", "--set", "placement.nothing=1", "--policy", "our default"), 1, "placement.nothing"),
         (("arena", "--set", "nothing"), 2, "'nothing' is not KEY=VALUE"),
     ],
