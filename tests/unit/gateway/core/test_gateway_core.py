@@ -19,6 +19,7 @@ from gateway.core.config import (
 )
 from gateway.core.description import describe
 from gateway.core.effects import Effect
+from gateway.core.forwarding import leg_end_of
 from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
@@ -874,3 +875,254 @@ class TestKeysThatNarrow:
         one = self.busy_desk(placement)
         one.tell(events.PolicyApplied(policy(US, process=rule(US))))
         assert started(self.ask(one, ANYWHERE)) == []
+
+
+LONG = 1_000
+"""Words of a prompt that takes a replica a hundred milliseconds to read, as long as nobody knows better."""
+
+
+def words(name: str, count: int = LONG) -> str:
+    """A prompt that shares its beginning with no other's."""
+    return f"{name:9} " * count
+
+
+class TestHolding:
+    """The default: while a replica reads, what it would take long to read waits here, where it can be thought again."""
+
+    def reading(self, **more: object) -> Desk:
+        """One replica; `first` is being read there, and `waits` is as long."""
+        one = desk(replicas=1, **more)  # type: ignore[arg-type]
+        assert started(one.ask("first", prompt=words("first"))) == ["r0"]
+        one.ask("waits", prompt=words("waits"))
+        return one
+
+    def home_of(self, one: Desk, name: str = "waits") -> str | None:
+        held = one.core.requests[RequestId(name)].held
+        return None if held is None else one.core.replicas.at(held.slot).spec.replica_id
+
+    def test_it_waits_while_its_home_reads_and_goes_when_that_is_over(self) -> None:
+        one = self.reading()
+        assert (started(one.effects), self.home_of(one)) == (["r0"], "r0")
+        assert one.core.why_it_waits(RequestId("waits"))
+        one.wait(50 * MS)
+        assert started(one.probe(running=1)) == [], "it reads on"
+        assert started(one.first_token("first")) == ["r0"]
+
+    @pytest.mark.parametrize("result", [LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.CANCELLED])
+    def test_it_goes_when_what_was_read_has_ended_without_a_token(self, result: LegResult) -> None:
+        one = self.reading()
+        assert started(one.finish("first", result)) == ["r0"]
+
+    def test_what_is_short_passes(self) -> None:
+        one = self.reading()
+        assert started(one.ask("short", prompt="hi")) == ["r0"]
+        assert self.home_of(one) == "r0"
+
+    def test_a_replica_that_reads_nothing_is_waited_for_by_nobody(self) -> None:
+        one = desk(replicas=2)
+        assert sorted(started(one.ask("a", prompt=words("a"))) + started(one.ask("b", prompt=words("b")))) == [
+            "r0",
+            "r1",
+        ]
+
+    @pytest.mark.parametrize("tenant", ["default", "home"])
+    def test_it_is_overtaken_by_no_more_than_was_before_it_and_than_it_brings(self, tenant: str) -> None:
+        """Whoever asks: also those who stand in another queue, and those who are looked at again and again."""
+        one = self.reading(own_policy=policy(US, tenants={TenantName("home"): TenantPolicy(rule(US))}))
+        passed: list[RequestId] = []
+        for i in range(100):
+            one.wait(MS)
+            told = one.ask(f"q{i}", prompt=words(f"q{i}", 100), tenant=tenant) + one.probe(running=1)
+            while begun := [leg.request_id for leg in of_kind(ordered.StartLeg, told)]:
+                passed += begun
+                told = [effect for name in begun for effect in one.first_token(name)]
+        assert "waits" not in passed, "what was read before it is read on"
+        bound = 2 * profile("waits", prompt=words("waits")).prompt_bytes
+        assert self.home_of(one) == "r0"
+        assert 0 < len(passed) <= bound // profile("q", prompt=words("q", 100)).prompt_bytes + 1
+
+    def test_whoever_is_held_first_is_the_first_to_go(self) -> None:
+        one = self.reading()
+        for name in ("second", "third"):
+            assert started(one.ask(name, prompt=words(name))) == []
+        begun = [
+            leg.request_id
+            for event in (
+                lambda: one.first_token("first"),
+                lambda: one.first_token("waits"),
+                lambda: one.first_token("second"),
+            )
+            for leg in of_kind(ordered.StartLeg, event())
+        ]
+        assert begun == ["waits", "second", "third"]
+
+    # Its home changes
+
+    def between_two(self) -> tuple[Desk, str, str]:
+        """Both replicas read; what waits goes on from what its home has read. Gives its home, and the other."""
+        one = desk(replicas=2)
+        (home,) = started(one.ask("first", prompt=words("first")))
+        (other,) = started(one.ask("second", prompt=words("second", 2 * LONG)))
+        one.ask("waits", prompt=words("first") + words("waits"))
+        assert (self.home_of(one), {home, other}) == (home, {"r0", "r1"})
+        return one, home, other
+
+    @pytest.mark.parametrize("event", ["lost", "sick", "stale", "unassigned", "taken over", "changed"])
+    def test_a_home_that_is_none_any_more_releases_who_was_held(self, event: str) -> None:
+        one, home, other = self.between_two()
+        if event == "lost":
+            one.tell(events.TargetLost(replica_target(ReplicaId(home)), "reset"))
+        elif event == "sick":
+            one.probe(home, healthy=False)
+        elif event == "stale":
+            for _ in range(31):
+                one.wait(100 * MS)
+                one.probe(other)
+        elif event == "unassigned":
+            one.tell(events.AssignmentApplied(2, (replica_spec(other),), ()))
+        elif event == "taken over":
+            one.tell(events.AssignmentApplied(2, (replica_spec(other), replica_spec("fresh")), ()))
+        else:
+            serves_another = replica_spec(home, models=["mistral"])  # type: ignore[list-item]
+            one.tell(events.AssignmentApplied(2, (replica_spec(other), serves_another), ()))
+        assert self.home_of(one) == other
+        assert started(one.first_token("second")) == [other]
+
+    def test_with_nobody_left_it_waits_for_anybody(self) -> None:
+        one = self.reading()
+        one.tell(events.TargetLost(replica_target(ReplicaId("r0")), "reset"))
+        assert self.home_of(one) is None
+        assert one.core.waiting.homes == 0
+        one.finish("first", LegResult.COMPLETED)
+        one.wait(10 * MS)
+        assert started(one.probe()) == ["r0"]
+
+    def test_it_goes_elsewhere_once_that_is_cheaper(self) -> None:
+        one = self.reading(peers=[EU_PEER])
+        one.hear("gw-eu", EU, rtt_ms=200)
+        assert started(one.effects) == ["r0"]
+        one.wait(10 * MS)
+        one.hear("gw-eu", EU, rtt_ms=10)
+        assert started(one.probe(running=300)) == ["gw-eu"]
+
+    def test_a_gateway_that_drains_serves_whom_it_holds(self) -> None:
+        one = self.reading()
+        one.tell(events.DrainRequested())
+        assert self.home_of(one) == "r0"
+        assert started(one.first_token("first")) == ["r0"]
+
+    # Other settings
+
+    def test_a_new_config_decides_again_at_once(self) -> None:
+        one = self.reading()
+        patient = CoreConfig(placement=PlacementConfig(hold_ns=10 * SECOND))
+        assert started(one.tell(events.ConfigApplied(patient))) == ["r0"]
+
+    def test_under_another_policy_nobody_is_held(self) -> None:
+        one = self.reading()
+        one.ask("too", prompt=words("too"))
+        assert started(one.tell(events.ConfigApplied(under(LAYERED)))) == ["r0", "r0"]
+        assert one.core.waiting.homes == 0
+
+    def test_and_back_again(self) -> None:
+        one = self.reading()
+        one.tell(events.ConfigApplied(under(LAYERED)))
+        one.tell(events.ConfigApplied(CoreConfig()))
+        assert started(one.ask("too", prompt=words("too"))) == []
+        one.first_token("first")
+        assert started(one.first_token("waits")) == ["r0"]
+
+    # Limits
+
+    @pytest.mark.parametrize(
+        ("queue", "outcome"),
+        [
+            (QueueConfig(length_max=1), "rejected_queue_full"),
+            (QueueConfig(tenant_length_max=1), "rejected_tenant_limit"),
+        ],
+    )
+    def test_limits_hold_for_those_who_are_held(self, queue: QueueConfig, outcome: str) -> None:
+        one = self.reading(config=CoreConfig(queue=queue))
+        assert ended(one.ask("late", prompt=words("late"))) == [("late", outcome)]
+        assert started(one.ask("short", prompt="hi")) == ["r0"], "it need not wait"
+        assert len(one.core.waiting) == 1
+        assert started(one.first_token("first")) == ["r0"]
+
+    def test_a_forward_that_would_be_held_in_a_full_queue_goes_back(self) -> None:
+        one = self.reading(peers=[EU_PEER], config=CoreConfig(queue=QueueConfig(length_max=1)))
+        effects = one.tell(self.long_forward("f"))
+        assert ended(effects) == [("f", "rejected_queue_full")]
+        assert leg_end_of(of_kind(ordered.EndRequest, effects)[0].outcome, "")[0] is LegResult.REFUSED
+
+    def test_patience_ends_while_it_is_held(self) -> None:
+        one = self.reading(config=CoreConfig(queue=QueueConfig(wait_max_ns=SECOND)))
+        assert ended(one.wait(SECOND)) == [("waits", "expired_in_queue")]
+        assert (len(one.core.waiting), one.core.waiting.homes) == (0, 0)
+
+    def test_a_client_that_leaves_while_it_is_held_is_gone(self) -> None:
+        one = self.reading()
+        assert ended(one.tell(events.RequestAbandoned(RequestId("waits")))) == [("waits", "abandoned")]
+        assert (len(one.core.waiting), one.core.waiting.homes) == (0, 0)
+        assert started(one.first_token("first")) == []
+
+    def test_a_retry_may_be_held_again(self) -> None:
+        one = desk(replicas=2)
+        one.ask("q", prompt=words("q"))
+        (other,) = started(one.ask("other", prompt=words("other")))
+        assert started(one.finish("q", LegResult.FAILED)) == []
+        assert self.home_of(one, "q") == other
+        assert started(one.first_token("other")) == [other]
+
+    # Other gateways
+
+    def long_forward(self, request_id: str) -> events.ForwardArrived:
+        return replace(forward(request_id), profile=profile(request_id, prompt=words(request_id)))
+
+    def test_a_forward_is_held_at_the_peer_as_its_own_are(self) -> None:
+        one = self.reading(peers=[EU_PEER])
+        effects = one.tell(self.long_forward("f"))
+        assert [type(effect) for effect in effects] == [ordered.AcceptForward]
+        assert self.home_of(one, "f") == "r0"
+        one.first_token("first")
+        assert started(one.first_token("waits")) == ["r0"]
+
+    def test_a_lockdown_ends_forwards_that_are_held_and_nothing_else(self) -> None:
+        one = self.reading(peers=[EU_PEER])
+        one.tell(self.long_forward("f"))
+        told = one.tell(events.LockdownChanged(active=True))
+        assert (ended(told), started(told)) == ([("f", "failed_before_first_byte")], [])
+        assert self.home_of(one) == "r0"
+        assert started(one.first_token("first")) == ["r0"]
+
+    def test_what_is_held_is_judged_again_when_the_policy_changes(self) -> None:
+        abroad = replica_spec("abroad", EU)
+        one = desk(replicas=[replica_spec("r0"), abroad])
+        one.probe("r0", running=400)
+        assert started(one.ask("first", prompt=words("first"))) == ["abroad"]
+        one.ask("waits", prompt=words("first") + words("waits"))
+        assert self.home_of(one) == "abroad"
+        one.probe("r0")
+        assert started(one.tell(events.PolicyApplied(policy(US, process=rule(US))))) == ["r0"]
+
+    def test_who_may_not_enter_any_more_is_not_held(self) -> None:
+        one = self.reading()
+        away = {TenantName("default"): TenantPolicy(rule(EU))}
+        told = one.tell(events.PolicyApplied(policy(US, tenants=away)))
+        assert ended(told) == [("waits", "rejected_residency_ingress")]
+        assert one.core.waiting.homes == 0
+
+    def test_what_is_held_casts_a_shadow_once(self) -> None:
+        config = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
+        one = desk(replicas=1, peers=[EU_PEER], config=config)
+        one.hear("gw-eu", EU)
+        one.ask("first", prompt=words("first"))
+        assert len(of_kind(ordered.RecordShadow, one.ask("waits", prompt=words("waits")))) == 1
+        one.wait(10 * MS)
+        assert of_kind(ordered.RecordShadow, one.probe(running=1)) == []
+
+    def test_a_stored_response_is_followed_past_those_who_are_held(self) -> None:
+        one = self.reading()
+        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
+        one.probe(running=1, waiting=3)
+        follows = replace(profile("next"), follows="key")
+        assert started(one.tell(events.RequestArrived(follows, 60 * SECOND))) == ["r0"], "it could go nowhere else"
