@@ -94,6 +94,10 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.kv_tokens = 0
 
     @property
+    def free_tokens(self) -> int:
+        return round((1 - self.kv_usage) * self.kv_tokens)
+
+    @property
     def load(self) -> int:
         return max(self.in_flight, self.running + self.waiting)
 
@@ -246,6 +250,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 (members & self.available).bit_count(),
                 accepts,
                 sum(self.load_at(slot) for slot in slots_of(members)) if with_loads else 0,
+                max((self._by_slot[slot].free_tokens for slot in slots_of(members)), default=0) if with_loads else None,
             )
             for (model, pool, place, accepts), members in self._groups.items()
         )

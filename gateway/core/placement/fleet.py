@@ -99,6 +99,11 @@ class Fleet:
                 load += capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
 
+    def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
+        """Room in the KV cache of the replica there that has most; None: nobody knows."""
+        told = [each.free_tokens for each in self._peers.at(slot).served if each.model == model and each.free_tokens]
+        return max(told) if told else None
+
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns
 
