@@ -185,6 +185,8 @@ def _run(rng: random.Random) -> dict[str, Any]:
             "peer_queue_length_max": rng.choice((0, 1, 3, 10)),
             "prefix_index_max": rng.choice(("4KiB", "64KiB", "1MiB")),
             "prefix_ttl": rng.choice(("2s", "1h")),
+            "hold": rng.choice(("100us", "1ms", "50ms")),
+            "kept_gaps": rng.choice((3.0, 1_000.0)),
         },
         "pushing": {
             "mode": rng.choice(("pending", "pending", "pending", "outstanding", "blind")),
