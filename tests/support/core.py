@@ -145,11 +145,16 @@ class Desk:
         seen += self.tell(events.TimePassed())
         return seen
 
-    def probe(self, *names: str, waiting: int = 0, running: int = 0, healthy: bool = True) -> list[Effect]:
+    def probe(
+        self, *names: str, waiting: int = 0, running: int = 0, healthy: bool = True, kv_tokens: int = 0
+    ) -> list[Effect]:
         """Observe replicas right now; all of them when none is named."""
         ids = names or tuple(state.spec.replica_id for state in self.core.replicas)
         observations = tuple(
-            ReplicaObservation(ReplicaId(name), self.now_ns, healthy, running=running, waiting=waiting) for name in ids
+            ReplicaObservation(
+                ReplicaId(name), self.now_ns, healthy, running=running, waiting=waiting, kv_tokens=kv_tokens
+            )
+            for name in ids
         )
         return self.tell(events.ReplicasObserved(observations))
 

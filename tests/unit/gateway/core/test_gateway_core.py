@@ -1126,3 +1126,60 @@ class TestHolding:
         one.probe(running=1, waiting=3)
         follows = replace(profile("next"), follows="key")
         assert started(one.tell(events.RequestArrived(follows, 60 * SECOND))) == ["r0"], "it could go nowhere else"
+
+
+class TestHoldingForACache:
+    """A prompt that nobody knows would push out of a full cache what is wanted back there sooner."""
+
+    ROOM_TOKENS = 5_200
+    """For two prompts of `LONG` words, and hardly more."""
+
+    def turn(self, one: Desk, name: str, request_id: str) -> None:
+        """Somebody goes on, who was last heard a tenth of a second ago."""
+        one.wait(50 * MS)
+        assert started(one.ask(request_id, prompt=words(name))) == ["r0"]
+        one.first_token(request_id)
+        one.finish(request_id)
+        one.probe(kv_tokens=self.ROOM_TOKENS, running=1)
+
+    def living(self) -> Desk:
+        """Two sessions fill the one cache, and a request runs on."""
+        one = desk(replicas=1)
+        one.probe(kv_tokens=self.ROOM_TOKENS)
+        for i in range(60):
+            self.turn(one, f"session{i % 2}", f"turn{i}")
+        one.ask("runs", prompt="hi")
+        one.first_token("runs")
+        return one
+
+    def test_what_is_new_waits_and_who_goes_on_does_not_wait_behind_it(self) -> None:
+        one = self.living()
+        assert started(one.ask("new", prompt=words("new"))) == []
+        held = one.core.requests[RequestId("new")].held
+        assert held is not None
+        assert held.is_cold
+        self.turn(one, "session0", "goes on")
+
+    def test_it_goes_at_once_where_nothing_runs(self) -> None:
+        one = self.living()
+        one.ask("new", prompt=words("new"))
+        one.finish("runs")
+        one.wait(MS)
+        assert "new" in {
+            leg.request_id for leg in of_kind(ordered.StartLeg, [*one.effects, *one.probe(kv_tokens=self.ROOM_TOKENS)])
+        }
+
+    def test_its_patience_is_bounded_though_others_go_on_and_on(self) -> None:
+        one = self.living()
+        one.ask("new", prompt=words("new"))
+        for i in range(40):
+            self.turn(one, f"session{i % 2}", f"more{i}")
+            if one.core.requests[RequestId("new")].held is None:
+                break
+        assert 1 < i < 20
+        assert "new" in {leg.request_id for leg in of_kind(ordered.StartLeg, one.effects)}
+
+    def test_with_room_in_the_cache_it_does_not_wait(self) -> None:
+        one = self.living()
+        one.probe(kv_tokens=10 * self.ROOM_TOKENS, running=1)
+        assert started(one.ask("new", prompt=words("new"))) == ["r0"]
