@@ -205,11 +205,16 @@ def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> b
 
 @mutant(
     "for the sake of a cache a request is held for as long as others come back",
-    "placement.caches:Caches.read_again",
+    "placement.cost:Cost._pushes_out_too_much",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHoldingForACache",
 )
-def guards_for_ever(original: Original, caches: Caches) -> float:
-    return 1e12
+def guards_for_ever(
+    original: Original, policy: Cost, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int
+) -> bool:
+    arrived_ns, offer.arrived_ns = offer.arrived_ns, policy._now_ns
+    is_cold = bool(original(policy, profile, offer, slot, uncached_bytes))
+    offer.arrived_ns = arrived_ns
+    return is_cold
 
 
 @mutant(
