@@ -115,7 +115,7 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_ns()
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * (1 + load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self.config.delay_weight,
         )
@@ -130,7 +130,7 @@ class Cost(Policy):
             alike = books.holds.alike(_beginning(profile, blocks))
         reading_ns = self._slope_ns() * fleet.replica_backlog_bytes(slot)
         leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.interval_ns
-        return max(reading_ns / (1 + fleet.replica_load(slot)), leaving_ns) * (1 + alike)
+        return max(reading_ns, leaving_ns) * (1 + alike)
 
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         choice = Choice(slot, blocks, _reason_here(blocks))
@@ -193,8 +193,9 @@ class Cost(Policy):
         slope = self._slope_ns()
         load = self.fleet.peer_load_per_replica(slot, profile.model)
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * (1 + load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
+            waiting_ns=self.config.delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
             distance_ns=self.config.delay_weight * self.fleet.peer_rtt_ns(slot),
         )
 
