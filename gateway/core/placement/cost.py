@@ -124,11 +124,11 @@ class Cost(Policy):
         """Until it could begin there; as often as there are others who wait for the same beginning, since a copy of it
         elsewhere would serve them all. Whoever is held there already is the first of those."""
         fleet, books = self.fleet, self._books[slot]
-        ahead = alike = 0
+        ahead = ahead_bytes = alike = 0
         if books.holds.count and (held is None or held.slot != slot):
-            ahead = books.holds.count
+            ahead, ahead_bytes = books.holds.count, books.holds.bytes
             alike = books.holds.alike(_beginning(profile, blocks))
-        reading_ns = self._slope_ns() * fleet.replica_backlog_bytes(slot)
+        reading_ns = self._slope_ns() * (fleet.replica_backlog_bytes(slot) + ahead_bytes)
         leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.interval_ns
         return max(reading_ns, leaving_ns) * (1 + alike)
 

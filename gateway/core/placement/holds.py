@@ -8,11 +8,12 @@ from gateway.core.requests import Hold
 class Holds:
     """Of one replica."""
 
-    __slots__ = ("_by_beginning", "_bytes", "count", "overtaken_until_bytes", "pushed_bytes")
+    __slots__ = ("_by_beginning", "bytes", "count", "overtaken_until_bytes", "pushed_bytes")
 
     def __init__(self) -> None:
         self.count = 0
-        self._bytes = 0
+        self.bytes = 0
+        """That they bring, all together."""
         self._by_beginning: dict[bytes, int] = {}
         self.pushed_bytes = 0
         """Of prefill, all that was ever sent there by us."""
@@ -32,14 +33,14 @@ class Holds:
         if not self.count:
             self.overtaken_until_bytes = self.pushed_bytes + backlog_bytes + hold.uncached_bytes
         self.count += 1
-        self._bytes += hold.uncached_bytes
+        self.bytes += hold.uncached_bytes
         self._by_beginning[hold.beginning] = self.alike(hold.beginning) + 1
 
     def remove(self, hold: Hold) -> None:
         self.count -= 1
-        self._bytes -= hold.uncached_bytes
+        self.bytes -= hold.uncached_bytes
         left = self._by_beginning.pop(hold.beginning) - 1
         if left:
             self._by_beginning[hold.beginning] = left
         if self.count:
-            self.overtaken_until_bytes = self.pushed_bytes + self._bytes // self.count
+            self.overtaken_until_bytes = self.pushed_bytes + self.bytes // self.count
