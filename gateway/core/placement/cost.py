@@ -49,6 +49,7 @@ class Cost(Policy):
         """Of all our replicas: one alone, that looks slow, would be avoided and never be seen to be fast again."""
         self._caches = Caches(fleet, config)
         self._turn = 0
+        self._delay_weight = 1.0
         self._arrived_ns = 0
         self._now_ns = 0
 
@@ -73,6 +74,7 @@ class Cost(Policy):
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         self._now_ns = now_ns
         self._arrived_ns = offer.arrived_ns
+        self._delay_weight = self.config.delay_weight / (1 + self._load_everywhere(profile, offer))
         slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
         peers = offer.siblings | offer.remotes
         if peers:
@@ -89,6 +91,16 @@ class Cost(Policy):
 
     def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs:
         return self._peer_costs(profile, slot, self.fleet.match_peers(profile, 1 << slot).blocks)
+
+    def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
+        """Requests on a replica, on average over all that it may go to."""
+        fleet = self.fleet
+        replicas, load = offer.replicas.bit_count(), float(fleet.total_load(offer.replicas))
+        for slot in slots_of(offer.siblings | offer.remotes):
+            count = fleet.peer_replicas(slot, profile.model)
+            replicas += count
+            load += count * fleet.peer_load_per_replica(slot, profile.model)
+        return load / max(1, replicas)
 
     # Our replicas
 
@@ -115,9 +127,9 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_ns()
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks) * (1 + load),
+            reading_ns=slope * profile.uncached_bytes(blocks),
             crowding_ns=slope * self.config.explore_load_bytes * load,
-            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self.config.delay_weight,
+            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self._delay_weight,
         )
 
     def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
@@ -193,10 +205,10 @@ class Cost(Policy):
         slope = self._slope_ns()
         load = self.fleet.peer_load_per_replica(slot, profile.model)
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks) * (1 + load),
+            reading_ns=slope * profile.uncached_bytes(blocks),
             crowding_ns=slope * self.config.explore_load_bytes * load,
-            waiting_ns=self.config.delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
-            distance_ns=self.config.delay_weight * self.fleet.peer_rtt_ns(slot),
+            waiting_ns=self._delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
+            distance_ns=self._delay_weight * self.fleet.peer_rtt_ns(slot),
         )
 
     # What it is told
