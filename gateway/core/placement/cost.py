@@ -49,6 +49,7 @@ class Cost(Policy):
         """Of all our replicas: one alone, that looks slow, would be avoided and never be seen to be fast again."""
         self._caches = Caches(fleet, config)
         self._turn = 0
+        self._load = 0.0
         self._delay_weight = 1.0
         self._arrived_ns = 0
         self._now_ns = 0
@@ -74,7 +75,8 @@ class Cost(Policy):
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         self._now_ns = now_ns
         self._arrived_ns = offer.arrived_ns
-        self._delay_weight = self.config.delay_weight / (1 + self._load_everywhere(profile, offer))
+        self._load = self._load_everywhere(profile, offer)
+        self._delay_weight = self.config.delay_weight / (1 + self._load)
         slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
         peers = offer.siblings | offer.remotes
         if peers:
@@ -102,6 +104,12 @@ class Cost(Policy):
             load += count * fleet.peer_load_per_replica(slot, profile.model)
         return load / max(1, replicas)
 
+    def _share_delayed(self, load: float) -> float:
+        """Whom reading delays at a target, against those whom it would delay on average: fewer where hardly anybody
+        runs. Small differences are none: loads are old when they are told, and many with little to do are as few with
+        much."""
+        return (1 + load) / (1 + self._load) if 2 * load < self._load else 1.0
+
     # Our replicas
 
     def _cheapest_replica(self, profile: RequestProfile, offer: Offer) -> tuple[int, int, float]:
@@ -127,7 +135,7 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_ns()
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self._delay_weight,
         )
@@ -205,7 +213,7 @@ class Cost(Policy):
         slope = self._slope_ns()
         load = self.fleet.peer_load_per_replica(slot, profile.model)
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
             distance_ns=self._delay_weight * self.fleet.peer_rtt_ns(slot),
@@ -254,8 +262,12 @@ class Cost(Policy):
 
 
 def _beginning(profile: RequestProfile, blocks: int) -> bytes:
-    """Stands for all that is known of the prompt."""
-    return profile.prefix[(blocks - 1) * PREFIX_HASH_BYTES : blocks * PREFIX_HASH_BYTES] if blocks else b""
+    """Stands for half at least of what is known of the prompt: who waits with the same would be served by a copy of it.
+    That is the hash at a power of two, so that prompts of unlike lengths have it in common."""
+    if not blocks:
+        return b""
+    block = 1 << (blocks.bit_length() - 1)
+    return profile.prefix[(block - 1) * PREFIX_HASH_BYTES : block * PREFIX_HASH_BYTES]
 
 
 def _reason_here(blocks: int) -> PlacementReason:
