@@ -4,7 +4,7 @@ probes, models and loads; what it shares with every other target is in `targets`
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -242,17 +242,21 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def capacities(self, *, with_loads: bool = False) -> tuple[ModelCapacity, ...]:
         return tuple(
-            ModelCapacity(
-                model,
-                pool,
-                place,
-                members.bit_count(),
-                (members & self.available).bit_count(),
-                accepts,
-                sum(self.load_at(slot) for slot in slots_of(members)) if with_loads else 0,
-                max((self._by_slot[slot].free_tokens for slot in slots_of(members)), default=0) if with_loads else None,
-            )
-            for (model, pool, place, accepts), members in self._groups.items()
+            self._with_load(capacity, members) if with_loads else capacity for capacity, members in self._counted()
+        )
+
+    def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
+        for (model, pool, place, accepts), members in self._groups.items():
+            available = (members & self.available).bit_count()
+            yield ModelCapacity(model, pool, place, members.bit_count(), available, accepts), members
+
+    def _with_load(self, capacity: ModelCapacity, members: int) -> ModelCapacity:
+        states = [self._by_slot[slot] for slot in slots_of(members)]
+        return replace(
+            capacity,
+            load=sum(state.load for state in states),
+            backlog_bytes=min(state.backlog_bytes for state in states),
+            free_tokens=max(state.free_tokens for state in states),
         )
 
     # Inside

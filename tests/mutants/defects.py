@@ -11,7 +11,6 @@ from gateway.core.attempts import Breaker
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
 from gateway.core.peers import Peers, PeerState
-from gateway.core.placement.caches import Caches
 from gateway.core.placement.cost import Cost
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.holds import Holds
@@ -208,11 +207,9 @@ def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> b
     "placement.cost:Cost._pushes_out_too_much",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHoldingForACache",
 )
-def guards_for_ever(
-    original: Original, policy: Cost, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int
-) -> bool:
+def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, offer: Offer, *chosen: int) -> bool:
     arrived_ns, offer.arrived_ns = offer.arrived_ns, policy._now_ns
-    is_cold = bool(original(policy, profile, offer, slot, uncached_bytes))
+    is_cold = bool(original(policy, profile, offer, *chosen))
     offer.arrived_ns = arrived_ns
     return is_cold
 

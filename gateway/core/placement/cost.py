@@ -49,6 +49,8 @@ class Cost(Policy):
         """Of all our replicas: one alone, that looks slow, would be avoided and never be seen to be fast again."""
         self._caches = Caches(fleet, config)
         self._turn = 0
+        self._load = 0.0
+        self._delay_weight = 1.0
         self._arrived_ns = 0
         self._now_ns = 0
 
@@ -73,6 +75,8 @@ class Cost(Policy):
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         self._now_ns = now_ns
         self._arrived_ns = offer.arrived_ns
+        self._load = self._load_everywhere(profile, offer)
+        self._delay_weight = self.config.delay_weight / (1 + self._load)
         slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
         peers = offer.siblings | offer.remotes
         if peers:
@@ -89,6 +93,22 @@ class Cost(Policy):
 
     def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs:
         return self._peer_costs(profile, slot, self.fleet.match_peers(profile, 1 << slot).blocks)
+
+    def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
+        """Requests on a replica, on average over all that it may go to."""
+        fleet = self.fleet
+        replicas, load = offer.replicas.bit_count(), float(fleet.total_load(offer.replicas))
+        for slot in slots_of(offer.siblings | offer.remotes):
+            count = fleet.peer_replicas(slot, profile.model)
+            replicas += count
+            load += count * fleet.peer_load_per_replica(slot, profile.model)
+        return load / max(1, replicas)
+
+    def _share_delayed(self, load: float) -> float:
+        """Whom reading delays at a target, against those whom it would delay on average: fewer where hardly anybody
+        runs. Small differences are none: loads are old when they are told, and many with little to do are as few with
+        much."""
+        return (1 + load) / (1 + self._load) if 2 * load < self._load else 1.0
 
     # Our replicas
 
@@ -115,22 +135,22 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_ns()
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
-            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self.config.delay_weight,
+            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self._delay_weight,
         )
 
     def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
         """Until it could begin there; as often as there are others who wait for the same beginning, since a copy of it
         elsewhere would serve them all. Whoever is held there already is the first of those."""
         fleet, books = self.fleet, self._books[slot]
-        ahead = alike = 0
+        ahead = ahead_bytes = alike = 0
         if books.holds.count and (held is None or held.slot != slot):
-            ahead = books.holds.count
+            ahead, ahead_bytes = books.holds.count, books.holds.bytes
             alike = books.holds.alike(_beginning(profile, blocks))
-        reading_ns = self._slope_ns() * fleet.replica_backlog_bytes(slot)
+        reading_ns = self._slope_ns() * (fleet.replica_backlog_bytes(slot) + ahead_bytes)
         leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.interval_ns
-        return max(reading_ns / (1 + fleet.replica_load(slot)), leaving_ns) * (1 + alike)
+        return max(reading_ns, leaving_ns) * (1 + alike)
 
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         choice = Choice(slot, blocks, _reason_here(blocks))
@@ -194,9 +214,10 @@ class Cost(Policy):
         slope = self._slope_ns()
         load = self.fleet.peer_load_per_replica(slot, profile.model)
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
-            distance_ns=self.config.delay_weight * self.fleet.peer_rtt_ns(slot),
+            waiting_ns=self._delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
+            distance_ns=self._delay_weight * self.fleet.peer_rtt_ns(slot),
         )
 
     # What it is told
@@ -246,8 +267,12 @@ class Cost(Policy):
 
 
 def _beginning(profile: RequestProfile, blocks: int) -> bytes:
-    """Stands for all that is known of the prompt."""
-    return profile.prefix[(blocks - 1) * PREFIX_HASH_BYTES : blocks * PREFIX_HASH_BYTES] if blocks else b""
+    """Stands for half at least of what is known of the prompt: who waits with the same would be served by a copy of it.
+    That is the hash at a power of two, so that prompts of unlike lengths have it in common."""
+    if not blocks:
+        return b""
+    block = 1 << (blocks.bit_length() - 1)
+    return profile.prefix[(block - 1) * PREFIX_HASH_BYTES : block * PREFIX_HASH_BYTES]
 
 
 def _reason_here(blocks: int) -> PlacementReason:

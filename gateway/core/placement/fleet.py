@@ -99,6 +99,20 @@ class Fleet:
                 load += capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
 
+    def total_load(self, mask: int) -> int:
+        """O(slots in the mask)."""
+        return sum(self._replicas.load_at(slot) for slot in slots_of(mask))
+
+    def peer_replicas(self, slot: int, model: ModelName) -> int:
+        return sum(each.replicas for each in self._peers.at(slot).served if each.model == model)
+
+    def peer_backlog(self, slot: int, model: ModelName) -> int:
+        """Bytes of prompt that whichever of its replicas has least to read has to read first, as it told last, with
+        those of our forwards since."""
+        state = self._peers.at(slot)
+        told = min((each.backlog_bytes for each in state.served if each.model == model), default=0)
+        return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
+
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Room in the KV cache of the replica there that has most; None: nobody knows."""
         told = [each.free_tokens for each in self._peers.at(slot).served if each.model == model and each.free_tokens]

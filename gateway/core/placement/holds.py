@@ -14,13 +14,22 @@ class Holds:
     wait for what they would push out of its cache (cold ones) have no turn, and bar nobody's way.
     """
 
-    __slots__ = ("_by_beginning", "_bytes", "_in_turn", "count", "overtaken_until_bytes", "pushed_bytes")
+    __slots__ = (
+        "_by_beginning",
+        "_bytes_in_turn",
+        "_in_turn",
+        "bytes",
+        "count",
+        "overtaken_until_bytes",
+        "pushed_bytes",
+    )
 
     def __init__(self) -> None:
         self.count = 0
+        self.bytes = 0
+        """That they bring, all together."""
         self._in_turn: OrderedDict[Hold, None] = OrderedDict()
-        self._bytes = 0
-        """What those in turn bring."""
+        self._bytes_in_turn = 0
         self._by_beginning: dict[bytes, int] = {}
         self.pushed_bytes = 0
         """Of prefill, all that was ever sent there by us."""
@@ -43,17 +52,19 @@ class Holds:
 
     def add(self, hold: Hold, backlog_bytes: int) -> None:
         self.count += 1
+        self.bytes += hold.uncached_bytes
         self._by_beginning[hold.beginning] = self.alike(hold.beginning) + 1
         if hold.is_cold:
             return
         if not self._in_turn:
             self.overtaken_until_bytes = self.pushed_bytes + backlog_bytes + hold.uncached_bytes
         self._in_turn[hold] = None
-        self._bytes += hold.uncached_bytes
+        self._bytes_in_turn += hold.uncached_bytes
 
     def remove(self, hold: Hold) -> None:
         """Whoever goes out of turn gives nobody leave to overtake the first."""
         self.count -= 1
+        self.bytes -= hold.uncached_bytes
         left = self._by_beginning.pop(hold.beginning) - 1
         if left:
             self._by_beginning[hold.beginning] = left
@@ -61,6 +72,6 @@ class Holds:
             return
         was_first = self.is_first(hold)
         del self._in_turn[hold]
-        self._bytes -= hold.uncached_bytes
+        self._bytes_in_turn -= hold.uncached_bytes
         if was_first and self._in_turn:
-            self.overtaken_until_bytes = self.pushed_bytes + self._bytes // len(self._in_turn)
+            self.overtaken_until_bytes = self.pushed_bytes + self._bytes_in_turn // len(self._in_turn)

@@ -1101,7 +1101,6 @@ class TestHolding:
         assert started(one.ask("first", prompt=words("first"))) == ["abroad"]
         one.ask("waits", prompt=words("first") + words("waits"))
         assert self.home_of(one) == "abroad"
-        one.probe("r0")
         assert started(one.tell(events.PolicyApplied(policy(US, process=rule(US))))) == ["r0"]
 
     def test_who_may_not_enter_any_more_is_not_held(self) -> None:
