@@ -231,8 +231,10 @@ class GatewayCore(GatewayState):
 
     def _place_waiting(self, now_ns: int) -> None:
         """Place whoever can be placed, earliest arrival first. Placing only uses capacity up, so a class that is
-        blocked
-        stays blocked for the rest of the round."""
+        blocked stays blocked for the rest of the round."""
+        for slot in slots_of(self.waiting.homes & ~self.replicas.open):
+            for request in self.waiting.held_for(slot):  # or those who came later would choose before them
+                self._unhold(request)
         heads = self.waiting.heads()
         while heads:
             _, request = heapq.heappop(heads)

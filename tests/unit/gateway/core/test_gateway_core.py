@@ -997,6 +997,13 @@ class TestHolding:
         one.wait(10 * MS)
         assert started(one.probe()) == ["r0"]
 
+    def test_who_was_held_for_a_home_that_is_lost_chooses_before_those_who_came_later(self) -> None:
+        one = self.reading(peers=[EU_PEER])
+        one.ask("later", prompt="hi")
+        one.hear("gw-eu", EU, rtt_ms=2_000)
+        effects = one.finish("later", LegResult.BUSY)
+        assert [(leg.request_id, leg.target.id) for leg in of_kind(ordered.StartLeg, effects)] == [("waits", "gw-eu")]
+
     def test_it_goes_elsewhere_once_that_is_cheaper(self) -> None:
         one = self.reading(peers=[EU_PEER])
         one.hear("gw-eu", EU, rtt_ms=200)
