@@ -945,15 +945,9 @@ class TestHolding:
         one = self.reading()
         for name in ("second", "third"):
             assert started(one.ask(name, prompt=words(name))) == []
-        begun = [
-            leg.request_id
-            for event in (
-                lambda: one.first_token("first"),
-                lambda: one.first_token("waits"),
-                lambda: one.first_token("second"),
-            )
-            for leg in of_kind(ordered.StartLeg, event())
-        ]
+        begun: list[str] = []
+        for name in ("first", "waits", "second"):
+            begun += [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token(name))]
         assert begun == ["waits", "second", "third"]
 
     # Its home changes
