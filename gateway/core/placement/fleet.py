@@ -100,8 +100,8 @@ class Fleet:
         return (load + len(state.unreflected)) / max(1, replicas)
 
     def total_load(self, mask: int) -> int:
-        """O(slots in the mask)."""
-        return sum(self._replicas.load_at(slot) for slot in slots_of(mask))
+        """Requests on all of them together. O(distinct loads)."""
+        return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
         return sum(each.replicas for each in self._peers.at(slot).served if each.model == model)
