@@ -127,6 +127,7 @@ def _describe_replica(state: ReplicaState, replicas: Replicas, now_ns: int) -> d
         "running": state.running,
         "pending": state.waiting,
         "kv_usage": state.kv_usage,
+        "kv_tokens": state.kv_tokens,
         "in_flight": state.in_flight,
         "unreflected": len(state.unreflected),
         "breaker": state.breaker.state,
