@@ -47,9 +47,11 @@ class Intake:
         return self._fullness_for(profile, request_class)
 
     def _fullness_for(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
-        """A full queue turns away only those who would have to wait in it."""
-        has_to_wait = self._core.waiting.has_class(request_class) or not self._core.placer.has_target(request_class)
-        if not has_to_wait:
+        """A full queue turns away only those who would have to wait in it; where anybody may be held for a replica that
+        others find free, that is everybody."""
+        placer = self._core.placer
+        may_go = placer.has_target(request_class) and not placer.weighs_everybody
+        if may_go and not self._core.waiting.has_class(request_class):
             return None
         if len(self._core.waiting) >= self._core.config.queue.length_max:
             return Outcome.REJECTED_QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"

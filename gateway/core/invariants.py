@@ -81,6 +81,7 @@ class Checker:
         self._check_counts()
         self._check_somebody_is_served()
         self._check_somebody_may_come()
+        self._check_who_is_held()
         self._check_bounds()
         self._forget_finished()
         return self._violations
@@ -245,12 +246,28 @@ class Checker:
                 f"{head.request_id} waits beside {[str(state.target) for state in idle]}",
             )
 
+    def _check_who_is_held(self) -> None:
+        """Nobody waits for a replica that has nothing to do, nor for one that is none of theirs."""
+        for head in self._core.waiting.all_heads():
+            if head.held is None:
+                continue
+            state = self._core.replicas.at(head.held.slot)
+            where = f"{head.request_id} is held for {state.target}"
+            wanted = head.request_class
+            fits = wanted.model in state.spec.models and wanted.rule.allows(state.spec.place)
+            self._expect("whoever is held is held for a replica that may serve it", fits, where)
+            is_open = bool(self._core.replicas.pushable >> state.slot & 1)
+            self._expect("nobody is held for a replica that has nothing to do", state.load > 0 or not is_open, where)
+            reads = bool(state.backlog_bytes) or head.held.is_cold or not is_open
+            self._expect("nobody waits for a replica to read that reads nothing", reads, where)
+
     def _could_serve(self, state: ReplicaState, request: RequestState) -> bool:
         wanted = request.request_class
         if wanted.pinned not in (None, state.target):
             return False
+        free = self._core.replicas.pushable if self._core.placer.weighs_everybody else self._core.replicas.available
         return (
-            bool(self._core.replicas.available >> state.slot & 1)
+            bool(free >> state.slot & 1)
             and wanted.model in state.spec.models
             and wanted.rule.allows(state.spec.place)
             and self._takes_from(state.target.id, self._stories[request.request_id].origin)
@@ -258,7 +275,7 @@ class Checker:
         )
 
     def _check_somebody_may_come(self) -> None:
-        for _, head in self._core.waiting.heads():
+        for head in self._core.waiting.all_heads():
             self._expect(
                 "whoever waits waits for somebody who may come",
                 self._core.locked_down or self._may_be_served(head),

@@ -14,7 +14,7 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import AttemptState, LegEnd, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
@@ -157,7 +157,7 @@ def last_comes_first(original: Original, queue: _ClassQueue) -> RequestState:
 def one_blocks_all(original: Original, core: GatewayCore, now_ns: int) -> None:
     while heads := core.waiting.heads():
         placement = core.placer.place(heads[0][1], now_ns)
-        if placement is None:
+        if placement is None or isinstance(placement, Hold):
             return
         core._start(heads[0][1], placement, now_ns)
 
