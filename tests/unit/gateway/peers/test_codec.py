@@ -58,7 +58,7 @@ REPORT = LoadReport(
     accepting=True,
     assignment_version=3,
     policy_digest="abc",
-    capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2),),
+    capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17),),
     queues=(ModelQueue(MODEL, 9),),
 )
 
@@ -126,6 +126,23 @@ def test_a_heartbeat_carries_its_age() -> None:
     report, age_ns = codec.read_load(pb.SubscribeResponse.FromString(load().SerializeToString()))
     assert report == REPORT
     assert age_ns == 1000, "microseconds cross the wire"
+
+
+def test_a_gateway_of_an_older_version_tells_no_load() -> None:
+    message = load()
+    message.capacities[0].ClearField("load")
+    report, _ = codec.read_load(message)
+    assert report.capacities[0].load == 0
+
+
+def test_a_load_beyond_all_reason_is_never_told_and_never_believed() -> None:
+    many = replace(REPORT, capacities=(replace(REPORT.capacities[0], load=10**20),))
+    report, _ = codec.read_load(codec.load_to_pb(many, age_ns=0))
+    assert report.capacities[0].load == codec.LOAD_MAX
+    message = load()
+    message.capacities[0].load = codec.LOAD_MAX + 1
+    with pytest.raises(codec.WireError, match="the load is no number of requests"):
+        codec.read_load(message)
 
 
 def test_a_head_says_where_it_ran_and_leaves_the_connections_headers_behind() -> None:
