@@ -271,6 +271,13 @@ def counts_the_cancelled(original: Original, *ended: Any) -> None:
     state.in_flight += result is LegResult.CANCELLED
 
 
+@mutant("what was read stays in a target's backlog", "targets:Targets.first_token")
+def reads_it_twice(original: Original, targets: Any, state: Any, *token: Any) -> None:
+    backlog_bytes = state.backlog_bytes
+    original(targets, state, *token)
+    state.backlog_bytes = backlog_bytes
+
+
 @mutant("a client's mistakes open the breaker", "attempts:Breaker.record")
 def blames_for_clients(original: Original, breaker: Breaker, result: LegResult, now_ns: int) -> bool:
     return bool(original(breaker, LegResult.FAILED if result is LegResult.CLIENT_ERROR else result, now_ns))

@@ -6,6 +6,7 @@ Targets are slots in masks. It answers; it changes nothing but whose turn it is 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from gateway.core.bits import select_slot, slots_of
 from gateway.core.config import PlacementConfig
@@ -13,6 +14,9 @@ from gateway.core.peers import Peers
 from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.replicas import Replicas
 from gateway.core.vocabulary import ModelName, RequestProfile
+
+ExactMatch = Callable[[RequestProfile, int], Match]
+"""Which replicas of a mask have most of a request's prompt in their caches right now, and how much that is."""
 
 
 class Fleet:
@@ -22,6 +26,9 @@ class Fleet:
         self._replicas = replicas
         self._peers = peers
         self.rng = rng
+        self.exact_match: ExactMatch | None = None
+        """Whoever can look into the replicas' caches answers in place of the index: a simulation, to tell what that
+        would be worth."""
         self.empty_indexes(config)
 
     def empty_indexes(self, config: PlacementConfig) -> None:
@@ -67,6 +74,8 @@ class Fleet:
     def match_replicas(self, profile: RequestProfile, mask: int) -> Match:
         """Those that were sent most of the prompt. Nobody was, as far as is known, unless the policy has the prefixes
         remembered."""
+        if self.exact_match is not None:
+            return self.exact_match(profile, mask)
         return self.replica_index.match(profile.prefix, mask)
 
     # Other gateways

@@ -16,7 +16,7 @@ from gateway.core.events import LegEnded
 from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility
-from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.fleet import ExactMatch, Fleet
 from gateway.core.placement.policy import Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
@@ -137,6 +137,10 @@ class Placer:
 
     def unheld(self, hold: Hold) -> None:
         self._policy.unheld(hold)
+
+    def match_exactly(self, exact_match: ExactMatch) -> None:
+        """From now on it is known, and not remembered, what replicas have cached."""
+        self._fleet.exact_match = exact_match
 
     # What is asked of it
 

@@ -24,7 +24,7 @@ CONSISTENT_HASH = "consistent hash"
 BASELINES = (GKE, ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG, SGLANG_04)
 """Those that the paper compares with; SGLang's router with the defaults of today and of the paper's time."""
 
-_SGLANG_04 = {"cache_aware_match_share": 0.5, "cache_aware_spread_max": 32, "cache_aware_spread_ratio": 1.0001}
+SGLANG_04_PLACEMENT = {"cache_aware_match_share": 0.5, "cache_aware_spread_max": 32, "cache_aware_spread_ratio": 1.0001}
 PAPER_PLACEMENT: Changes = {
     "policy": "prefix",
     "explore_rule": "share",
@@ -61,7 +61,7 @@ SYSTEMS = (
     _run(LEAST_LOAD, "global_least_load"),
     _run(CONSISTENT_HASH, "global_consistent_hash"),
     _run(SGLANG, "global_sglang"),
-    _run(SGLANG_04, "global_sglang", placement=_SGLANG_04),
+    _run(SGLANG_04, "global_sglang", placement=SGLANG_04_PLACEMENT),
 )
 
 WORTH = "worth"
@@ -174,7 +174,7 @@ def _replayed(name: str, file: Path, duration: str, warm_up: str, **trace: objec
 
 SELECTIONS: tuple[tuple[str, Changes], ...] = (
     ("SGLang's selection", {"policy": "cache_aware"}),
-    ("SGLang v0.4's selection", {"policy": "cache_aware", **_SGLANG_04}),
+    ("SGLang v0.4's selection", {"policy": "cache_aware", **SGLANG_04_PLACEMENT}),
     (f"{SKYWALKER}'s selection", {}),
     (f"{WORTH}'s selection", WORTH_PLACEMENT),
 )

@@ -51,7 +51,7 @@ def test_what_the_description_says_of_sessions_is_true_of_every_policy() -> None
         for policy in PlacementPolicy
         if targets_of_sessions(policy, *sessions) != targets_of_sessions(policy, *["one"] * len(sessions))
     ]
-    assert following == [PlacementPolicy.CONSISTENT_HASH]
+    assert following == [PlacementPolicy.CONSISTENT_HASH, PlacementPolicy.SESSION_STICKY]
     assert [policy for policy in PlacementPolicy if f"`{policy}`" in described] == following
     assert "The others, and so the default one" in described
     assert PlacementConfig().policy not in following
