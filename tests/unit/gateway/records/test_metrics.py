@@ -191,7 +191,7 @@ def test_who_is_held_shows_at_the_replica() -> None:
     watched = Watched(replicas=2)
     watched.tell(events.ConfigApplied(CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.COST))))
     for name in ("runs", "runs too", "waits"):
-        watched.desk.tell(events.RequestArrived(profile(name, prompt=name * 1000), 60_000 * MS))
+        watched.desk.tell(events.RequestArrived(profile(name, prompt=name * 2000), 60_000 * MS))
     held = [watched.value("replica_held", replica=name) for name in ("r0", "r1")]
     assert sorted(held) == [0, 1]
 
