@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gateway.core.description import ReplicaCondition, describe, gauges_of
 from gateway.core.config import PlacementPolicy
+from gateway.core.description import ReplicaCondition, describe, gauges_of
 from gateway.core.events import DrainRequested, ReplicasObserved
 from gateway.core.vocabulary import GatewayId, LegResult, ReplicaId, ReplicaObservation
 from tests.support.core import EU, MS, Desk, desk, peer_spec, profile
