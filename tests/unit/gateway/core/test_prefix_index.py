@@ -398,7 +398,7 @@ class TestBooksOfOneSlot:
     def test_a_slot_is_bounded_by_forgetting_its_earliest_chains(self, index: PrefixIndex) -> None:
         for now_ns, text in enumerate(["first", "second", "third"]):
             insert(index, text, 1, now_ns)
-        insert(index, "first", 2)
+        insert(index, "first", 2, now_ns=3)
         assert index.blocks_of(1) == 5 + 6 + 5
         index.bound(1, 11)
         assert index.check() == []

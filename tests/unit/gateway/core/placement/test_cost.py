@@ -206,14 +206,15 @@ class TestAtAnotherGateway:
         told = Told(abroad=True)
         told.hear(rtt_ms=100)  # 30 ms, as much as 23 requests and a half
         offer = Offer(0b11, remotes=1)
-        for running, is_peer in ((23, False), (24, True)):
+        taken = []
+        for running in (23, 24):
             told.now_ns += 1
             told.load(0, running=running)
             told.load(1, running=running)
             choice = told.weigh(prompt("a"), offer)
             assert choice is not None
-            assert choice.is_peer is is_peer
-        assert choice.reason is PlacementReason.REMOTE_NEAREST
+            taken.append((choice.is_peer, choice.reason))
+        assert taken == [(False, PlacementReason.LOCAL_EXPLORE), (True, PlacementReason.REMOTE_NEAREST)]
 
     def test_a_gateway_of_the_region_is_told_from_one_of_another(self) -> None:
         told = Told(abroad=True)
@@ -271,10 +272,15 @@ class TestAmongOurs:
         told = Told(replicas=60)
         for slot in range(60):
             told.send(prompt("a"), slot)
-        seen: list[int] = []
-        monkeypatch.setattr(Fleet, "replica_backlog_bytes", lambda _fleet, slot: seen.append(slot) or 0)
+        seen: set[int] = set()
+
+        def backlog_bytes(_fleet: Fleet, slot: int) -> int:
+            seen.add(slot)
+            return 0
+
+        monkeypatch.setattr(Fleet, "replica_backlog_bytes", backlog_bytes)
         told.weigh(prompt("a", 1700))
-        assert len(set(seen)) <= 8
+        assert 1 <= len(seen) <= 8
 
     def test_the_reason_says_whether_it_knew_the_prompt(self) -> None:
         told = Told()
@@ -342,7 +348,7 @@ class TestUnderMemoryPressure:
     """A cache of a hundred blocks, full of conversations that go on every second; a prompt that is new."""
 
     def told(self, *, running: int = 4, **placement: object) -> Told:
-        told = Told(replicas=1, **placement)
+        told = Told(replicas=1, **placement)  # type: ignore[arg-type]
         told.load(0, running=running, kv_tokens=100 * 16 // 4)
         for _ in range(30):
             for letter in "abcd":
