@@ -4,7 +4,7 @@ probes, models and loads; what it shares with every other target is in `targets`
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -92,6 +92,10 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.waiting = 0
         self.kv_usage = 0.0
         self.kv_tokens = 0
+
+    @property
+    def free_tokens(self) -> int:
+        return round((1 - self.kv_usage) * self.kv_tokens)
 
     @property
     def load(self) -> int:
@@ -237,16 +241,21 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def capacities(self, *, with_loads: bool = False) -> tuple[ModelCapacity, ...]:
         return tuple(
-            ModelCapacity(
-                model,
-                pool,
-                place,
-                members.bit_count(),
-                (members & self.available).bit_count(),
-                accepts,
-                sum(self.load_at(slot) for slot in slots_of(members)) if with_loads else 0,
-            )
-            for (model, pool, place, accepts), members in self._groups.items()
+            self._with_load(capacity, members) if with_loads else capacity for capacity, members in self._counted()
+        )
+
+    def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
+        for (model, pool, place, accepts), members in self._groups.items():
+            available = (members & self.available).bit_count()
+            yield ModelCapacity(model, pool, place, members.bit_count(), available, accepts), members
+
+    def _with_load(self, capacity: ModelCapacity, members: int) -> ModelCapacity:
+        states = [self._by_slot[slot] for slot in slots_of(members)]
+        return replace(
+            capacity,
+            load=sum(state.load for state in states),
+            backlog_bytes=min(state.backlog_bytes for state in states),
+            free_tokens=max(state.free_tokens for state in states),
         )
 
     # Inside

@@ -397,6 +397,10 @@ class ModelCapacity:
     """Where a request must have arrived that these may take. Only we know it: see `LoadReport.told_to`."""
     load: int = 0
     """Requests on them, running and waiting, where whoever places by cost is to know."""
+    backlog_bytes: int = 0
+    """Of prompts, what the one among them that has least to read has to read, likewise."""
+    free_tokens: int | None = None
+    """Room in the KV cache of the one among them that has most, likewise; None: nobody knows."""
 
 
 @value
@@ -449,6 +453,8 @@ class LoadReport:
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
             numbers[*group, "load"] = capacity.load
+            numbers[*group, "backlog_bytes"] = capacity.backlog_bytes
+            numbers[*group, "free_tokens"] = capacity.free_tokens or 0
         return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
 
 

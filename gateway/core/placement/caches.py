@@ -34,6 +34,8 @@ class Caches:
         self._bytes_per_token = _PRIOR_BYTES_PER_TOKEN
         self._prompt_share = 1.0
         """Of all tokens, those of prompts: the rest of a cache is taken by answers."""
+        self._output_tokens = 0.0
+        """Of an answer, on average."""
         self.gap_ns = 0.0
         """From one turn of a conversation to the next, on average; 0 until one went on."""
         self.continued = 0.0
@@ -62,6 +64,7 @@ class Caches:
         self._bytes_per_token += _LEARN * (profile.prompt_bytes / prompt_tokens - self._bytes_per_token)
         share = prompt_tokens / (prompt_tokens + output_tokens)
         self._prompt_share += _LEARN * (share - self._prompt_share)
+        self._output_tokens += _LEARN * (output_tokens - self._output_tokens)
 
     def expire(self, now_ns: int) -> None:
         self._kept.expire(now_ns)
@@ -86,6 +89,11 @@ class Caches:
         whoever is pushed out comes back with the share of prompts that go on, and pushes out another then."""
         share = min(_CHAIN_MAX, self.continued)
         return share / (1 - share)
+
+    def fits(self, uncached_bytes: int, free_tokens: int, load: float) -> bool:
+        """Would so much of a prompt have room beside those who run there? They write on: each, on average, half of an
+        answer more."""
+        return uncached_bytes / self._bytes_per_token + load * self._output_tokens / 2 <= free_tokens
 
     def _room_blocks(self, slot: int) -> int:
         """Of prompts, in its cache; 0: nobody knows."""

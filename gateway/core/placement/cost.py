@@ -66,6 +66,8 @@ class Cost(Policy):
 
     def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
         slot, blocks, _ = self._cheapest_peer(profile, mask)
+        if slot < 0:
+            slot = self.fleet.nearest_peer(mask, profile.model)
         return Choice(slot, blocks, _reason_there(blocks, is_remote=is_remote))
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
@@ -75,7 +77,7 @@ class Cost(Policy):
         peers = offer.siblings | offer.remotes
         if peers:
             peer, known, peer_cost_ns = self._cheapest_peer(profile, peers)
-            if slot < 0 or peer_cost_ns < cost_ns:
+            if peer >= 0 and (slot < 0 or peer_cost_ns < cost_ns):
                 choice = Choice(peer, known, _reason_there(known, is_remote=bool(offer.remotes >> peer & 1)))
                 choice.is_peer = True
                 return choice
@@ -113,9 +115,9 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_ns()
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * (1 + load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
-            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self.config.delay_weight / (1 + load),
+            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self.config.delay_weight,
         )
 
     def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
@@ -171,17 +173,29 @@ class Cost(Policy):
         best, best_blocks, best_key = -1, 0, (0.0, 0)
         for slot in slots_of(mask):
             blocks = fleet.match_peers(profile, 1 << slot).blocks
+            if not self._fits_there(profile, slot, blocks):
+                continue
             key = (self._peer_costs(profile, slot, blocks).total_ns, fleet.peer_rtt_ns(slot))
             if best < 0 or key < best_key:
                 best, best_blocks, best_key = slot, blocks, key
         return best, best_blocks, best_key[0]
 
+    def _fits_there(self, profile: RequestProfile, slot: int, blocks: int) -> bool:
+        """Where it would only wait for room it is better off here, unless most of it is there."""
+        free_tokens = self.fleet.peer_free_tokens(slot, profile.model)
+        uncached_bytes = profile.uncached_bytes(blocks)
+        if free_tokens is None or 2 * uncached_bytes < profile.prompt_bytes:
+            return True
+        load = self.fleet.peer_load_per_replica(slot, profile.model)
+        return self._caches.fits(uncached_bytes, free_tokens, load)
+
     def _peer_costs(self, profile: RequestProfile, slot: int, blocks: int) -> Costs:
         slope = self._slope_ns()
         load = self.fleet.peer_load_per_replica(slot, profile.model)
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks),
+            reading_ns=slope * profile.uncached_bytes(blocks) * (1 + load),
             crowding_ns=slope * self.config.explore_load_bytes * load,
+            waiting_ns=self.config.delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
             distance_ns=self.config.delay_weight * self.fleet.peer_rtt_ns(slot),
         )
 

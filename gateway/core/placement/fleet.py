@@ -99,6 +99,18 @@ class Fleet:
                 load += capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
 
+    def peer_backlog(self, slot: int, model: ModelName) -> int:
+        """Bytes of prompt that whichever of its replicas has least to read has to read first, as it told last, with
+        those of our forwards since."""
+        state = self._peers.at(slot)
+        told = min((each.backlog_bytes for each in state.served if each.model == model), default=0)
+        return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
+
+    def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
+        """Room in the KV cache of the replica there that has most; None: nobody knows."""
+        told = [each.free_tokens for each in self._peers.at(slot).served if each.model == model and each.free_tokens]
+        return max(told) if told else None
+
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns
 
