@@ -72,6 +72,8 @@ LOAD_MAX = 10**9
 REGIONS_WITHIN_MAX = 16
 """Three rules that narrow one another, none of which has any of its own, leave six."""
 PROMPT_BYTES_MAX = 2**32
+BACKLOG_BYTES_MAX = PROMPT_BYTES_MAX * 2**20
+FREE_TOKENS_MAX = 10**12
 PLACEMENTS_MAX = 64
 """Of one request, and targets looked at for each, when a decision is explained to a peer."""
 
@@ -153,6 +155,8 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 replicas=each.replicas,
                 available=each.available,
                 load=min(each.load, LOAD_MAX),
+                backlog_bytes=min(each.backlog_bytes, BACKLOG_BYTES_MAX),
+                free_tokens=None if each.free_tokens is None else min(each.free_tokens, FREE_TOKENS_MAX),
             )
             for each in report.capacities
         ],
@@ -182,6 +186,8 @@ def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
 def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     _require(message.available <= message.replicas, "more replicas available than there are")
     _require(message.load <= LOAD_MAX, "the load is no number of requests")
+    _require(message.backlog_bytes <= BACKLOG_BYTES_MAX, "the backlog is larger than all that can be asked at once")
+    _require(message.free_tokens <= FREE_TOKENS_MAX, "no cache has so much room")
     return ModelCapacity(
         model=_model(message.model),
         pool=PoolName(_id(message.pool, "pool")),
@@ -189,6 +195,8 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         replicas=message.replicas,
         available=message.available,
         load=message.load,
+        backlog_bytes=message.backlog_bytes,
+        free_tokens=message.free_tokens if message.HasField("free_tokens") else None,
     )
 
 

@@ -127,6 +127,8 @@ class ModelCapacity(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     AVAILABLE_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
@@ -136,6 +138,10 @@ class ModelCapacity(_message.Message):
     from one of an older version: it is then taken for idle wherever it says `available`, and is compared by distance,
     by what it knows of the prompt, and by what the caller itself has forwarded there and not seen counted.
     """
+    backlog_bytes: _builtins.int
+    """Of prompts, what the one of these replicas that has least to read has to read first; likewise."""
+    free_tokens: _builtins.int
+    """Room in the KV cache of the one that has most, in tokens; likewise. Left out: nobody knows, and nothing is kept away."""
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -147,12 +153,16 @@ class ModelCapacity(_message.Message):
         replicas: _builtins.int = ...,
         available: _builtins.int = ...,
         load: _builtins.int = ...,
+        backlog_bytes: _builtins.int = ...,
+        free_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "free_tokens", b"free_tokens", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "available", b"available", "backlog_bytes", b"backlog_bytes", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
+    _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__free_tokens) -> _WhichOneofReturnType__free_tokens | None: ...
 
 Global___ModelCapacity: _TypeAlias = ModelCapacity  # noqa: Y015
 

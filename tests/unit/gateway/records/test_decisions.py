@@ -96,7 +96,7 @@ def test_where_costs_were_compared_each_target_s_are_remembered_in_milliseconds(
 
 
 def test_where_none_were_compared_nothing_is_said_of_costs() -> None:
-    watched = busy_us_with_eu()
+    watched = busy_us_with_eu(CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.PREFIX)))
     watched.ask("r-1")
     assert b"costs" not in msgspec.json.encode(watched.explain("r-1"))
 

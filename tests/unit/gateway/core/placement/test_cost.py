@@ -45,7 +45,7 @@ class Told:
         self.fleet = Fleet(self.config, self.core.replicas, self.core.peers, random.Random(1))
         self.policy = Cost(self.fleet, self.config)
         self.now_ns = 0
-        self.legs = 0
+        self.legs = self.heard = 0
         for state in self.core.replicas:
             self.policy.joined(state.target, state.slot)
 
@@ -67,9 +67,20 @@ class Told:
         self.policy.sent(asked, replica_target(ReplicaId(f"r{slot}")), slot, known)
         self.fleet.replica_index.insert(asked.prefix, slot, self.now_ns)
 
-    def hear(self, *, replicas: int = 1, load: int = 0, rtt_ms: int = 0) -> None:
-        capacity = ModelCapacity(MODEL, DEFAULT_POOL, EU, replicas, replicas, load=load)
-        report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "d", (capacity,))
+    def hear(
+        self,
+        *,
+        replicas: int = 1,
+        load: int = 0,
+        rtt_ms: int = 0,
+        backlog_bytes: int = 0,
+        free_tokens: int | None = None,
+    ) -> None:
+        capacity = ModelCapacity(
+            MODEL, DEFAULT_POOL, EU, replicas, replicas, load=load, backlog_bytes=backlog_bytes, free_tokens=free_tokens
+        )
+        self.heard += 1
+        report = LoadReport(GatewayId("gw-eu"), EU, self.heard, True, 1, "d", (capacity,))
         self.core.peers.observe(PeerObservation(report, 0, 0, rtt_ms * MS, rtt_ms * MS), 0)
 
     def weigh(self, asked: RequestProfile, offer: Offer | None = None) -> Choice | None:
@@ -105,26 +116,32 @@ class TestAtAReplica:
         assert told.policy.costs_at_replica(prompt("a"), 0, None).crowding_ns == PRIOR_NS * REQUEST_BYTES * 7
         assert told.policy.costs_at_replica(prompt("a"), 1, None).crowding_ns == 0
 
-    def test_waiting_is_until_it_has_read_what_we_sent_shared_by_those_who_run_there(self) -> None:
+    def test_reading_delays_everybody_who_runs_there_as_well(self) -> None:
+        told = Told()
+        told.load(0, running=5, waiting=2)
+        asked = prompt("a")
+        assert told.policy.costs_at_replica(asked, 0, None).reading_ns == PRIOR_NS * asked.prompt_bytes * 8
+
+    def test_waiting_is_until_it_has_read_what_we_sent(self) -> None:
         told = Told()
         told.reads(0, 3000)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == PRIOR_NS * 3000 * WEIGHT / 2
+        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == PRIOR_NS * 3000 * WEIGHT
 
     def test_or_until_those_in_the_engine_s_own_queue_have_left_if_that_takes_longer(self) -> None:
         told = Told()
         for at_ms in (0, 40, 80):
             told.policy.ended(0, at_ms * MS)
         told.load(0, running=1, waiting=2)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(80 * MS * WEIGHT / 4)
+        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(80 * MS * WEIGHT)
         told.reads(0, 100_000)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(SECOND * WEIGHT / 4)
+        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(SECOND * WEIGHT)
 
     def test_the_time_between_two_ends_is_of_late(self) -> None:
         told = Told()
         for at_ms in (0, 40, 140):
             told.policy.ended(0, at_ms * MS)
         told.load(0, waiting=1)
-        expected = (0.95 * 40 + 0.05 * 100) * MS * WEIGHT / 2
+        expected = (0.95 * 40 + 0.05 * 100) * MS * WEIGHT
         assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(expected)
 
     def test_who_is_held_there_is_ahead_and_those_who_want_the_same_weigh_as_often_as_they_are(self) -> None:
@@ -193,8 +210,34 @@ class TestAtAnotherGateway:
         costs = told.policy.costs_at_peer(prompt("a"), 0)
         assert costs.crowding_ns == PRIOR_NS * REQUEST_BYTES * 5
         assert costs.distance_ns == pytest.approx(WEIGHT * 100 * MS)
-        assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes
+        assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes * 6
         assert costs.waiting_ns == 0
+
+    def test_what_it_says_that_it_has_to_read_is_ahead(self) -> None:
+        told = Told(abroad=True)
+        told.hear(backlog_bytes=3000)
+        assert told.policy.costs_at_peer(prompt("a"), 0).waiting_ns == pytest.approx(PRIOR_NS * 3000 * WEIGHT)
+
+    def test_what_would_only_wait_for_room_there_stays_unless_most_of_it_is_there(self) -> None:
+        told = Told(abroad=True)
+        offer = Offer(0b11, remotes=1)
+        for slot in (0, 1):
+            told.load(slot, running=500)
+        asked = prompt("a")
+        taken = []
+        for free_tokens in (asked.prompt_bytes // 4 - 1, asked.prompt_bytes // 4, None):
+            told.hear(free_tokens=free_tokens)
+            choice = told.weigh(asked, offer)
+            assert choice is not None
+            taken.append(choice.is_peer)
+        assert taken == [False, True, True]
+        told.hear(free_tokens=1)
+        assert told.weigh(asked, Offer(0, remotes=1)) is None, "it waits here"
+        assert told.policy.choose_peer(asked, 1, True).slot == 0, "but for the record it is the nearest"
+        told.fleet.peer_index.insert(asked.prefix, 0, 0)
+        choice = told.weigh(asked, offer)
+        assert choice is not None
+        assert choice.is_peer
 
     def test_it_need_not_read_what_was_forwarded_there(self) -> None:
         told = Told(abroad=True)
@@ -204,14 +247,17 @@ class TestAtAnotherGateway:
 
     def test_the_cheapest_of_all_is_taken_wherever_it_is(self) -> None:
         told = Told(abroad=True)
-        told.hear(rtt_ms=100)  # 30 ms, as much as 23 requests and a half
+        told.hear(rtt_ms=100)
+        asked = prompt("a", 80)
         offer = Offer(0b11, remotes=1)
         taken = []
-        for running in (23, 24):
+        per_request_ns = PRIOR_NS * (asked.prompt_bytes + REQUEST_BYTES)
+        worth = int(WEIGHT * 100 * MS / per_request_ns)
+        for running in (worth, worth + 1):
             told.now_ns += 1
             told.load(0, running=running)
             told.load(1, running=running)
-            choice = told.weigh(prompt("a"), offer)
+            choice = told.weigh(asked, offer)
             assert choice is not None
             taken.append((choice.is_peer, choice.reason))
         assert taken == [(False, PlacementReason.LOCAL_EXPLORE), (True, PlacementReason.REMOTE_NEAREST)]
@@ -243,12 +289,12 @@ class TestAmongOurs:
     def test_whoever_knows_most_is_cheapest_until_the_crowd_there_outweighs_it(self) -> None:
         told = Told()
         told.send(prompt("a"), 0)
-        worth = 1600 / REQUEST_BYTES
-        told.load(0, running=int(worth))
-        assert told.chosen(prompt("a", 3200)) == 0
-        told.now_ns += 1
-        told.load(0, running=int(worth) + 1)
-        assert told.chosen(prompt("a", 3200)) == 1
+        asked = prompt("a", 1700)
+        worth = 1600 // (100 + REQUEST_BYTES)
+        for running, slot in ((worth, 0), (worth + 1, 1)):
+            told.now_ns += 1
+            told.load(0, running=running)
+            assert told.chosen(asked) == slot
 
     def test_of_equal_costs_the_least_loaded_and_of_equal_loads_they_take_turns(self) -> None:
         told = Told(replicas=3)
