@@ -106,6 +106,14 @@ def test_answers_take_their_share_of_a_cache() -> None:
     assert told.uncached(prompt("b")) < TEN_BLOCKS
 
 
+def test_a_prompt_fits_beside_those_who_have_half_an_answer_left_to_write() -> None:
+    told = Told()
+    told.learn(prompt_tokens=prompt("x").prompt_bytes, output_tokens=100, times=2000)
+    assert told.caches.fits(50, free_tokens=151, load=2)
+    assert not told.caches.fits(50, free_tokens=149, load=2)
+    assert not told.caches.fits(50, free_tokens=151, load=3)
+
+
 class TestHowLongItKeeps:
     def test_without_end_where_nobody_knows_its_room(self) -> None:
         told = Told(kv_tokens=0)

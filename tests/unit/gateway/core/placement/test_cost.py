@@ -186,6 +186,15 @@ class TestAtAReplica:
         told.policy.joined(replica_target(ReplicaId("another")), 0)
         assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == 0
 
+    def test_and_so_does_what_its_cache_held(self) -> None:
+        told = Told(replicas=1)
+        told.send(prompt("a"), 0)
+        told.policy.left(replica_target(ReplicaId("r0")), 0)
+        told.policy.joined(replica_target(ReplicaId("another")), 0)
+        choice = told.weigh(prompt("a"))
+        assert choice is not None
+        assert choice.uncached_bytes == prompt("a").prompt_bytes
+
 
 class TestWhatAByteTakes:
     def told(self, bytes_ahead: int = 0, waiting: int = 0) -> float:
@@ -418,8 +427,9 @@ class TestUnderMemoryPressure:
         assert self.is_cold(told, prompt("n", 16_000))
 
     def test_what_goes_on_is_never_held_for_it(self) -> None:
-        told = self.told()
-        assert not self.is_cold(told, prompt("d", 16 * 40))
+        told = self.told(running=40)
+        assert self.is_cold(told, prompt("n", 16 * 16))
+        assert not self.is_cold(told, prompt("d", 16 * 40)), "as much to read, but most of it is there"
 
     def test_it_waits_no_longer_than_reading_all_that_again_would_take(self) -> None:
         told = self.told()

@@ -213,6 +213,11 @@ class TestCostsOnRecord:
 
     def test_whoever_is_held_is_not_behind_itself(self) -> None:
         one = desk_with(PlacementPolicy.COST, replicas=1)
+        for name in ("before", "and before"):
+            one.ask(name)
+            one.wait(40 * MS)
+            one.first_token(name)
+            one.finish(name)
         one.ask("first", prompt="a" * 6000)
         one.ask("held", prompt="b" * 6000)
         one.wait(MS)
