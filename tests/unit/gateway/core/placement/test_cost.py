@@ -323,19 +323,18 @@ class TestAmongOurs:
         told.load(7, running=3)
         assert told.chosen(prompt("a", 1700)) == 7
 
-    def test_only_a_few_are_looked_at_however_many_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_only_a_few_are_looked_at_however_many_there_are(self) -> None:
+        """Sixty that are alike, but for one in their midst that has nothing to read."""
         told = Told(replicas=60)
         for slot in range(60):
             told.send(prompt("a"), slot)
-        seen: set[int] = set()
-
-        def backlog_bytes(_fleet: Fleet, slot: int) -> int:
-            seen.add(slot)
-            return 0
-
-        monkeypatch.setattr(Fleet, "replica_backlog_bytes", backlog_bytes)
-        told.weigh(prompt("a", 1700))
-        assert 1 <= len(seen) <= 8
+            if slot == 50:
+                told.load(slot, running=1)
+            else:
+                told.reads(slot, 2000)
+        assert told.fleet.replica_load(50) == told.fleet.replica_load(0) == 1
+        assert told.chosen(prompt("a", 1700)) < 4
+        assert told.chosen(prompt("a", 1700), Offer(1 << 50 | 1)) == 50
 
     def test_the_reason_says_whether_it_knew_the_prompt(self) -> None:
         told = Told()
