@@ -125,6 +125,10 @@ class WaitingRoom:
             self._queues.setdefault(request.request_class, _ClassQueue()).join(request)
         return released
 
+    def held_for(self, slot: int) -> int:
+        """How many are held for this replica."""
+        return sum(len(queue) for queue in self._held.get(slot, {}).values())
+
     def held_heads(self, slot: int) -> list[tuple[int, RequestState]]:
         """The head of each class that is held for this replica, as a heap by arrival number."""
         heads = [(head.arrival_number, head) for head in (queue.head() for queue in self._held.get(slot, {}).values())]
