@@ -263,7 +263,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             capacity,
             load=sum(state.load for state in states),
             backlog_bytes=min(state.backlog_bytes for state in states),
-            free_tokens=max(state.free_tokens for state in states),
+            free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
         )
 
     # Inside

@@ -222,6 +222,12 @@ class Cost(Policy):
 
     # What it is told
 
+    def configure(self, config: PlacementConfig) -> None:
+        sizes = config.prefix_index_bytes_max, config.prefix_ttl_ns
+        if sizes != (self.config.prefix_index_bytes_max, self.config.prefix_ttl_ns):
+            self._caches = Caches(self.fleet, config)
+        super().configure(config)
+
     def joined(self, target: Target, slot: int) -> None:
         if target.kind is TargetKind.REPLICA:
             self._books[slot] = _Books()
@@ -247,6 +253,9 @@ class Cost(Policy):
             keeps = _INTERVAL_KEEPS if books.interval_ns else 0.0
             books.interval_ns = keeps * books.interval_ns + (1 - keeps) * (now_ns - books.ended_ns)
         books.ended_ns = now_ns
+
+    def expire(self, now_ns: int) -> None:
+        self._caches.expire(now_ns)
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
         self._caches.answered(profile, prompt_tokens, output_tokens)

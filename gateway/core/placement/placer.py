@@ -107,6 +107,7 @@ class Placer:
 
     def expire_prefixes(self, now_ns: int) -> None:
         """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged meanwhile."""
+        self._policy.expire(now_ns)
         self._fleet.replica_index.expire(now_ns)
         self._fleet.peer_index.expire(now_ns)
 
