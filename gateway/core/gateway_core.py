@@ -96,8 +96,8 @@ class GatewayCore(GatewayState):
         self._fire_timers(now_ns)
         self._take_in(event, now_ns)
         self._place_waiting(now_ns)
-        if isinstance(event, RequestArrived):
-            self._shadow_arrival(event.profile.request_id, now_ns)
+        if isinstance(event, (RequestArrived, ForwardArrived)):
+            self._look_after_newcomer(event, now_ns)
         self._publish_if_due(now_ns)
         return self._effects
 
@@ -354,10 +354,16 @@ class GatewayCore(GatewayState):
         for leg in attempt.legs.values():
             self._stop_leg(request, attempt, leg, detail)
 
-    def _shadow_arrival(self, request_id: RequestId, now_ns: int) -> None:
-        """Overflow would not have let it wait behind others; a shadow uses up no capacity, so bursts are overstated."""
-        request = self.requests.get(request_id)
-        if request is not None and request in self.waiting:
+    def _look_after_newcomer(self, event: RequestArrived | ForwardArrived, now_ns: int) -> None:
+        """If it has to wait. Overflow would not have let it wait behind others; a shadow uses up no capacity, so bursts
+        are overstated."""
+        request = self.requests.get(event.profile.request_id)
+        if request is None or request.phase is not Phase.WAITING:
+            return
+        overfull = self._intake.overfullness_for(event.profile)
+        if overfull is not None:
+            self._end(request, *overfull)
+        elif isinstance(event, RequestArrived):
             self._record_shadow(request, now_ns)
 
     def _record_shadow(self, request: RequestState, now_ns: int) -> None:

@@ -234,8 +234,9 @@ class Checker:
         story = self._stories.get(request.request_id)
         if story is None or leg.number in story.answering_legs:
             return 0
-        known_bytes = leg.kept_blocks * request.profile.prefix_block_bytes
-        return max(0, request.profile.prompt_bytes - known_bytes)
+        unread, prompt_bytes = leg.uncached_bytes, request.profile.prompt_bytes
+        self._expect("nobody reads more of a prompt than there is", 0 <= unread <= prompt_bytes, request.request_id)
+        return unread
 
     def _check_somebody_is_served(self) -> None:
         for _, head in self._core.waiting.heads():
@@ -254,7 +255,11 @@ class Checker:
             state = self._core.replicas.at(head.held.slot)
             where = f"{head.request_id} is held for {state.target}"
             wanted = head.request_class
-            fits = wanted.model in state.spec.models and wanted.rule.allows(state.spec.place)
+            fits = (
+                wanted.model in state.spec.models
+                and wanted.rule.allows(state.spec.place)
+                and self._takes_from(state.target.id, self._stories[head.request_id].origin)
+            )
             self._expect("whoever is held is held for a replica that may serve it", fits, where)
             is_open = bool(self._core.replicas.pushable >> state.slot & 1)
             self._expect("nobody is held for a replica that has nothing to do", state.load > 0 or not is_open, where)

@@ -144,6 +144,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         for state in self:
             spec = wanted.get(state.spec.replica_id)
             if spec is not None and spec == replace(state.spec, models=spec.models, accepts=spec.accepts):
+                self.changed |= 1 << state.slot if spec != state.spec else 0
                 state.spec = spec
         is_first_assignment = self.version == 0
         joined, left = self._own(wanted)

@@ -452,7 +452,7 @@ class LoadReport:
             group = capacity.model, capacity.pool, capacity.place, capacity.accepts
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
-            numbers[*group, "load"] = capacity.load
+            numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is no news
             numbers[*group, "backlog_bytes"] = capacity.backlog_bytes
             numbers[*group, "free_tokens"] = capacity.free_tokens or 0
         return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}

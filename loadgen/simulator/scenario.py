@@ -165,7 +165,7 @@ class RunSection(CoreFile):
     """One way to run the same load: a system, and what of its settings is different."""
 
     name: str = ""
-    system: System = System.SKYWALKER
+    system: System = System.NIGHTSIDE
     exact_prefixes: bool = False
     """Gateways know what each engine has cached, as if it told them at once: what an exact index would be worth."""
 
@@ -174,7 +174,7 @@ class RunSection(CoreFile):
     def _start_from_the_system(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        system = given.get("system", System.SKYWALKER)
+        system = given.get("system", System.NIGHTSIDE)
         if system not in SYSTEMS:
             return given
         return {"name": str(system)} | merged(SYSTEMS[System(system)], given)

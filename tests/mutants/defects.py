@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.admission import _ClassQueue
+from gateway.core.admission import WaitingRoom, _ClassQueue
 from gateway.core.attempts import Breaker
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
 from gateway.core.peers import Peers, PeerState
+from gateway.core.placement.cost import Cost
 from gateway.core.placement.eligibility import Eligibility
+from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
+from gateway.core.placement.policy import Offer
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
@@ -166,6 +169,67 @@ def one_blocks_all(original: Original, core: GatewayCore, now_ns: int) -> None:
 def waits_for_ever(original: Original, core: GatewayCore, request: RequestState, now_ns: int) -> None:
     original(core, request, now_ns)
     core.timers.cancel(request.timer)
+
+
+# Who is held for a replica
+
+
+@mutant("whoever is held is never looked at again", "gateway_core:GatewayCore._place_held")
+def held_for_ever(original: Original, core: GatewayCore, now_ns: int) -> None:
+    core.replicas.changed = 0
+
+
+@mutant("a request is held for a replica that has nothing to do", "placement.cost:Cost._waits_better_here")
+def held_for_the_idle(original: Original, policy: Cost, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+    return True
+
+
+@mutant(
+    "those who are held are overtaken without end",
+    "placement.holds:Holds.lets_pass",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def lets_everybody_pass(original: Original, holds: Holds) -> bool:
+    return True
+
+
+@mutant(
+    "whoever is held may overtake whoever was held before",
+    "placement.holds:Holds.is_first",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> bool:
+    return hold is not None
+
+
+@mutant(
+    "for the sake of a cache a request is held for as long as others come back",
+    "placement.cost:Cost._pushes_out_too_much",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHoldingForACache",
+)
+def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, offer: Offer, *chosen: int) -> bool:
+    arrived_ns, offer.arrived_ns = offer.arrived_ns, policy._now_ns
+    is_cold = bool(original(policy, profile, offer, *chosen))
+    offer.arrived_ns = arrived_ns
+    return is_cold
+
+
+@mutant(
+    "whoever is held for a replica is held for who takes over its slot",
+    "admission:WaitingRoom.release",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def slots_keep_who_is_held(original: Original, room: WaitingRoom, slot: int) -> list[RequestState]:
+    return []
+
+
+@mutant(
+    "more are held than may wait",
+    "intake:Intake.overfullness_for",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def holds_without_limit(original: Original, intake: Intake, profile: RequestProfile) -> None:
+    return None
 
 
 # How attempts end

@@ -29,7 +29,8 @@ class Caches:
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         self._fleet = fleet
-        self._kept = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
+        self._bounds = config.prefix_index_bytes_max, config.prefix_ttl_ns
+        self._kept = PrefixIndex(*self._bounds)
         self._block_bytes = 1
         self._bytes_per_token = _PRIOR_BYTES_PER_TOKEN
         self._prompt_share = 1.0
@@ -42,6 +43,13 @@ class Caches:
         """Of all prompts, those that go on where another one ended."""
 
     # What it is told
+
+    def configure(self, config: PlacementConfig) -> None:
+        """It starts afresh only if its own sizes changed, as other indexes do."""
+        bounds = config.prefix_index_bytes_max, config.prefix_ttl_ns
+        if bounds != self._bounds:
+            self._bounds = bounds
+            self._kept = PrefixIndex(*bounds)
 
     def left(self, slot: int) -> None:
         self._kept.remove_target(slot)

@@ -170,7 +170,8 @@ class Cost(Policy):
         backlog_bytes = self.fleet.replica_backlog_bytes(slot)
         if not backlog_bytes:
             return False
-        if offer.held is None and not self._books[slot].holds.lets_pass:
+        holds = self._books[slot].holds
+        if not holds.lets_pass and not holds.is_first(offer.held):
             return True
         return self._slope_ns() * min(uncached_bytes, backlog_bytes) > self.config.hold_ns
 
@@ -223,10 +224,8 @@ class Cost(Policy):
     # What it is told
 
     def configure(self, config: PlacementConfig) -> None:
-        sizes = config.prefix_index_bytes_max, config.prefix_ttl_ns
-        if sizes != (self.config.prefix_index_bytes_max, self.config.prefix_ttl_ns):
-            self._caches = Caches(self.fleet, config)
         super().configure(config)
+        self._caches.configure(config)
 
     def joined(self, target: Target, slot: int) -> None:
         if target.kind is TargetKind.REPLICA:

@@ -149,7 +149,7 @@ class Placer:
         """Is anybody available for this class right now?"""
         eligibility = self._eligibility
         if request_class.pinned is not None:
-            return eligibility.pinned_target(request_class) is not None
+            return eligibility.pinned_target(request_class, takes_full=self.weighs_everybody) is not None
         if self.weighs_everybody and eligibility.open_replicas(request_class):
             return True
         return bool(
@@ -265,7 +265,7 @@ class Placer:
 
     def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | None:
         """To the one target that will do, once it is free."""
-        state = self._eligibility.pinned_target(request.request_class)
+        state = self._eligibility.pinned_target(request.request_class, takes_full=self.weighs_everybody)
         if state is None:
             return None
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)

@@ -143,3 +143,43 @@ class TestHeld:
         for each in (late, early):
             room.join(each)
         assert room.all_heads() == [early, everybody[0], everybody[1], late]
+
+
+def held_room() -> tuple[WaitingRoom, list[RequestState]]:
+    """Of three, the first two are held for the replica in slot 3, the second for its cache."""
+    room = WaitingRoom()
+    everybody = [request(1), request(2, tenant="acme"), request(3)]
+    for each in everybody:
+        room.join(each)
+    room.hold(everybody[0], Hold(3, 100, b""))
+    room.hold(everybody[1], Hold(3, 100, b"", is_cold=True))
+    return room, everybody
+
+
+def test_whoever_is_held_waits_still_and_blocks_nobody() -> None:
+    room, (first, second, third) = held_room()
+    assert [head for _, head in room.heads()] == [third]
+    assert [head for _, head in room.held_heads(3)] == [first, second]
+    assert room.homes == 1 << 3
+    assert sorted(each.arrival_number for each in room) == [1, 2, 3]
+    assert all(each in room for each in (first, second, third))
+    assert (len(room), room.length(MODEL), room.tenant_length(TenantName("acme"))) == (3, 3, 1)
+    assert room.all_heads() == [first, second, third]
+
+
+def test_whoever_is_held_for_another_or_leaves_is_held_there_no_more() -> None:
+    room, (first, second, _) = held_room()
+    room.hold(first, Hold(0, 100, b""))
+    assert (room.homes, room.held_head_of(0, LLAMA, is_cold=False)) == (0b1001, first)
+    assert room.held_head_of(3, LLAMA, is_cold=False) is None
+    room.leave(second)
+    assert (room.homes, second.held, len(room)) == (0b0001, None, 2)
+
+
+def test_a_replica_that_is_gone_gives_back_all_who_were_held_for_it() -> None:
+    room, everybody = held_room()
+    assert sorted(each.arrival_number for each in room.release(3)) == [1, 2]
+    assert room.homes == 0
+    assert [each.held for each in everybody] == [None] * 3
+    assert room.head_of(LLAMA) is everybody[0], "each at its old place"
+    assert (list(room), room.release(3)) == (everybody, [])

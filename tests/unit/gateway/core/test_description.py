@@ -8,13 +8,13 @@ from gateway.core.config import PlacementPolicy
 from gateway.core.description import ReplicaCondition, describe, gauges_of
 from gateway.core.events import DrainRequested, ReplicasObserved
 from gateway.core.vocabulary import GatewayId, LegResult, ReplicaId, ReplicaObservation
-from tests.support.core import EU, MS, Desk, desk, peer_spec, profile
+from tests.support.core import EU, LAYERED, MS, Desk, desk, peer_spec, profile
 from tests.support.placement import desk_with
 
 
 def one_in_three() -> Desk:
     """One request runs here, one abroad, and one waits; one replica has never answered."""
-    one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], probed=False)
+    one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], probed=False, placement=LAYERED)
     one.hear("gw-eu", EU, queue=2, rtt_ms=30)
     one.probe("r0")
     one.ask("here", prompt="a long prompt " * 10)

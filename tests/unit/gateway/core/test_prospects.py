@@ -38,6 +38,7 @@ from tests.support.core import (
     ANYWHERE,
     AP,
     EU,
+    LAYERED,
     MODEL,
     MS,
     SECOND,
@@ -47,6 +48,7 @@ from tests.support.core import (
     desk,
     ended,
     forward,
+    occupy,
     of_kind,
     peer_spec,
     policy,
@@ -206,7 +208,7 @@ class TestWhatMayCome:
         assert started(one.tell(events.LockdownChanged(active=False))) == ["gw-far"]
 
     def test_many_are_not_all_named(self) -> None:
-        one = desk(replicas=6, peers=[EU_PEER])
+        one = desk(replicas=6, peers=[EU_PEER], placement=LAYERED)
         one.hear("gw-eu", EU, available=0)
         one.probe(waiting=1)
         one.ask("q")
@@ -266,7 +268,7 @@ class TestJudgedAgain:
 
     def test_when_the_last_replica_leaves_and_elsewhere_is_forbidden(self) -> None:
         one = us(EU_PEER, own_policy=HOME_AND_AP)
-        one.probe(waiting=1)
+        occupy(one)
         one.hear("gw-eu", EU)
         assert ended(one.ask("q")) == []
         assert ended(one.tell(events.AssignmentApplied(2, (), (EU_PEER,)))) == NOWHERE
@@ -283,7 +285,7 @@ class TestJudgedAgain:
     def test_everybody_of_a_class_and_nobody_else(self) -> None:
         one = self.waiting()
         one.ask("q2", model=RARE)
-        one.probe(waiting=1)
+        occupy(one)
         one.ask("stays")
         told = ended(one.tell(events.PolicyApplied(HOME_AND_AP)))
         assert told == [*NOWHERE, ("q2", "rejected_residency_processing")]
@@ -291,7 +293,7 @@ class TestJudgedAgain:
 
     def test_a_forward_is_judged_by_its_stamp_and_goes_back_without_anybodys_fault(self) -> None:
         one = us(EU_PEER)
-        one.probe(waiting=1)
+        occupy(one)
         one.tell(forward("q", allowed=rule(EU, US)))
         assert one.core.why_it_waits(RequestId("q"))
         told = one.tell(events.AssignmentApplied(2, (replica_spec("adopted", AP),), (EU_PEER,)))
@@ -304,7 +306,7 @@ class TestJudgedAgain:
     def test_who_waits_for_a_stored_response_that_may_not_be_gone_back_to(self) -> None:
         """It is held somewhere that the policy forbids by now."""
         one = us(EU_PEER, own_policy=policy(US))
-        one.probe(waiting=1)
+        occupy(one)
         one.hear("gw-eu", EU)
         one.ask("first")
         one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
