@@ -119,14 +119,18 @@ class WaitingRoom:
 
     def release(self, slot: int) -> list[RequestState]:
         """Nobody is held for this replica any more; gives who was. They wait on, for anybody."""
-        released = self.held_for(slot)
+        released = self.all_held_for(slot)
         for request in released:
             self._take_out(request)
             self._queues.setdefault(request.request_class, _ClassQueue()).join(request)
         return released
 
-    def held_for(self, slot: int) -> list[RequestState]:
+    def all_held_for(self, slot: int) -> list[RequestState]:
         return [request for queue in self._held.get(slot, {}).values() for request in queue]
+
+    def held_for(self, slot: int) -> int:
+        """How many are held for this replica."""
+        return sum(len(queue) for queue in self._held.get(slot, {}).values())
 
     def held_heads(self, slot: int) -> list[tuple[int, RequestState]]:
         """The head of each class that is held for this replica, as a heap by arrival number."""

@@ -84,8 +84,8 @@ class PlacementConfig:
     """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
     hold_ns: int = 50 * _MILLISECOND_NS
     """Under `PlacementPolicy.COST`: what takes longer to read waits here while a replica has longer to read."""
-    delay_weight: float = 1.0
-    """Of a client's time against an engine's, which others wait for."""
+    delay_weight: float = 0.5
+    """What a second of a client's waiting counts against one by which reading delays each of those who run."""
     kept_gaps: float = 3.0
     """A cache that keeps what nobody asks for through so many of the gaps between turns pushes out what nobody wants:
     nineteen of twenty come back sooner, were gaps without memory."""

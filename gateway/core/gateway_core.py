@@ -233,7 +233,7 @@ class GatewayCore(GatewayState):
         """Place whoever can be placed, earliest arrival first. Placing only uses capacity up, so a class that is
         blocked stays blocked for the rest of the round."""
         for slot in slots_of(self.waiting.homes & ~self.replicas.open):
-            for request in self.waiting.held_for(slot):  # or those who came later would choose before them
+            for request in self.waiting.all_held_for(slot):  # or those who came later would choose before them
                 self._unhold(request)
         heads = self.waiting.heads()
         while heads:

@@ -227,9 +227,9 @@ class PrefixIndex:
             child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
             if child is None or not child.mask & books.bit:
                 break
-            last_ns = books.ends.get(child, last_ns)
             if not chain.startswith(child.label, position):
                 break
+            last_ns = books.ends.get(child, last_ns)
             position += len(child.label)
         return last_ns
 

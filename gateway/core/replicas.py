@@ -59,6 +59,10 @@ class LoadLevels:
             del self._mask_at[load]
             del self._loads[bisect_left(self._loads, load)]
 
+    def total(self, mask: int) -> int:
+        """Of all loads in the mask."""
+        return sum(load * (slots & mask).bit_count() for load, slots in self._mask_at.items())
+
     def least(self, mask: int) -> int:
         """Those of `mask` that share the lowest load; 0 when none of them is known."""
         for load in self._loads:
@@ -237,6 +241,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 few.append(slot)
         return few
 
+    def total_load(self, mask: int) -> int:
+        """O(distinct loads)."""
+        return self._levels.total(mask)
+
     def load_at(self, slot: int) -> int:
         return self._by_slot[slot].load
 
@@ -256,7 +264,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             capacity,
             load=sum(state.load for state in states),
             backlog_bytes=min(state.backlog_bytes for state in states),
-            free_tokens=max(state.free_tokens for state in states),
+            free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
         )
 
     # Inside

@@ -104,17 +104,17 @@ def accepts_anybody(original: Original, policy: ResidencyPolicy, origin: Place) 
 
 @mutant("a region without a usable policy goes on forwarding", "intake:Intake.class_of")
 def forwards_when_closed(
-    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops
+    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops, *origin: Place | None
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops)
+    request_class = original(intake, profile, rule, hops, *origin)
     return _opened(request_class, hops, is_open=not intake._core.locked_down)
 
 
 @mutant("forwarding goes on in lockdown", "intake:Intake.class_of")
 def forwards_in_lockdown(
-    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops
+    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops, *origin: Place | None
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops)
+    request_class = original(intake, profile, rule, hops, *origin)
     return _opened(request_class, hops, is_open=not intake._core.policy.closed_reason)
 
 

@@ -2,7 +2,8 @@
 
 Everything is a time, estimated from what this gateway has seen itself. A request costs a replica the reading of what it
 does not know of the prompt, and makes it slower for those who run there; it costs its client the wait for what is ahead
-of it and the way there. Work delays everybody and a wait one, so a wait counts less. It looks at the few replicas that
+of it and the way there. Reading delays everybody who runs, as many as there are on average, and a wait one, so that a
+wait counts as much less; but a copy made elsewhere serves all who wait for the same. It looks at the few replicas that
 know most of the prompt and the few that have least to do, never at all of them.
 """
 
@@ -251,6 +252,9 @@ class Cost(Policy):
             keeps = _INTERVAL_KEEPS if books.interval_ns else 0.0
             books.interval_ns = keeps * books.interval_ns + (1 - keeps) * (now_ns - books.ended_ns)
         books.ended_ns = now_ns
+
+    def expire(self, now_ns: int) -> None:
+        self._caches.expire(now_ns)
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
         self._caches.answered(profile, prompt_tokens, output_tokens)

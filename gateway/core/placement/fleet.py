@@ -100,8 +100,8 @@ class Fleet:
         return (load + len(state.unreflected)) / max(1, replicas)
 
     def total_load(self, mask: int) -> int:
-        """O(slots in the mask)."""
-        return sum(self._replicas.load_at(slot) for slot in slots_of(mask))
+        """Requests on all of them together. O(distinct loads)."""
+        return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
         return sum(each.replicas for each in self._peers.at(slot).served if each.model == model)
@@ -115,8 +115,9 @@ class Fleet:
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Room in the KV cache of the replica there that has most; None: nobody knows."""
-        told = [each.free_tokens for each in self._peers.at(slot).served if each.model == model and each.free_tokens]
-        return max(told) if told else None
+        served = self._peers.at(slot).served
+        told = [each.free_tokens for each in served if each.model == model and each.free_tokens is not None]
+        return max(told, default=None)
 
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns

@@ -107,6 +107,7 @@ class Placer:
 
     def expire_prefixes(self, now_ns: int) -> None:
         """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged meanwhile."""
+        self._policy.expire(now_ns)
         self._fleet.replica_index.expire(now_ns)
         self._fleet.peer_index.expire(now_ns)
 
@@ -313,7 +314,10 @@ class Placer:
         failed = request.request_class.failed_replicas >> state.slot & 1
         standing = Standing.FAILED_BEFORE if failed else state.standing
         matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
-        return Candidate(state.target, standing, matched, state.load)
+        costs = None
+        if self._compares_costs(request):
+            costs = self._policy.costs_at_replica(request.profile, state.slot, request.held)
+        return Candidate(state.target, standing, matched, state.load, costs=costs)
 
     def _peer_candidate(self, request: RequestState, state: PeerState) -> Candidate:
         request_class, slot = request.request_class, state.slot
@@ -321,7 +325,13 @@ class Placer:
         standing = self._peers.standing_for(state, request_class.model, request_class.rule)
         matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         load = self._fleet.peer_load(slot, request_class.model)
-        return Candidate(state.target, Standing.FAILED_BEFORE if failed else standing, matched, load, state.rtt_ns)
+        standing = Standing.FAILED_BEFORE if failed else standing
+        costs = self._policy.costs_at_peer(request.profile, slot) if self._compares_costs(request) else None
+        return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
+
+    def _compares_costs(self, request: RequestState) -> bool:
+        """Not for whom only one target will do: what it would have cost elsewhere was not asked."""
+        return self.weighs_everybody and request.request_class.pinned is None
 
     # Inside
 

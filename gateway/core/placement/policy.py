@@ -126,6 +126,9 @@ class Policy(ABC):
     def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:  # noqa: B027
         """A replica of ours, which knew that much of the prompt, gave its first token this long after it was asked."""
 
+    def expire(self, now_ns: int) -> None:  # noqa: B027
+        """Time to forget what was not refreshed for its time to live."""
+
     def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:  # noqa: B027
         """The replica of ours in that slot gave a first token this long after it was asked, when it had so much to read
         for us before, and so much of this prompt."""

@@ -36,10 +36,10 @@ class Constant:
 CONSTANTS: tuple[Constant, ...] = (
     Constant(
         "delay_weight",
-        "0.3",
-        ("0.1", "0.2", "0.3", "0.6", "1.0"),
-        "What a second of one client's waiting counts against a second of an engine's reading, for which everybody there"
-        " waits. Chosen below 1, since a session that moves to save a wait leaves its cache behind.",
+        "0.5",
+        ("0.2", "0.35", "0.5", "0.7", "1.0", "2.0"),
+        "What a second of one client's waiting counts against a second by which an engine's reading delays one of those"
+        " who run there. Chosen below 1, since a session that moves to save a wait leaves its cache behind.",
     ),
     Constant(
         "hold",

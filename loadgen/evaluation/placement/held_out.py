@@ -12,7 +12,11 @@ from loadgen.evaluation.experiments import Changes, Point
 from loadgen.evaluation.placement.workloads import H100, REGIONS, Workload
 from loadgen.evaluation.skywalker.plan import spread_out
 
-EXPECTED = ""
+EXPECTED = """On Azure's conversations nothing is shared, so that a rule can only choose whom to make wait: all systems
+carry what comes, within 1 % of each other; ours has the lowest mean TTFT, since it leaves a region only where that is
+shorter than the wait, and a router for all regions pays a round trip for two requests of three. On MT-Bench's questions
+the second turn finds the first one's cache: ours carries at least 0.99 of the best baseline's throughput, with a mean
+TTFT below all others'. The guard of full caches is not expected to act on either."""
 """What our default is expected to do on them, and why; written before they are played."""
 
 _TURNS = {

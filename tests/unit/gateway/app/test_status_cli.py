@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
-from gateway.app.status_cli import ExitCode, Status, complaints, exit_code
+from gateway.app.status_cli import ExitCode, Status, complaints, exit_code, print_status
 
 WELL: dict[str, Any] = {
     "gateway": "us-1",
@@ -84,3 +86,13 @@ def test_what_somebody_should_see_to_is_named(changes: dict[str, Any], wrong: li
 def test_exit_codes_tell_well_from_wrong_from_not_ready() -> None:
     codes = [exit_code(seen(), []), exit_code(seen(), ["x"]), exit_code(seen(not_ready_reason="draining"), ["x"])]
     assert codes == [ExitCode.WELL, ExitCode.SOMETHING_WRONG, ExitCode.NOT_READY] == [0, 1, 3]
+
+
+def test_how_many_are_held_for_a_replica_is_shown_and_an_older_gateway_tells_of_none() -> None:
+    status = seen(replicas=[{**replica("a", "available"), "held": 7}, replica("b", "available")])
+    console = Console(file=io.StringIO(), width=120)
+    print_status(status, [], console)
+    assert isinstance(console.file, io.StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["a", "us-east-1", "m", "available", "0", "0", "0", "7", "0.0", "s", "ago"] in rows
+    assert ["b", "us-east-1", "m", "available", "0", "0", "0", "0", "0.0", "s", "ago"] in rows

@@ -8,9 +8,17 @@ from dataclasses import replace
 import pytest
 
 from gateway.core import events
-from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.config import (
+    CoreConfig,
+    OverflowMode,
+    PlacementConfig,
+    PlacementPolicy,
+    PushingConfig,
+    PushingMode,
+)
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.forwarding import leg_end_of
+from gateway.core.requests import Hold
 from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -49,6 +57,7 @@ from tests.support.core import (
     rule,
     started,
 )
+from tests.support.placement import desk_with
 
 RARE = ModelName("rare")
 EU_PEER, AP_PEER = peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)
@@ -207,6 +216,31 @@ class TestWhatMayCome:
         assert told == (
             "replica:r0 (pending), replica:r1 (pending), replica:r2 (pending), replica:r3 (pending), "
             "2 more replicas, peer:gw-eu (busy)"
+        )
+
+    def test_a_replica_that_reads_what_was_sent_before(self) -> None:
+        one = desk_with(PlacementPolicy.COST, replicas=1)
+        one.ask("first", prompt="a" * 6000)
+        assert started(one.ask("q", prompt="b" * 6000, deadline_ns=50 * MS)) == []
+        assert one.core.why_it_waits(RequestId("q")) == "replica:r0 (held for it: it reads what was sent before)"
+        told = one.wait(50 * MS)
+        assert "it waited for replica:r0 (held for it: " in detail_of(told), "the one that gave up is told as much"
+
+    def test_a_replica_that_has_all_that_it_may_be_given(self) -> None:
+        placement = PlacementConfig(policy=PlacementPolicy.COST)
+        pushing = PushingConfig(mode=PushingMode.OUTSTANDING, outstanding_max=1)
+        one = desk(replicas=1, config=CoreConfig(placement=placement, pushing=pushing))
+        one.ask("first")
+        assert started(one.ask("q")) == []
+        assert one.core.why_it_waits(RequestId("q")) == "replica:r0 (held for it: outstanding)"
+
+    def test_a_replica_whose_cache_is_full(self) -> None:
+        one = desk_with(PlacementPolicy.COST, replicas=1)
+        one.ask("first", prompt="a" * 6000)
+        one.ask("q", prompt="b" * 6000)
+        one.core._hold(one.core.requests[RequestId("q")], Hold(0, 6000, b"", is_cold=True))
+        assert one.core.why_it_waits(RequestId("q")) == (
+            "replica:r0 (held for it: its cache is full of what is still wanted)"
         )
 
     def test_who_runs_waits_for_nobody(self) -> None:

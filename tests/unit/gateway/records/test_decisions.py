@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig, PlacementPolicy
 from gateway.core.effects import RecordShadow, RefuseForward
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, Outcome, ReplicaId, RequestId
@@ -17,6 +17,7 @@ from gateway.ground.logs import make_logger
 from gateway.records.decisions import (
     SHADOWED_PAIRS_MAX,
     DecisionLog,
+    ExplainedCosts,
     ExplainedRequest,
     OtherSide,
     ShadowReport,
@@ -76,6 +77,28 @@ def test_a_forward_is_remembered_with_what_spoke_for_and_against_each_target() -
         ("r1", US.region, "pending", 0.0),
     ]
     assert (explained.outcome, explained.origin, explained.first_token_ms) == ("completed", "", 40.0)
+
+
+def test_where_costs_were_compared_each_target_s_are_remembered_in_milliseconds() -> None:
+    config = CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.COST))
+    core = desk(peers=[peer_spec("eu-1", EU)], config=config)
+    core.hear("eu-1", EU, rtt_ms=70)
+    watched = Watched(core)
+    watched.ask("r-1")
+    costs = {each.id: each.costs for each in watched.explain("r-1").placements[0].considered}
+    bytes_ = watched.profiles["r-1"].prompt_bytes
+    assert costs["r0"] == ExplainedCosts(bytes_ * 0.01, 0.0, 0.0, 0.0, bytes_ * 0.01)
+    assert isinstance(costs["eu-1"], ExplainedCosts)
+    assert costs["eu-1"].distance_ms == pytest.approx(0.3 * 70)
+    assert costs["eu-1"].total_ms == pytest.approx(0.3 * 70 + bytes_ * 0.01)
+    told = json.loads(msgspec.json.encode(watched.explain("r-1")))["placements"][0]["considered"][0]
+    assert told["costs"]["total_ms"] == pytest.approx(bytes_ * 0.01)
+
+
+def test_where_none_were_compared_nothing_is_said_of_costs() -> None:
+    watched = busy_us_with_eu(CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.PREFIX)))
+    watched.ask("r-1")
+    assert b"costs" not in msgspec.json.encode(watched.explain("r-1"))
 
 
 def test_every_attempt_is_kept_with_its_end() -> None:

@@ -123,7 +123,7 @@ class TestPolicyFromOutside:
 
     def test_without_it_nothing_is_told(self, tmp_path: Path) -> None:
         step: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("long_gone", "1"))), [])
-        with pytest.raises(JournalUnreadable, match=r"step 1 .* placement\.policy: 'long_gone' is none of prefix"):
+        with pytest.raises(JournalUnreadable, match=r"step 1 .* placement\.policy: 'long_gone' is none of cost"):
             replay([write_story(tmp_path / "a.journal", [step])])
 
 
@@ -408,3 +408,18 @@ class TestWriting:
         report = replay([tmp_path / "story-000000.journal"])
         assert report.divergence is None
         assert 0 < report.steps < len(tell_story())
+
+
+def test_what_targets_would_have_cost_is_told_again(tmp_path: Path) -> None:
+    core = GatewayCore(GATEWAY, US, seed=7)
+    story: list[Event] = [
+        events.ConfigApplied(CoreConfig(PlacementConfig(PlacementPolicy.COST))),
+        events.PolicyApplied(policy(US)),
+        events.AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), ()),
+        events.ReplicasObserved(tuple(ReplicaObservation(ReplicaId(name), 3, True, 2, 1, 0.5, 8192) for name in "ab")),
+        events.RequestArrived(profile("r"), 60 * SECOND),
+    ]
+    steps = [Step(at, event, list(core.handle(event, at))) for at, event in enumerate(story)]
+    path = write_story(tmp_path / "a.journal", steps)
+    assert b'"reading_ns"' in path.read_bytes()
+    assert replay([path]).divergence is None
