@@ -220,7 +220,7 @@ def test_worth_and_credit_are_what_the_code_has_beside_this_policy_and_the_paper
 
 def test_the_default_policy_is_said_to_be_another_one() -> None:
     assert f"another policy, `{CoreConfig().placement.policy}`, and no run here has that" in page()
-    assert PlacementPolicy.COST not in {RunSection.model_validate(run).placement.policy for run in VARIANTS}
+    assert PlacementPolicy.COST not in {RunSection.model_validate(run).as_config().placement.policy for run in VARIANTS}
 
 
 def test_what_is_called_skywalker_writes_out_whatever_of_the_papers_is_not_our_default() -> None:
