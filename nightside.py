@@ -12,6 +12,11 @@ import click
 
 COMMANDS = {
     "gateway": ("gateway.app.commands:cli", "Serve one region."),
+    "controller": (
+        "controller.commands:cli",
+        "Assign replicas to gateways, and move them when one dies.",
+    ),
+    "ctl": ("controller.ctl.commands:ctl", "Ask a controller, and order it."),
     "policy": ("gateway.policy.command:policy", "Check a residency policy and explain its decisions."),
     "keys": ("gateway.security.keys_cli:keys", "Say who may call a gateway, and how much."),
     "dev-certs": ("gateway.security.dev_certs_cli:dev_certs", "Make certificates to try TLS with."),

@@ -38,6 +38,10 @@ class RequestRecord:
     detail: str = ""
     lag_ns: int = 0
     """How much later than due it left, since whoever sends was busy."""
+    tries: int = 1
+    """How often its client sent it."""
+    failed_by: str = ""
+    """Of one that failed: whose failure it was, where that is told apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from loadgen.pages.runs import page_of
 
 _COLUMNS = ("run", "req/s", "tok/s", "TTFT\np50", "TTFT\np90", "end\np50", "hits", "away", "failed", "open")
 
+_STAGES = ("down", "reassigned", "renamed", "last_forward", "adopted", "returned", "home")
+
 
 def write_results(folder: Path, document: Figures) -> None:
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,6 +34,20 @@ def summary_table(title: str, rows: Iterable[tuple[str, Figures]]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, total in rows:
         table.add_row(*_cells(name, total))
+    return table
+
+
+def failovers_table(name: str, control: Figures) -> Table:
+    """One line for each gateway that died: what followed, in seconds from its death; below, whose failures clients
+    saw."""
+    failed = ", ".join(f"{count} {kind}" for kind, count in control["failed_by"].items() if count) or "nothing"
+    table = Table(title=f"{name}: deaths", caption=f"failed: {failed}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("gateway", overflow="fold")
+    for heading in ("at", *_STAGES):
+        table.add_column(heading.replace("_", "\n"), justify="right", no_wrap=True)
+    for each in control["failovers"]:
+        seconds = (each[f"{stage}_s"] for stage in _STAGES)
+        table.add_row(each["gateway"], f"{each['at_s']:g}", *("–" if s is None else f"{s:.1f}" for s in seconds))
     return table
 
 

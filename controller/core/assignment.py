@@ -45,10 +45,14 @@ class Assigner:
     def wanted(self, owners: dict[ReplicaId, GatewayId], now_ns: int) -> Wanted:
         """Who should have each replica from now on, given who has it. O(replicas)."""
         search = _Search(self._mesh, owners)
+        calm = self._calm(owners)
         settled: dict[ReplicaId, GatewayId] = {}
         waiting: _Moves = {}
         orphans: Counter[GatewayId] = Counter()
         for replica_id, replica in self._mesh.replicas.items():
+            if replica.home in calm:
+                settled[replica_id] = replica.home
+                continue
             owner = owners.get(replica_id)
             goal = search.goal(replica, owner)
             if owner is not None and search.may_keep(owner, replica):
@@ -62,12 +66,27 @@ class Assigner:
         settled |= self._step(waiting, now_ns)
         return Wanted(settled, {home: (count, search.adopters(home).why) for home, count in orphans.items()})
 
+    def _calm(self, owners: dict[ReplicaId, GatewayId]) -> set[GatewayId]:
+        """Homes that have all of theirs and keep them: of most there is nothing to be asked at most times."""
+        frozen = bool(self._mesh.frozen)
+        keeps = {
+            home
+            for home, entry in self._mesh.gateways.items()
+            if not entry.is_drained and (frozen or self._mesh.health[home].condition in HOLDS)
+        }
+        moved = {
+            replica.home
+            for replica_id, replica in self._mesh.replicas.items()
+            if owners.get(replica_id) != replica.home or replica.pinned_to is not None
+        }
+        return keeps - moved
+
     def _step(self, waiting: _Moves, now_ns: int) -> dict[ReplicaId, GatewayId]:
         """Some of those that would move without need, by home: what they leave and what they come to has to get used
         to it."""
         for home in self._next_step_ns.keys() - waiting.keys():
             del self._next_step_ns[home]
-        if self._mesh.frozen:
+        if self._mesh.frozen or not waiting:
             return {}
         moved: dict[ReplicaId, GatewayId] = {}
         config = self._mesh.config

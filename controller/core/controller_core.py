@@ -7,6 +7,7 @@ anybody while it cannot trust its own eyes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import assert_never
 
 from controller.core.assignment import Assigner
@@ -61,8 +62,12 @@ class ControllerCore(MeshState):
         self._is_loss_believed = False
         """What is missing now is really gone: an operator has said so, or everybody for long enough."""
         self._frozen_since_ns = 0
+        self._restored_down: frozenset[GatewayId] = frozenset()
+        """Until they are registered, which is next."""
         self._told: dict[GatewayId, tuple[ReplicaId, ...]] = {}
         """What each gateway was last told that it has."""
+        self._shares: dict[GatewayId, tuple[ReplicaId, ...]] | None = None
+        """What each gateway has; None while that is to be worked out."""
         self._is_settled = True
         """Nothing has happened since that changes who should have what, or what the name says."""
         self._now_ns: int | None = None
@@ -76,8 +81,9 @@ class ControllerCore(MeshState):
         self._now_ns = now_ns
         self._effects = []
         self._take_in(event, now_ns)
-        self._look_at_frozen(now_ns)
-        self._look_at_gateways(now_ns)
+        heard = self.heard()
+        self._look_at_frozen(heard, now_ns)
+        self._look_at_gateways(heard, now_ns)
         step_ns = self._assigner.next_step_ns()
         if not self._is_settled or (step_ns is not None and now_ns >= step_ns):
             self._is_settled = True
@@ -87,7 +93,8 @@ class ControllerCore(MeshState):
 
     def next_wakeup_ns(self) -> int | None:
         """When TimePassed is wanted next, if nothing else happens first."""
-        times = [self._turn_ns(gateway_id) for gateway_id in self.gateways]
+        heard = self.heard()
+        times = [self._turn_ns(health, heard) for health in self.health.values()]
         if self.frozen and not self._is_frozen_by_order:
             times.append(self._frozen_since_ns + self.config.freeze_max_ns)
         times.append(self._assigner.next_step_ns())
@@ -115,7 +122,7 @@ class ControllerCore(MeshState):
                     health.disconnect(event.detail, now_ns)
             case GatewayProbed():
                 if (health := self.health.get(event.gateway_id)) is not None:
-                    health.probe(event.healthy, event.detail, now_ns)
+                    health.probe(event.healthy, event.detail, now_ns, was_refused=event.was_refused)
             case PeersHeard():
                 self._peers_heard(event)
             case FreezeOrdered():
@@ -136,10 +143,12 @@ class ControllerCore(MeshState):
         assert not self.gateways, "what was written down is read before anybody is registered"
         self.version, self.owners = event.version, dict(event.owners)
         self.policies = {policy.place.region: policy for policy in event.policies}
+        self._restored_down = frozenset(event.down)
 
     def _register(self, event: RegistryApplied, now_ns: int) -> None:
         self.gateways = {each.gateway_id: each for each in event.gateways}
         self.replicas = {each.replica_id: each for each in event.replicas}
+        self._shares = None
         for gone in self.health.keys() - self.gateways.keys():
             del self.health[gone]
             self._told.pop(gone, None)
@@ -150,6 +159,9 @@ class ControllerCore(MeshState):
         for gateway_id in self.gateways:
             if gateway_id not in self.health:
                 self.health[gateway_id] = GatewayHealth(now_ns)
+                if gateway_id in self._restored_down:
+                    self.health[gateway_id].restore_down()
+        self._restored_down = frozenset()
         self._is_settled = False
 
     def _connected(self, event: GatewayConnected, now_ns: int) -> None:
@@ -183,21 +195,17 @@ class ControllerCore(MeshState):
 
     # Who lives
 
-    def _turn_ns(self, gateway_id: GatewayId) -> int | None:
+    def _turn_ns(self, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
         """When the gateway's condition changes if nothing else happens."""
-        health = self.health[gateway_id]
         if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
-            return None if self.frozen else health.silent_at_ns(self.config, self._witnesses(gateway_id))
+            return None if self.frozen else health.silent_at_ns(self.config, heard)
         return health.back_at_ns(self.config)
 
-    def _witnesses(self, of: GatewayId) -> list[GatewayId]:
-        return [each for each in self.heard() if each != of]
-
-    def _look_at_gateways(self, now_ns: int) -> None:
+    def _look_at_gateways(self, heard: Collection[GatewayId], now_ns: int) -> None:
         for gateway_id, health in self.health.items():
             back_ns = health.back_at_ns(self.config)
             if health.condition is Condition.UP or back_ns is None:
-                self._look_for_silence(gateway_id, health, now_ns)
+                self._look_for_silence(gateway_id, health, heard, now_ns)
             elif now_ns >= back_ns:
                 health.rise(now_ns)
                 self._tell_condition(gateway_id, "it answers")
@@ -205,14 +213,16 @@ class ControllerCore(MeshState):
                 health.condition = Condition.RETURNING
                 self._tell_condition(gateway_id, "it answers again, and is watched for a while")
 
-    def _look_for_silence(self, gateway_id: GatewayId, health: GatewayHealth, now_ns: int) -> None:
+    def _look_for_silence(
+        self, gateway_id: GatewayId, health: GatewayHealth, heard: Collection[GatewayId], now_ns: int
+    ) -> None:
         if health.condition is Condition.RETURNING and health.answers_since_ns is None and not health.connected:
             health.condition = Condition.DOWN
             self._tell_condition(gateway_id, health.detail)
             return
         if health.condition not in HOLDS or self.frozen:
             return
-        silent_ns = health.silent_at_ns(self.config, self._witnesses(gateway_id))
+        silent_ns = health.silent_at_ns(self.config, heard)
         if silent_ns is not None and now_ns >= silent_ns:
             health.fall(now_ns, self.config)
             self._tell_condition(gateway_id, health.detail)
@@ -225,18 +235,23 @@ class ControllerCore(MeshState):
     # Whether we may believe it
 
     def _missing(self, now_ns: int) -> list[GatewayId]:
-        """Those that we do not hear, and did a while ago. While we are frozen nobody is forgotten."""
+        """Those that we do not hear, and did a while ago, and of whom nobody knows more. While we are frozen nobody is
+        forgotten."""
         seen_ns = self._frozen_since_ns if self.frozen else now_ns
         since_ns = seen_ns - self.config.freeze_window_ns
         return [
             gateway_id
             for gateway_id, health in self.health.items()
-            if health.condition is not Condition.UNKNOWN and health.lost_ns is not None and health.lost_ns > since_ns
+            if health.lost_ns is not None
+            and health.lost_ns > since_ns
+            and health.condition is not Condition.UNKNOWN
+            and not health.is_proven_gone
         ]
 
-    def _look_at_frozen(self, now_ns: int) -> None:
+    def _look_at_frozen(self, heard: Collection[GatewayId], now_ns: int) -> None:
+        for health in self.health.values():
+            health.look_for_proof(self.config, heard)
         missing = self._missing(now_ns)
-        heard = self.heard()
         is_most = len(self.health) > 1 and len(missing) > len(heard)
         if not missing:
             self._is_loss_believed = False
@@ -248,7 +263,7 @@ class ControllerCore(MeshState):
             self._is_loss_believed = is_most
             self._thaw()
 
-    def _is_confirmed(self, now_ns: int, heard: list[GatewayId]) -> bool:
+    def _is_confirmed(self, now_ns: int, heard: Collection[GatewayId]) -> bool:
         """For long enough, and by somebody; who is still heard of by a peer is not called down anyway."""
         return bool(heard) and now_ns >= self._frozen_since_ns + self.config.freeze_max_ns
 
@@ -272,6 +287,7 @@ class ControllerCore(MeshState):
         if changed or lost:
             self.version += 1
             self.owners = wanted.owners
+            self._shares = None
             self._effects.append(KeepOwners(self.version, tuple(sorted(changed.items())), lost))
         self._tell_gateways()
         self._tell_orphans(wanted.orphans)
@@ -286,14 +302,18 @@ class ControllerCore(MeshState):
 
     def _tell_gateways(self) -> None:
         """Whoever is connected and has been told something else, or nothing."""
-        lists: dict[GatewayId, list[ReplicaId]] = {gateway_id: [] for gateway_id in self.gateways}
-        for replica_id, owner in self.owners.items():
-            lists[owner].append(replica_id)
-        for gateway_id, replicas in lists.items():
-            wanted = tuple(sorted(replicas))
+        if self._shares is None:
+            self._shares = self._shared_out()
+        for gateway_id, wanted in self._shares.items():
             if self.health[gateway_id].connected and self._told.get(gateway_id) != wanted:
                 self._told[gateway_id] = wanted
                 self._effects.append(Assign(gateway_id, self.version, wanted))
+
+    def _shared_out(self) -> dict[GatewayId, tuple[ReplicaId, ...]]:
+        lists: dict[GatewayId, list[ReplicaId]] = {gateway_id: [] for gateway_id in self.gateways}
+        for replica_id, owner in self.owners.items():
+            lists[owner].append(replica_id)
+        return {gateway_id: tuple(sorted(replicas)) for gateway_id, replicas in lists.items()}
 
     # What the name says
 

@@ -24,12 +24,15 @@ class RegistryApplied:
 
 @value
 class StateRestored:
-    """Who had what, and which policies were in force, when the controller last wrote it down. Before the registry."""
+    """Who had what, who was down and which policies were in force when the controller last wrote it down. Before the
+    registry."""
 
     version: int
     owners: tuple[tuple[ReplicaId, GatewayId], ...]
     policies: tuple[ResidencyPolicy, ...]
     """One a region."""
+    down: tuple[GatewayId, ...] = ()
+    """Those that were known to be down: they are until they answer."""
 
 
 @value
@@ -70,6 +73,8 @@ class GatewayProbed:
     gateway_id: GatewayId
     healthy: bool
     detail: str = ""
+    was_refused: bool = False
+    """Its host answered that nobody listens there, which no network in between says: the process is gone."""
 
 
 @value

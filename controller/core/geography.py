@@ -37,11 +37,11 @@ class Geography:
         """Nothing within a region; last of all is whoever nobody knows the way to."""
         if one.place.region == other.place.region:
             return 0
-        there = self._round_trips_ns.get((one.gateway_id, other.gateway_id))
-        back = self._round_trips_ns.get((other.gateway_id, one.gateway_id))
-        measured = [rtt for rtt in (there, back) if rtt is not None]
-        if measured:
-            return max(1, min(measured))
+        there = self._round_trips_ns.get((one.gateway_id, other.gateway_id), _NOBODY_KNOWS_NS)
+        back = self._round_trips_ns.get((other.gateway_id, one.gateway_id), _NOBODY_KNOWS_NS)
+        measured_ns = min(there, back)
+        if measured_ns < _NOBODY_KNOWS_NS:
+            return max(1, measured_ns)
         if one.location is None or other.location is None:
             return _NOBODY_KNOWS_NS
         return 1 + round(great_circle_km(one.location, other.location) * _RTT_NS_PER_KM)

@@ -7,6 +7,7 @@ closed jurisdiction out of it, nor to a region where the policy of its own does 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
@@ -30,19 +31,30 @@ def areas_of(
     config: ControllerConfig,
 ) -> tuple[Area, ...]:
     """One area for each region that has a gateway, living or not. A gateway that is drained is named only where no
-    other one could be."""
+    other one could be. Where a region's own may be named there is no other to be looked at: nothing is nearer."""
     everybody = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
+    by_region: dict[RegionName, list[GatewayEntry]] = {}
+    for each in there:
+        by_region.setdefault(each.place.region, []).append(each)
     regions = {each.place.region: each for each in reversed(everybody)}
     areas = []
     for _, standing_for in sorted(regions.items()):
         policy = policy_of(standing_for.place.region)
         rule = None if policy is None else processing_rule(policy, _EVERYONE_ELSE)
-        allowed = [each for each in there if _may_be_sent(standing_for.place, each.place, rule, config)]
-        undrained = [each for each in allowed if not each.is_drained]
-        chosen = _nearest(standing_for, undrained or allowed, geography)
-        areas.append(_area(standing_for, chosen, policy, config))
+        may_be_sent = partial(_may_be_sent, standing_for.place, rule=rule, config=config)
+        own = by_region.get(standing_for.place.region, ())
+        chosen = [each for each in own if not each.is_drained and may_be_sent(each.place)]
+        if not chosen:
+            allowed = [each for each in there if may_be_sent(each.place)]
+            undrained = [each for each in allowed if not each.is_drained]
+            chosen = _nearest(standing_for, undrained or allowed, geography)
+        areas.append(_area(standing_for, sorted(chosen, key=_by_name), policy, config))
     return tuple(areas)
+
+
+def _by_name(gateway: GatewayEntry) -> str:
+    return gateway.gateway_id
 
 
 def anywhere_of(living: Iterable[GatewayEntry], config: ControllerConfig) -> tuple[str, ...]:
@@ -73,8 +85,7 @@ def _may_be_sent(client: Place, to: Place, rule: PlaceRule | None, config: Contr
 def _nearest(client: GatewayEntry, allowed: Iterable[GatewayEntry], geography: Geography) -> list[GatewayEntry]:
     """All of the nearest region: whoever is given several addresses takes any of them."""
     by_distance = sorted(allowed, key=lambda each: (geography.distance_ns(client, each), each.place.region))
-    there = [each for each in by_distance if each.place.region == by_distance[0].place.region]
-    return sorted(there, key=lambda each: each.gateway_id)
+    return [each for each in by_distance if each.place.region == by_distance[0].place.region]
 
 
 def _all_in_one_place(gateways: list[GatewayEntry]) -> list[GatewayEntry]:

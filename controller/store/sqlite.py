@@ -72,6 +72,9 @@ class SqliteStore:
     async def release(self, holding: Holding) -> None:
         await self._run(lambda: self._release(holding))
 
+    async def rise(self, holding: Holding, above: int) -> Holding:
+        return await self._run(lambda: self._rise(holding, above))
+
     async def read(self) -> Contents:
         return await self._run(self._read)
 
@@ -158,6 +161,22 @@ class SqliteStore:
             raise
         return Holding(token, holder)
 
+    def _rise(self, holding: Holding, above: int) -> Holding:
+        try:
+            with closing(self._begin()) as cursor:
+                self._check_holding(cursor, holding)
+                cursor.execute("UPDATE store SET token = max(token, ?) + 1 RETURNING token", (above,))
+                (token,) = cursor.fetchone()
+                cursor.execute("COMMIT")
+        finally:
+            self._roll_back()
+        return Holding(token, holding.holder)
+
+    def _check_holding(self, cursor: sqlite3.Cursor, holding: Holding) -> None:
+        token, holder = cursor.execute("SELECT token, holder FROM store").fetchone()
+        if token != holding.token or self._lock_fd is None:
+            raise StoreLost(f"{self.path}: it is {holder or 'nobody'}'s now")
+
     def _take_lock(self) -> int:
         fd = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, _MODE)
         try:
@@ -191,9 +210,7 @@ class SqliteStore:
         gone = [(name,) for name, document in changes.items() if document is None]
         try:
             with closing(self._begin()) as cursor:
-                token, holder = cursor.execute("SELECT token, holder FROM store").fetchone()
-                if token != holding.token or self._lock_fd is None:
-                    raise StoreLost(f"{self.path}: it is {holder or 'nobody'}'s now")
+                self._check_holding(cursor, holding)
                 cursor.executemany("DELETE FROM documents WHERE name = ?", gone)
                 cursor.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?)", put)
                 (revision,) = cursor.execute("UPDATE store SET revision = revision + 1 RETURNING revision").fetchone()

@@ -65,6 +65,11 @@ class Store(Protocol):
         """Let it go. No error if it was lost before."""
         ...
 
+    async def rise(self, holding: Holding, above: int) -> Holding:
+        """The same holding with a token above that one, on the disk when this returns: somebody was told more than this
+        store knows of, as happens where it was lost or is an old copy. Raises StoreLost."""
+        ...
+
     async def read(self) -> Contents:
         """All of it. Anybody may."""
         ...

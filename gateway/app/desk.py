@@ -10,6 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.app.readiness import Readiness, engines_note
 from gateway.app.reload import PolicyPart
+from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import describe, gauges_of
@@ -21,11 +22,12 @@ from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, 
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
+from gateway.ground.story import write_tail
 from gateway.peers.board import LoadBoard
 from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
-from gateway.records.journal import Header, Journal, new_header, write_tail
+from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
@@ -92,9 +94,10 @@ class Desk:
     def journal(self) -> Journal | None:
         return self._journal
 
-    def apply(self, config: GatewayConfig) -> None:
+    def apply(self, orders: Orders) -> None:
         """Tell the core what it is to know before it is told of replicas and peers."""
-        self.driver.submit(ConfigApplied(config.core))
+        self.driver.submit(ConfigApplied(orders.core))
+        self.policy.narrow(orders.narrowing)
         self.policy.start()
         self.lockdown.restore()
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import DnsReplicasConfig, ReplicaConfig
 from gateway.core.events import Event
@@ -20,6 +21,8 @@ from gateway.engines.models import ModelWatcher
 from gateway.engines.prober import Prober
 from gateway.engines.tls import TlsContexts
 from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
+from gateway.ground.supervisor import Supervisor
 
 _SECOND_NS = 1_000_000_000
 _GRACE_S = 0.5
@@ -32,13 +35,17 @@ class Fleet:
     def __init__(
         self,
         config: GatewayConfig,
+        orders: Orders,
         submit: Callable[[Event], None],
+        *,
         clock: Clock,
         log: FilteringBoundLogger,
         on_restart: Callable[[str, Exception], None],
     ) -> None:
         """Raises ConfigError where an engine's certificates cannot be used."""
         self.endpoints = ReplicaEndpoints()
+        self.left_out: dict[str, str] = {}
+        """By id, those that a controller grants and that cannot be served here, and why."""
         self._config = config
         self._log = log
         self._contexts = _contexts(config)
@@ -48,26 +55,22 @@ class Fleet:
             self.endpoints, clock, config.probes, self._assignments.listed, log=log, on_restart=on_restart
         )
         self._discovery = Discovery(map(self._source, config.dns_replicas), self._assignments.found)
-        self._configure(config)
+        self._configure(config, orders, _unusable(orders, self._contexts))
 
-    def loops(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """What has to run for as long as the gateway does, by name."""
-        return [
-            ("discovery", self._discovery.run),
-            ("prober", self._prober.run),
-            ("models", self._models.run),
-        ]
-
-    async def start(self) -> None:
-        """Tell the core of the first replicas, once the loops run. Names and engines that do not answer in time are
-        waited for no longer; what they say later is taken in then."""
+    async def start(self, loops: Supervisor) -> None:
+        """Run what has to run for as long as the gateway does, and tell the core of the first replicas. Names and
+        engines that do not answer in time are waited for no longer; what they say later is taken in then."""
+        loops.run("discovery", self._discovery.run)
+        loops.run("prober", self._prober.run)
+        loops.run("models", self._models.run)
         await _within(self._discovery.first_look(), self._config.discovery.timeout_ns / _SECOND_NS + _GRACE_S)
         self._assignments.start()
         await _within(self._models.first_round(), self._config.probes.timeout_ns / _SECOND_NS + _GRACE_S)
 
-    def prepare(self, config: GatewayConfig) -> Callable[[], None]:
-        """What puts another config in force, at once. Raises ConfigError here, and never then."""
+    def prepare(self, config: GatewayConfig, orders: Orders) -> Callable[[], None]:
+        """What puts another config and other orders in force, at once. Raises ConfigError here, and never then."""
         contexts = _contexts(config, self._contexts)
+        unusable = _unusable(orders, contexts)
 
         def apply() -> None:
             self._contexts = contexts
@@ -79,13 +82,23 @@ class Fleet:
             )
             self._prober.configure(config.probes)
             self._models.configure(config.probes)
-            self._configure(config)
+            self._configure(config, orders, unusable)
 
         return apply
 
-    def _configure(self, config: GatewayConfig) -> None:
+    def _configure(self, config: GatewayConfig, orders: Orders, unusable: dict[str, str]) -> None:
+        self._tell_of_left_out({**orders.left_out, **unusable})
         names = [source.name for source in self._discovery.sources]
-        self._assignments.configure(config.replicas, (peer.spec for peer in config.peers), names)
+        self._assignments.configure(config.replicas, (peer.spec for peer in orders.peers), names)
+        ordered = (each for each in orders.replicas if each.spec.replica_id not in unusable)
+        self._assignments.order(ordered, orders.away | self.left_out.keys(), orders.version)
+
+    def _tell_of_left_out(self, left_out: dict[str, str]) -> None:
+        """Once for each reason."""
+        for replica_id, why in left_out.items():
+            if self.left_out.get(replica_id) != why:
+                self._log.error("REPLICA LEFT OUT: it is granted, and cannot be served", replica=replica_id, why=why)
+        self.left_out = left_out
 
     def _follow(self, replicas: Iterable[ReplicaConfig]) -> None:
         self.endpoints.replace(ReplicaEndpoint.from_config(each, self._contexts) for each in replicas)
@@ -109,6 +122,18 @@ def _contexts(config: GatewayConfig, older: TlsContexts | None = None) -> TlsCon
         if replica.tls is not None:
             contexts.get(replica.tls)
     return contexts
+
+
+def _unusable(orders: Orders, contexts: TlsContexts) -> dict[str, str]:
+    """By id, those whose certificates this machine has not, and why. The others' are read."""
+    unusable: dict[str, str] = {}
+    for replica in orders.replicas:
+        try:
+            if replica.tls is not None:
+                contexts.get(replica.tls)
+        except ConfigError as error:
+            unusable[replica.spec.replica_id] = str(error)
+    return unusable
 
 
 async def _within(wait: Awaitable[None], seconds: float) -> None:

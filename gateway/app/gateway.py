@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,33 +17,41 @@ from typing import Any
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.control import Control, Surroundings
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
 from gateway.app.listening import listen
 from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.reload import RegionPart
+from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import ConfigApplied, DrainRequested
+from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
 from gateway.ground.logs import make_logger
 from gateway.ground.naming.service import NameService
+from gateway.ground.naming.tree import RecordTree
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.tls import ExpiryWatch
-from gateway.ground.transport import Plaintext, Transport
+from gateway.ground.transport import Plaintext
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api
 from gateway.http.settings import HttpSettings
 from gateway.peers.client import PeerLegOpener
+from gateway.peers.ears import Ears
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.heartbeats import Heartbeats
 from gateway.peers.link import PeerLink
+from gateway.peers.ownership import OwnershipAsker
 from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer, PeerService
+from gateway.records.control_metrics import ControlLevels
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
 from gateway.request.cache_salts import CacheSalts
@@ -60,10 +69,18 @@ class GatewayHandle:
     """A running gateway: where it is reached, what it is made of, and how it is emptied."""
 
     def __init__(
-        self, config: GatewayConfig, desk: Desk, peer_server: PeerServer, reloader: Reloader, names: NameService
+        self,
+        config: GatewayConfig,
+        desk: Desk,
+        peer_server: PeerServer,
+        reloader: Reloader,
+        *,
+        control: Control,
+        names: NameService,
     ) -> None:
         self.config = config
         self.reloader = reloader
+        self.control = control
         self.core = desk.core
         self.driver = desk.driver
         self.metrics = desk.metrics
@@ -83,8 +100,9 @@ class GatewayHandle:
     def admin_url(self) -> str:
         return f"http{'s' if self.config.listen.admin_tls else ''}://{self.admin_address}"
 
-    def move_policy(self, path: Path | None) -> None:
-        """The region file names this policy file from now on."""
+    def move_policy(self, path: Path | None, narrowing: ResidencyPolicy | None) -> None:
+        """The region file names this policy file from now on, and a controller narrows it so."""
+        self._desk.policy.narrow(narrowing)
         self._desk.policy.move(path)
 
     async def drain(self, wait_max_s: float) -> bool:
@@ -137,14 +155,16 @@ async def serve_gateway(
     log = log or make_logger(config.logging, config.gateway_id, clock=clock)
     keyring = None if config.keys_file is None else Keyring(config.keys_file, clock)
     certificates = Certificates(config, clock)
-    transport = certificates.mesh or Plaintext()
     async with AsyncExitStack() as stack:
         desk = Desk(config, clock, log)
         stack.callback(desk.close)
-        desk.apply(config)
-        fleet = _fleet(config, desk)
         loops = Supervisor(clock, desk.loop_failed)
-        roster = _roster(config, desk, loops, transport)
+        control = _control(config, desk, certificates, lambda: fleet.left_out)
+        orders = control.precedence.orders
+        desk.apply(orders)
+        fleet = _fleet(config, orders, desk)
+        roster = _roster(config, desk, loops, control)
+        _listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
         engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
@@ -158,46 +178,26 @@ async def serve_gateway(
             on_finished=desk.on_finished,
             on_fault=desk.request_failed,
         )
-        peer_server = _peer_server(config, desk, owners, transport, roster)
+        peer_server = _peer_server(config, desk, owners, roster, control)
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
-        handle = GatewayHandle(config, desk, peer_server, reloader, names)
+        handle = GatewayHandle(_in_force(config, orders), desk, peer_server, reloader, control=control, names=names)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates)
-        roster.replace(config.peers)
-        await _start_fleet(fleet, loops)
-        if region is not None:
-            _add_region(reloader, RegionPart(region, partial(_apply, handle, desk.log, fleet, roster)))
+        _begin(orders, roster, names)
+        await fleet.start(loops)
+        control.precedence.start(partial(_apply, handle, fleet, roster))
+        _add_region(reloader, region, control, desk)
         _add_parts(reloader, desk, keyring, certificates)
         loops.run("reloader", reloader.run)
 
         stack.push_async_callback(_stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await peer_server.start(config.listen.peers)
-        settings = HttpSettings.from_config(config)
-        tls = certificates.http.context if certificates.http else None
-        admin_tls = tls if config.listen.admin_tls else None
-        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates)
-        handle.admin_address = await listen(stack, desk, admin, settings, config.listen.admin, tls=admin_tls)
-        api = Api(
-            owners,
-            settings,
-            desk.models,
-            desk.readiness,
-            check_key=keyring.check if keyring else None,
-            has_audit=desk.has_audit,
-            may_enter=desk.may_enter,
-            on_refused=desk.refusals.take,
-        ).make_app()
-        handle.http_address = await listen(
-            stack,
-            desk,
-            api,
-            settings,
-            config.listen.http,
-            tls=tls,
-            reuse_port=config.listen.reuse_port,
-        )
+        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates, control)
+        api = _api(config, desk, owners, keyring)
+        await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
+        control.run(loops, handle.http_address, handle.peers_address)
         yield handle
 
 
@@ -223,6 +223,37 @@ async def run_gateway(
         return 1
 
 
+def _api(config: GatewayConfig, desk: Desk, owners: OwnerContext, keyring: Keyring | None) -> web.Application:
+    return Api(
+        owners,
+        HttpSettings.from_config(config),
+        desk.models,
+        desk.readiness,
+        check_key=keyring.check if keyring else None,
+        has_audit=desk.has_audit,
+        may_enter=desk.may_enter,
+        on_refused=desk.refusals.take,
+    ).make_app()
+
+
+async def _open_doors(
+    stack: AsyncExitStack,
+    handle: GatewayHandle,
+    desk: Desk,
+    *,
+    admin: web.Application,
+    api: web.Application,
+    certificates: Certificates,
+) -> None:
+    """For operators first, then for clients."""
+    asked = handle.config.listen
+    settings = HttpSettings.from_config(handle.config)
+    tls = certificates.http.context if certificates.http else None
+    admin_tls = tls if asked.admin_tls else None
+    handle.admin_address = await listen(stack, desk, admin, settings, asked.admin, tls=admin_tls)
+    handle.http_address = await listen(stack, desk, api, settings, asked.http, tls=tls, reuse_port=asked.reuse_port)
+
+
 def _run_loops(config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates) -> None:
     """What watches the gateway itself."""
     warn_of_open_files(config, desk.log)
@@ -236,24 +267,52 @@ def _run_loops(config: GatewayConfig, loops: Supervisor, desk: Desk, certificate
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
 
 
-def _fleet(config: GatewayConfig, desk: Desk) -> Fleet:
+def _control(
+    config: GatewayConfig, desk: Desk, certificates: Certificates, left_out: Callable[[], dict[str, str]]
+) -> Control:
+    """Begins with what was kept of the last snapshot."""
+    transport = certificates.mesh or Plaintext()
+    surroundings = Surroundings(
+        ears=Ears(desk.trust.hear),
+        open_requests=lambda: desk.driver.open_requests,
+        left_out=left_out,
+    )
+    control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)
+    desk.policy.follow_own(control.follow_policy)
+    desk.metrics.registry.register(ControlLevels(control))
+    control.restore()
+    return control
+
+
+def _listen_for_control(
+    config: GatewayConfig, desk: Desk, loops: Supervisor, roster: PeerRoster, control: Control
+) -> None:
+    """To what peers say of it."""
+    asker = OwnershipAsker(
+        roster.links,
+        config.gateway_id,
+        is_news=control.is_news,
+        learnt=control.learnt,
+        start=loops.start,
+        clock=desk.clock,
+        log=desk.log,
+    )
+    control.ears.start(on_control=asker.heard, on_lost=control.attachment.report_soon)
+
+
+def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
     def on_restart(url: str, error: Exception) -> None:
         desk.log.error("probing failed and starts again", engine=url, exc_info=error)
         desk.metrics.restarted("probe")
 
-    return Fleet(config, desk.driver.submit, desk.clock, desk.log, on_restart)
+    return Fleet(config, orders, desk.driver.submit, clock=desk.clock, log=desk.log, on_restart=on_restart)
 
 
-async def _start_fleet(fleet: Fleet, loops: Supervisor) -> None:
-    for name, loop in fleet.loops():
-        loops.run(name, loop)
-    await fleet.start()
-
-
-def _roster(config: GatewayConfig, desk: Desk, loops: Supervisor, transport: Transport) -> PeerRoster:
+def _roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control) -> PeerRoster:
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
-        heartbeats = _heartbeats(config, desk, link)
+        heartbeats = _heartbeats(config, desk, link, control.ears)
         return [
+            control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
             loops.run("peer_credentials", link.follow_credentials),
             loops.run("peer_pings", heartbeats.measure),
             loops.run("peer_heartbeats", heartbeats.listen),
@@ -262,7 +321,7 @@ def _roster(config: GatewayConfig, desk: Desk, loops: Supervisor, transport: Tra
     def retire(link: PeerLink) -> None:
         loops.run("peer_retiring", partial(link.retire, config.limits.request_deadline_ns / _SECOND_NS))
 
-    return PeerRoster(lambda peer: PeerLink(peer, config.peering, transport), run_loops, retire)
+    return PeerRoster(lambda peer: PeerLink(peer, config.peering, control.transport), run_loops, retire)
 
 
 def _reloader(config: GatewayConfig, desk: Desk) -> Reloader:
@@ -271,7 +330,10 @@ def _reloader(config: GatewayConfig, desk: Desk) -> Reloader:
     return Reloader(desk.log, watch_s=watch_s, on_reload=desk.metrics.reloaded)
 
 
-def _add_region(reloader: Reloader, part: RegionPart) -> None:
+def _add_region(reloader: Reloader, region: RegionFile | None, control: Control, desk: Desk) -> None:
+    if region is None:
+        return
+    part = RegionPart(region, partial(_reload, control, desk.log))
     reloader.add("region", part.reload, part.files)
     reloader.add("engine_credentials", part.reload_credentials, part.credential_files)
 
@@ -284,27 +346,54 @@ def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certific
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
 
 
-def _apply(
-    handle: GatewayHandle, log: FilteringBoundLogger, fleet: Fleet, roster: PeerRoster, config: GatewayConfig
-) -> None:
-    """A region file that changed, in force at once: the event loop does not turn in between. Raises ConfigError, and
-    has done nothing then."""
-    apply_to_fleet = fleet.prepare(config)
-    if config.core != handle.config.core:
-        handle.driver.submit(ConfigApplied(config.core))
-    handle.move_policy(config.policy_file)
-    roster.replace(config.peers)
-    apply_to_fleet()
-    handle.config = config
+async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayConfig) -> None:
+    """A region file that changed. Raises ConfigError, and has done nothing then."""
+    await control.reload(config)
     warn_of_open_files(config, log)
 
 
-def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink) -> Heartbeats:
+def _apply(handle: GatewayHandle, fleet: Fleet, roster: PeerRoster, config: GatewayConfig, orders: Orders) -> None:
+    """What region file and controller come to, in force at once: the event loop does not turn in between. Raises
+    ConfigError, and has done nothing then."""
+    apply_to_fleet = fleet.prepare(config, orders)
+    if orders.records is not None:
+        _check_records(handle.names, orders.records)
+    if orders.core != handle.config.core:
+        handle.driver.submit(ConfigApplied(orders.core))
+    handle.move_policy(config.policy_file, orders.narrowing)
+    roster.replace(orders.peers)
+    apply_to_fleet()
+    if orders.records not in (None, handle.names.tree):
+        handle.names.apply(orders.records)
+    handle.config = _in_force(config, orders)
+
+
+def _begin(orders: Orders, roster: PeerRoster, names: NameService) -> None:
+    """With the peers that there are, and with the records that were in force before a restart."""
+    roster.replace(orders.peers)
+    if orders.records is not None:
+        with suppress(ValueError):  # an older version of ours could answer from them
+            names.apply(orders.records)
+
+
+def _check_records(names: NameService, records: RecordTree) -> None:
+    """Raises ConfigError."""
+    try:
+        names.check(records)
+    except ValueError as error:
+        raise ConfigError(f"records: {error}") from error
+
+
+def _in_force(config: GatewayConfig, orders: Orders) -> GatewayConfig:
+    return replace(config, core=orders.core, peers=orders.peers)
+
+
+def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -> Heartbeats:
     return Heartbeats(
         link,
         config.gateway_id,
         config.place,
-        submit=partial(desk.trust.hear, link.peer.spec.gateway_id),
+        submit=partial(ears.hear, link.peer.spec.gateway_id),
         clock=desk.clock,
         rng=random.Random(),
         on_refused=lambda: desk.metrics.peer_refused("caller"),
@@ -313,7 +402,7 @@ def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink) -> Heartbeats
 
 
 def _peer_server(
-    config: GatewayConfig, desk: Desk, owners: OwnerContext, transport: Transport, roster: PeerRoster
+    config: GatewayConfig, desk: Desk, owners: OwnerContext, roster: PeerRoster, control: Control
 ) -> PeerServer:
     service = PeerService(
         owners,
@@ -321,7 +410,7 @@ def _peer_server(
         roster.specs,
         peering=config.peering,
         keep_alive_ns=config.core.observation.keep_alive_ns,
-        transport=transport,
+        transport=control.transport,
         on_refused=lambda: desk.metrics.peer_refused("called"),
         log=desk.log,
         explain=desk.explain_to,
@@ -329,8 +418,9 @@ def _peer_server(
         pass_priority=config.pass_priority,
         why_closed=desk.why_closed,
         on_malformed=desk.metrics.forward_malformed,
+        ownership=lambda: control.precedence.ownership,
     )
-    return PeerServer(service, desk.board, config.peering, transport)
+    return PeerServer(service, desk.board, config.peering, control.transport)
 
 
 async def _stop_peer_server(server: PeerServer, driver: Driver) -> None:
@@ -338,10 +428,10 @@ async def _stop_peer_server(server: PeerServer, driver: Driver) -> None:
 
 
 def _admin_app(
-    config: GatewayConfig, desk: Desk, explainer: PeerExplainer, certificates: Certificates
+    config: GatewayConfig, desk: Desk, explainer: PeerExplainer, certificates: Certificates, control: Control
 ) -> web.Application:
     def state() -> dict[str, object]:
-        return {**desk.state(), "certificates": certificates.describe()}
+        return {**desk.state(), "certificates": certificates.describe(), "control": control.describe()}
 
     async def explain(wanted: str) -> Explanation | None:
         desk.driver.tell_observers()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -18,14 +17,15 @@ from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.ground.faults import ConfigError, Fault, FileError
 from gateway.ground.reloader import ReloadRefused
+from gateway.ground.settings import changed_keys
 from gateway.policy.file import load_policy_or_closed
 
 
 class RegionPart:
     """The region file. What cannot change while the gateway runs is refused, by the name of its key."""
 
-    def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], None]) -> None:
-        """`apply` puts a whole valid config in force, at once. It may raise ConfigError, and has done nothing then."""
+    def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], Awaitable[None]]) -> None:
+        """`apply` puts a whole valid config in force. It may raise ConfigError, and has done nothing then."""
         self._file = file
         self._apply = apply
 
@@ -48,7 +48,7 @@ class RegionPart:
             file = await asyncio.to_thread(read)
             if faults := [*self._faults_at_rest(file), *self._policy_faults(file)]:
                 raise FileError(file.path, file.source.located(faults))
-            self._apply(file.as_config())
+            await self._apply(file.as_config())
         except ConfigError as error:
             raise ReloadRefused(str(error)) from error
         self._file = file
@@ -84,19 +84,8 @@ LIVE_KEYS = frozenset(
 
 def changed_at_rest(old: RegionFile, new: RegionFile) -> list[str]:
     """The paths of the keys that differ and cannot be changed at run time."""
-    before, after = _leaves(old.as_document()), _leaves(new.as_document())
-    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    changed = changed_keys(old.as_document(), new.as_document())
     return [path for path in changed if path.split(".")[0] not in LIVE_KEYS]
-
-
-def _leaves(value: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {path: value}
-    return {
-        leaf: found
-        for key, each in value.items()
-        for leaf, found in _leaves(each, f"{path}.{key}" if path else key).items()
-    }
 
 
 _NO_FILE = "no policy file is configured"

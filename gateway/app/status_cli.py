@@ -90,6 +90,20 @@ class CertificateView(msgspec.Struct, frozen=True):
     expires_soon: bool
 
 
+class ControlView(msgspec.Struct, frozen=True):
+    attached: bool
+    controller: str
+    silent_s: float | None
+    last_loss: str
+    term: int
+    version: int
+    snapshot_age_s: float | None
+    not_kept_reason: str
+    last_rejection: str
+    left_out: dict[str, str]
+    away: list[str]
+
+
 class Status(msgspec.Struct, frozen=True):
     """The part of `/admin/state` that is shown."""
 
@@ -109,6 +123,8 @@ class Status(msgspec.Struct, frozen=True):
     certificates: dict[str, CertificateView]
     journal_fault: str
     audit_fault: str
+    control: ControlView | None = None
+    """None where no controllers are named."""
 
 
 @click.command()
@@ -181,10 +197,23 @@ def complaints(seen: Status) -> Iterator[str]:
     for role, certificate in seen.certificates.items():
         if certificate.expires_soon:
             yield f"the certificate for {role} {_expiry(certificate.expires_in_s)}"
+    if seen.control is not None:
+        yield from _control_complaints(seen.control)
     if seen.journal_fault:
         yield f"the journal has stopped: {seen.journal_fault}"
     if seen.audit_fault:
         yield f"the audit record cannot be written: {seen.audit_fault}"
+
+
+def _control_complaints(control: ControlView) -> Iterator[str]:
+    if not control.attached:
+        yield f"no controller is attached{_because(control.last_loss)}"
+    if control.last_rejection:
+        yield f"the controller's last snapshot was rejected: {control.last_rejection}"
+    for replica_id, why in control.left_out.items():
+        yield f"replica {replica_id} is granted and left out: {why}"
+    if control.not_kept_reason:
+        yield f"the controller's last word is not kept over a restart: {control.not_kept_reason}"
 
 
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
@@ -202,8 +231,18 @@ def _headlines(seen: Status) -> Iterator[str]:
     yield f"policy {_policy(seen)}; placement {seen.placement_policy}, overflow {seen.overflow}"
     queues = ", ".join(f"{length} for {model}" for model, length in seen.queue.by_model.items() if length)
     yield f"requests: {seen.requests} held, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
+    if seen.control is not None:
+        yield _control(seen.control)
     for role, certificate in seen.certificates.items():
         yield f"certificate for {role}: {_expiry(certificate.expires_in_s)}"
+
+
+def _control(control: ControlView) -> str:
+    who = f"controller {control.controller}" if control.attached else "controller: none"
+    if control.snapshot_age_s is None:
+        return f"{who}, no snapshot taken"
+    taken = f"{who}, snapshot {control.term}.{control.version}, taken {control.snapshot_age_s:.0f} s ago"
+    return f"{taken}; left to others: {', '.join(control.away)}" if control.away else taken
 
 
 def _policy(seen: Status) -> str:

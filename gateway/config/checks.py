@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.region_file import RegionFile
+from gateway.config.sections import ProbeConfig
+from gateway.core.config import CoreConfig
 from gateway.ground.faults import Fault
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
+CLIENT_ADDRESSES_MAX = 16
 _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
 
@@ -20,6 +23,7 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _jurisdiction_faults(file)
     yield from _exposure_faults(file)
     yield from _identity_faults(file)
+    yield from _control_faults(file)
     yield from _dns_faults(file)
     yield from _number_faults(file)
     for key, what in placement_faults(file.core.placement):
@@ -96,6 +100,8 @@ def _exposed(file: RegionFile) -> Iterator[tuple[str, Address, bool, str]]:
     yield "listen.peers", listen.peers, has_mesh_tls, "peering.tls"
     for index, each in enumerate(file.peers):
         yield f"peers[{index}].address", each.address, has_mesh_tls, "peering.tls"
+    for index, address in enumerate(file.sections.control.controllers):
+        yield f"control.controllers[{index}]", address, has_mesh_tls, "peering.tls"
 
 
 def _identity_faults(file: RegionFile) -> Iterator[Fault]:
@@ -105,6 +111,38 @@ def _identity_faults(file: RegionFile) -> Iterator[Fault]:
         yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call")
     if file.admin_token_file is None and not admin.is_loopback:
         yield Fault("listen.admin", f"{admin} is beyond this machine, and there is no `admin_token_file`")
+
+
+def _control_faults(file: RegionFile) -> Iterator[Fault]:
+    control = file.sections.control
+    if (control.latitude is None) != (control.longitude is None):
+        yield Fault("control", "latitude and longitude are written together or not at all")
+    if len(control.client_addresses) > CLIENT_ADDRESSES_MAX:
+        yield Fault("control.client_addresses", f"holds more than {CLIENT_ADDRESSES_MAX}")
+    for index, address in enumerate(control.controllers):
+        if address.port == 0 or address in control.controllers[:index]:
+            yield Fault(f"control.controllers[{index}]", "needs a port of its own")
+    if control.controllers and file.sections.state.folder is None:
+        yield Fault(
+            "control.controllers",
+            "needs `state.folder`, to keep what was last ordered for when no controller is there",
+            beside="state.folder",
+        )
+    if control.silence_max_ns <= control.report_interval_ns:
+        yield Fault("control.silence_max", "should be longer than control.report_interval")
+
+
+def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
+    """Among what decisions depend on, wherever each part of it comes from."""
+    attempt, observation = core.attempt, core.observation
+    if observation.replica_stale_ns <= probes.interval_ns:
+        yield Fault("observation.replica_stale", "should be longer than probes.interval", beside="probes.interval")
+    if attempt.breaker_open_max_ns < attempt.breaker_open_ns:
+        yield Fault("attempt.breaker_open_max", "is below attempt.breaker_open", beside="attempt.breaker_open")
+    if observation.keep_alive_ns < observation.publish_interval_ns:
+        yield Fault(
+            "observation.keep_alive", "is below observation.publish_interval", beside="observation.publish_interval"
+        )
 
 
 def _dns_faults(file: RegionFile) -> Iterator[Fault]:
@@ -118,8 +156,8 @@ def _dns_faults(file: RegionFile) -> Iterator[Fault]:
 
 
 def _number_faults(file: RegionFile) -> Iterator[Fault]:
-    sections, core = file.sections, file.core
-    limits, peering, attempt, observation = sections.limits, sections.peering, core.attempt, core.observation
+    sections = file.sections
+    limits, peering, control = sections.limits, sections.peering, sections.control
     if limits.prompt_blocks_max > PROMPT_BLOCKS_MAX:
         yield Fault("limits.prompt_blocks_max", f"should be at most {PROMPT_BLOCKS_MAX}: no forward carries more")
     if peering.message_max_bytes <= limits.body_max_bytes:
@@ -139,11 +177,10 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
         yield Fault("peering.connection_grace", running, beside="limits.request_deadline")
     if peering.heartbeats_time_max_ns < _HEARTBEATS_TIME_MIN_NS:
         yield Fault("peering.heartbeats_time_max", "is below 5ms, too little for a peer that behaves")
-    if observation.replica_stale_ns <= sections.probes.interval_ns:
-        yield Fault("observation.replica_stale", "should be longer than probes.interval", beside="probes.interval")
+    yield from core_faults(file.core, sections.probes)
     for key, value_ns, least, least_ns in (
         ("peering.reconnect_max", peering.reconnect_max_ns, "peering.reconnect_min", peering.reconnect_min_ns),
-        ("attempt.breaker_open_max", attempt.breaker_open_max_ns, "attempt.breaker_open", attempt.breaker_open_ns),
+        ("control.reconnect_max", control.reconnect_max_ns, "control.reconnect_min", control.reconnect_min_ns),
         (
             "peering.forwards_held_max",
             peering.forwards_held_max_bytes,
@@ -157,12 +194,6 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
             sections.discovery.interval_max_ns,
             "discovery.interval_min",
             sections.discovery.interval_min_ns,
-        ),
-        (
-            "observation.keep_alive",
-            observation.keep_alive_ns,
-            "observation.publish_interval",
-            observation.publish_interval_ns,
         ),
     ):
         if value_ns < least_ns:

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainSerializer, Strict, ValidatorFunctionWrapHandler, WrapValidator
 
-REPLICA_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,95}")
-"""Also of replicas that were found: a template's id, an address, a port and a rank."""
 MODEL_NAME_LENGTH_MAX = 256
 PROMPT_BLOCKS_MAX = 2**20
 AUTO_MODELS: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -135,6 +136,11 @@ class ReplicaFile(_EngineFile):
     def _is_encrypted(self) -> bool:
         return self.url.startswith("https:")
 
+    def as_document(self, home: Place) -> str:
+        """JSON of the same keys, with its region written out. Whoever reads it elsewhere needs no file of ours."""
+        place = {"region": self.region or home.region, "jurisdiction": self.jurisdiction or home.jurisdiction}
+        return json.dumps({**self.model_dump(mode="json", exclude_none=True, exclude_defaults=True), **place})
+
     def as_configs(self, home: Place, probes: ProbeConfig) -> tuple[ReplicaConfig, ...]:
         return self._as_config(home, self.url, probes).by_rank()
 
@@ -263,6 +269,10 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             core=replace(self.core, placement=with_version(self.core.placement)),
             keys_file=self.keys,
             admin_token=self._admin_token,
+            replica_documents=tuple(each.as_document(home) for each in self.replicas),
+            engine_credentials=frozenset(self._engine_credentials()),
+            insecure=self.insecure,
+            folder=self.path.parent.resolve(),
             cache_secret=self._cache_secret,
             secret_files=tuple(self._secret_files()),
             **{each.name: getattr(sections, each.name) for each in fields(sections)},
@@ -281,6 +291,10 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         yield from filter(None, (*own, *(each.api_key_file for each in engines)))
         yield from (each.key for each in (listen, peering) if each is not None)
         yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)
+
+    def _engine_credentials(self) -> Iterator[str]:
+        for each in (*self.replicas, *self.dns_replicas):
+            yield from map(str, filter(None, (each.api_key_file, each.api_key_env)))
 
     def engine_files(self) -> list[Path]:
         """Keys and certificates for engines: read with the region file, and again when they change."""

@@ -14,7 +14,18 @@ from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
-from gateway.ground.values import MEBIBYTE, MILLISECOND_NS, SECOND_NS, Address, HostName
+from gateway.ground.values import (
+    MEBIBYTE,
+    MILLISECOND_NS,
+    SECOND_NS,
+    Address,
+    AddressText,
+    HostAddress,
+    HostName,
+    Latitude,
+    Longitude,
+    WebUrl,
+)
 
 _CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
 
@@ -238,6 +249,44 @@ class StateConfig:
     folder: Path | None = None
 
 
+class ParametersRule(StrEnum):
+    """What becomes of the sections of a region file that a controller sends."""
+
+    TAKE = "take"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlConfig:
+    """Who says which replicas are served here besides this file, and what is said there of this gateway. Nobody,
+    unless controllers are named."""
+
+    controllers: tuple[AddressText, ...] = ()
+    """One of them is listened to at a time; whoever falls silent is left for the next."""
+    client_addresses: tuple[HostAddress, ...] = ()
+    """IPv4 or IPv6, for clients to connect to. Nobody is sent here without any."""
+    peer_address: Address | None = None
+    """Of this gateway's own listener for others; by default `listen.peers`."""
+    health_url: WebUrl | None = None
+    """Under which `/health` answers; by default that of the first of `client_addresses`."""
+    latitude: Latitude | None = None
+    longitude: Longitude | None = None
+    """Of this gateway, in degrees: where distances to it are measured from."""
+    parameters: ParametersRule = ParametersRule.TAKE
+    credentials: tuple[str, ...] = ()
+    """Variables, files and folders of keys for engines that are served for other regions, besides those that this file
+    names itself. A replica that needs any other stays closed here."""
+    report_interval_ns: int = 1 * SECOND_NS
+    silence_max_ns: int = 5 * SECOND_NS
+    """A controller that says nothing for this long is gone, and so is one that reads nothing."""
+    connect_timeout_ns: int = 5 * SECOND_NS
+    reconnect_min_ns: int = 200 * MILLISECOND_NS
+    reconnect_max_ns: int = 10 * SECOND_NS
+    keepalive_interval_ns: int = 10 * SECOND_NS
+    keepalive_timeout_ns: int = 10 * SECOND_NS
+    message_max_bytes: int = 16 * MEBIBYTE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sections:
     """Their keys are those of the region file."""
@@ -260,6 +309,7 @@ class Sections:
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    control: ControlConfig = field(default_factory=ControlConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
@@ -282,5 +332,13 @@ class GatewayConfig(Sections):
     """What operators have to show, health apart. None: nothing."""
     secret_files: tuple[Path, ...] = ()
     """All files that hold keys or tokens, whoever reads them."""
+    replica_documents: tuple[str, ...] = ()
+    """Its own replicas as a controller is told of them: JSON, with keys named by where they are read from."""
+    engine_credentials: frozenset[str] = frozenset()
+    """Variables and files that it reads keys for engines from."""
+    insecure: bool = False
+    """Listen and dial beyond this machine without protection."""
+    folder: Path = Path()
+    """Where relative paths start."""
     cache_secret: str | None = field(default=None, repr=False)
     """Goes into every tenant's `cache_salt`."""

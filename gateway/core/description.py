@@ -101,6 +101,7 @@ def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
         "lockdown": core.locked_down,
         "policy": {"digest": core.policy.digest, "closed_reason": core.policy.closed_reason},
         "assignment_version": core.assignment_version,
+        "control_version": {"term": core.control.term, "version": core.control.version},
         "placement_policy": core.config.placement.policy,
         "pushing": core.config.pushing.mode,
         "overflow": core.config.placement.overflow,

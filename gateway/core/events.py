@@ -6,9 +6,11 @@ from gateway.core.config import CoreConfig
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import (
+    ControlVersion,
     GatewayId,
     Hops,
     LegResult,
+    ModelName,
     PeerObservation,
     PeerSpec,
     RefusalReason,
@@ -42,6 +44,11 @@ class AssignmentApplied:
     version: int
     replicas: tuple[ReplicaSpec, ...]
     peers: tuple[PeerSpec, ...]
+    control: ControlVersion = ControlVersion()
+    """Of the controller's snapshot that it follows from; zeros: from none. `version` is this gateway's own count."""
+    away: tuple[ModelName, ...] = ()
+    """Models of replicas that are described here and that somebody else serves for now: they exist, whether or not
+    anybody was heard of yet who has them."""
 
 
 @value

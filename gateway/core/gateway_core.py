@@ -684,6 +684,8 @@ class GatewayCore(GatewayState):
         if event.version <= self.assignment_version:
             return
         self.assignment_version = event.version
+        self.control = event.control
+        self.away = frozenset(event.away)
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns)
         for state in left_replicas:
             self.waiting.release(state.slot)  # the policy forgets them with the replica

@@ -101,7 +101,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         if not state.healthy and state.observation is not None:
             state.ramp.start(now_ns)
         if not _says_the_same(observation.report, state.report):
-            if observation.report.capacities and not _serves_the_same(observation.report, state.served):
+            if self._changes_what_is_served(state, observation.report):
                 self.served_version += 1
             state.served = observation.report.capacities or state.served
             state.queue_lengths = {queue.model: queue.length for queue in observation.report.queues}
@@ -175,6 +175,12 @@ class Peers(Targets[PeerState, PeerSpec]):
         return AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
     # Inside
+
+    def _changes_what_is_served(self, state: PeerState, report: LoadReport) -> bool:
+        """Also with the first word of one that names nothing: it might have served anything until then."""
+        if state.report is None:
+            return True
+        return bool(report.capacities) and not _serves_the_same(report, state.served)
 
     def _make(self, spec: PeerSpec, slot: int) -> PeerState:
         return PeerState(self, spec, slot, self._config)

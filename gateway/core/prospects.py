@@ -1,8 +1,9 @@
 """Who could ever serve a request, and what is said where nobody could or while it waits for them.
 
-A request waits only for what may come: for a replica that is down or full, for a peer that may return. What no target
-that is known could ever run is refused at once, with the reason. It looks at the fleet and changes nothing; only the
-words that it finds for operators are made here, and a client is shown none about policies.
+A request waits only for what may come: for a replica that is down or full, for a peer that may return, for whoever has
+a replica of ours that is away. What no target that is known could ever run is refused at once, with the reason. It
+looks at the fleet and changes nothing; only the words that it finds for operators are made here, and a client is shown
+none about policies.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
     Not for what refers to a stored response."""
     model = request_class.model
     if not (core.replicas.serves(model) or core.peers.serves(model)):  # any word of a client's: nothing is kept of it
-        return _does_not_exist(model)
+        return None if model in core.away else _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None
     return _why_nobody(core, profile, request_class, None)
@@ -62,7 +63,8 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     """Whom it waits for, and what stands against each of them now."""
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
-    words = ", ".join(named) or "nobody that is known"
+    nobody = "whoever has our replicas now" if request.profile.model in core.away else "nobody that is known"
+    words = ", ".join(named) or nobody
     return f"{words}; an operator has stopped all forwarding" if core.locked_down else words
 
 
@@ -88,6 +90,8 @@ def _why_nobody(
         return None
     if forbidden:
         return Outcome.REJECTED_RESIDENCY_PROCESSING, _only_in_forbidden(model, forbidden)
+    if model in core.away:
+        return None
     if allowed_peers and core.config.placement.overflow_of(model) is not OverflowMode.ON:
         return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` is not served here, and nothing leaves the region"
     return _does_not_exist(model)

@@ -70,4 +70,5 @@ class Publisher:
             policy_digest=core.policy.digest,
             capacities=core.replicas.capacities(with_loads=core.placer.weighs_everybody),
             queues=tuple(ModelQueue(model, length) for model, length in core.waiting.lengths().items()),
+            control=core.control,
         )

@@ -15,7 +15,7 @@ from gateway.core.requests import RequestState
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import Timers
-from gateway.core.vocabulary import GatewayId, Place, RequestId
+from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId
 
 
 class GatewayState:
@@ -27,6 +27,9 @@ class GatewayState:
         self.config = CoreConfig()
         self.policy: ResidencyPolicy = closed_policy(place, "no policy applied yet")
         self.assignment_version = 0
+        self.control = ControlVersion()
+        self.away: frozenset[ModelName] = frozenset()
+        """Models of ours that somebody else serves for now."""
         self.draining = False
         self.locked_down = False
         self.requests: dict[RequestId, RequestState] = {}

@@ -422,6 +422,8 @@ class LoadReport:
     policy_digest: str
     capacities: tuple[ModelCapacity, ...] = ()
     queues: tuple[ModelQueue, ...] = ()
+    control: ControlVersion = ControlVersion()
+    """Of the controller's snapshot that it serves by; zeros: by none."""
 
     def told_to(self, place: Place | None) -> LoadReport:
         """As a peer in `place` may count on it, or one whose place we do not know: without what would turn away
@@ -443,7 +445,7 @@ class LoadReport:
 
     def _words(self) -> tuple[object, ...]:
         """All but its number and those that it counts."""
-        return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest
+        return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest, self.control
 
     def _numbers(self) -> dict[tuple[object, ...], int]:
         """By what each counts."""

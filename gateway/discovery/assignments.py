@@ -1,15 +1,15 @@
-"""Puts together which replicas and peers are ours, from the region file, from sources and from engines' own lists, and
-tells whoever follows: each change is a new version of the whole. It probes nothing and places nothing.
+"""Puts together which replicas and peers are ours, from a controller's orders, the region file, sources and engines'
+own lists, and tells whoever follows: each change is a new version of the whole. It probes nothing and places nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from gateway.config.targets import ReplicaConfig
 from gateway.core.events import AssignmentApplied
-from gateway.core.vocabulary import ModelName, PeerSpec, ReplicaId
+from gateway.core.vocabulary import ControlVersion, ModelName, PeerSpec, ReplicaId
 
 Follow = Callable[[tuple[ReplicaConfig, ...]], None]
 """Told the replicas before the core is, so that no leg is ordered to one that cannot be reached yet."""
@@ -24,6 +24,9 @@ class Assignments:
         self._follow = follow
         self._configured: tuple[ReplicaConfig, ...] = ()
         self._peers: tuple[PeerSpec, ...] = ()
+        self._ordered: tuple[ReplicaConfig, ...] = ()
+        self._closed: frozenset[str] = frozenset()
+        self._control = ControlVersion()
         self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
         self._models: dict[ReplicaId, tuple[ModelName, ...]] = {}
         self._followed: tuple[ReplicaConfig, ...] = ()
@@ -38,6 +41,12 @@ class Assignments:
         """What the region file names from now on; what other sources had found is forgotten."""
         self._configured, self._peers = tuple(replicas), tuple(peers)
         self._found = {name: self._found[name] for name in sources if name in self._found}
+        self._tell(always_follow=True)
+
+    def order(self, replicas: Iterable[ReplicaConfig], closed: Iterable[str], control: ControlVersion) -> None:
+        """What a controller says from now on; `control` says when it said so. `closed` are the ids of what is not
+        served here whoever describes it, as that of a single replica or of all its ranks."""
+        self._ordered, self._closed, self._control = tuple(replicas), frozenset(closed), control
         self._tell(always_follow=True)
 
     def found(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> None:
@@ -59,18 +68,36 @@ class Assignments:
             self._follow(replicas)
             self._followed = replicas
         self._forget_models_of_others()
-        told = AssignmentApplied(self.version + 1, tuple(each.spec for each in replicas), self._peers)
+        specs = tuple(each.spec for each in replicas)
+        told = AssignmentApplied(self.version + 1, specs, self._peers, self._control, self._away())
         if self._told is None or replace(told, version=self.version) != self._told:
             self.version += 1
             self._told = told
             self._submit(told)
 
     def _replicas(self) -> tuple[ReplicaConfig, ...]:
-        """Each id once: what the region file names itself counts before what was found."""
+        """Each id once: what a controller says counts before what the region file names itself, and that before what
+        was found. A replica with ranks is described as a whole or not at all."""
         by_id: dict[ReplicaId, ReplicaConfig] = {}
-        for config in (*self._configured, *(each for found in self._found.values() for each in found)):
-            by_id.setdefault(config.spec.replica_id, config)
+        ordered = {_name(each) for each in self._ordered}
+        for config in (*self._ordered, *(each for each in self._described() if _name(each) not in ordered)):
+            if not self._is_closed(config):
+                by_id.setdefault(config.spec.replica_id, config)
         return tuple(map(self._with_models, by_id.values()))
+
+    def _described(self) -> Iterator[ReplicaConfig]:
+        """Here, and not by a controller."""
+        yield from self._configured
+        for found in self._found.values():
+            yield from found
+
+    def _away(self) -> tuple[ModelName, ...]:
+        """What those serve that are ours and left to others."""
+        closed = (each for each in self._described() if self._is_closed(each))
+        return tuple(sorted({model for each in closed for model in each.spec.models}))
+
+    def _is_closed(self, config: ReplicaConfig) -> bool:
+        return not self._closed.isdisjoint((config.spec.replica_id, _name(config)))
 
     def _with_models(self, config: ReplicaConfig) -> ReplicaConfig:
         if not config.lists_models:
@@ -80,3 +107,9 @@ class Assignments:
     def _forget_models_of_others(self) -> None:
         listing = {config.spec.replica_id for config in self._followed if config.lists_models}
         self._models = {replica_id: models for replica_id, models in self._models.items() if replica_id in listing}
+
+
+def _name(config: ReplicaConfig) -> str:
+    """The id that it is described under, of which each of its ranks has one of its own."""
+    replica_id = config.spec.replica_id
+    return replica_id if config.rank is None else replica_id.rpartition("@")[0]

@@ -1,4 +1,4 @@
-"""How commands talk to a running gateway's admin address. It decides nothing."""
+"""How commands talk to a running program's admin address. It decides nothing."""
 
 from __future__ import annotations
 
@@ -73,15 +73,27 @@ class Answer:
 
 def admin_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command `--admin`, `--token-file` and `--ca-file`, as its argument `admin`."""
+    return admin_options_at(ADMIN_URL)(command)
 
-    @click.option("--admin", "url", default=ADMIN_URL, show_default=True, metavar="URL", help="Its admin address.")
-    @click.option("--token-file", type=click.Path(path_type=Path), help="Holds the operators' token, if there is one.")
-    @click.option("--ca-file", type=click.Path(path_type=Path), help="Whom to trust, for an https address.")
-    @wraps(command)
-    def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:
-        command(Admin(url, _token_in(token_file), ca_file), **others)
 
-    return with_admin
+def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The same, of a program that listens elsewhere by default."""
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--admin", "url", default=default_url, show_default=True, metavar="URL", help="Its admin address."
+        )
+        @click.option(
+            "--token-file", type=click.Path(path_type=Path), help="Holds the operators' token, if there is one."
+        )
+        @click.option("--ca-file", type=click.Path(path_type=Path), help="Whom to trust, for an https address.")
+        @wraps(command)
+        def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:
+            command(Admin(url, _token_in(token_file), ca_file), **others)
+
+        return with_admin
+
+    return with_options
 
 
 def _token_in(file: Path | None) -> str | None:

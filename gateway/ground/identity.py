@@ -1,4 +1,4 @@
-"""Who a mesh certificate says its holder is: one gateway in one region of one trust domain.
+"""Who a mesh certificate says its holder is: one gateway in one region of one trust domain, or one of its controllers.
 
 Names only: whether the certificate is to be believed was settled by the TLS handshake before.
 """
@@ -6,7 +6,9 @@ Names only: whether the certificate is to be believed was settled by the TLS han
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cryptography import x509
 
@@ -42,6 +44,40 @@ class MeshIdentity:
         return self.uri
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerIdentity:
+    """Of the one who says who serves what; no gateway's, and no gateway takes requests from it."""
+
+    trust_domain: str
+    name: str
+
+    @property
+    def uri(self) -> str:
+        return f"spiffe://{self.trust_domain}/controller/{self.name}"
+
+    @property
+    def dns_name(self) -> str:
+        """The same for all controllers of a mesh: a gateway believes each of them."""
+        return controller_dns_name(self.trust_domain)
+
+    def __str__(self) -> str:
+        return self.uri
+
+
+def controller_dns_name(trust_domain: str) -> str:
+    return f"controller.{trust_domain}"
+
+
+def parse_controller(uri: str) -> ControllerIdentity:
+    """Raises ValueError for what is no controller's SPIFFE id."""
+    scheme, _, rest = uri.partition("://")
+    trust_domain, *path = rest.split("/")
+    is_controller = scheme == "spiffe" and len(path) == 2 and path[0] == "controller"
+    if not is_controller or not is_trust_domain(trust_domain) or not CERTIFICATE_NAME_PATTERN.fullmatch(path[1]):
+        raise ValueError(f"{uri!r} is not spiffe://TRUST-DOMAIN/controller/NAME")
+    return ControllerIdentity(trust_domain, path[1])
+
+
 def parse_identity(uri: str) -> MeshIdentity:
     """Raises ValueError for what is no gateway's SPIFFE id."""
     scheme, _, rest = uri.partition("://")
@@ -66,6 +102,18 @@ def caller_identity(auth: AuthContext) -> MeshIdentity:
 
 def certificate_identity(certificate: x509.Certificate) -> MeshIdentity:
     """Raises ValueError where the certificate would not identify a gateway to callers and called alike."""
+    return _identity_in(certificate, parse_identity)
+
+
+def controller_identity(certificate: x509.Certificate) -> ControllerIdentity:
+    """Raises ValueError where the certificate would not identify a controller to callers and called alike."""
+    return _identity_in(certificate, parse_controller)
+
+
+_Identity = TypeVar("_Identity", MeshIdentity, ControllerIdentity)
+
+
+def _identity_in(certificate: x509.Certificate, parse: Callable[[str], _Identity]) -> _Identity:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -73,7 +121,7 @@ def certificate_identity(certificate: x509.Certificate) -> MeshIdentity:
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) != 1:
         raise ValueError(f"the certificate holds {len(uris)} URIs where one is needed")
-    identity = parse_identity(uris[0])
+    identity = parse(uris[0])
     if identity.dns_name not in names.get_values_for_type(x509.DNSName):
         raise ValueError(f"the certificate lacks the DNS name {identity.dns_name}")
     return identity

@@ -60,7 +60,7 @@ class SectionsFile(FileModel, Generic[AnySections]):
 
 
 def _keys(settings: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    hints = get_type_hints(settings)
+    hints = get_type_hints(settings, include_extras=True)
     for each in fields(settings):
         yield _file_key(each.name), (_file_type(each.name, hints[each.name], may_be_zero), _file_default(each))
 
@@ -105,7 +105,7 @@ class Section:
         return core_schema.no_info_after_validator_function(
             partial(_settings_from, source),
             handler.generate_schema(model),
-            serialization=core_schema.plain_serializer_function_ser_schema(_settings_as_file),
+            serialization=core_schema.plain_serializer_function_ser_schema(settings_as_file),
         )
 
 
@@ -114,7 +114,8 @@ def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
     return settings(**{name: getattr(section, _file_key(name)) for name in names})
 
 
-def _settings_as_file(settings: Any) -> dict[str, Any]:
+def settings_as_file(settings: Any) -> dict[str, Any]:
+    """The section that would be read as these settings."""
     return {_file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
 
 
@@ -125,8 +126,26 @@ def _file_value(field_name: str, value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple):
         return [_file_value(field_name, each) for each in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
     if is_dataclass(value):
-        return _settings_as_file(value)
+        return settings_as_file(value)
     if field_name.endswith("_ns"):
         return format_duration(value)
     return format_size(value) if "_bytes" in field_name else value
+
+
+def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The paths of the keys in which two documents differ; a list counts as one."""
+    old, new = _leaves(before), _leaves(after)
+    return [path for path in {**old, **new} if old.get(path) != new.get(path)]
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    return {
+        leaf: found
+        for key, each in value.items()
+        for leaf, found in _leaves(each, f"{path}.{key}" if path else key).items()
+    }

@@ -5,6 +5,7 @@ A file that cannot be trusted is never half used: reading says why, and the read
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 from gateway.ground.private_files import make_private_folder, private_opener
 
 STATE_BYTES_MAX = 16 << 20
+_ENVELOPE_BYTES_MAX = 1024
 
 _Content = TypeVar("_Content")
 
@@ -51,8 +53,11 @@ class StateFile(Generic[_Content]):
             raise StateUnusable(f"{self.path}: is damaged: {error}") from error
 
     def write(self, content: _Content) -> None:
-        """On the disk when this returns, under its name or not at all. Raises OSError."""
+        """On the disk when this returns, under its name or not at all. Raises OSError, also for what is larger than
+        would be read again."""
         encoded = msgspec.json.encode(content)
+        if len(encoded) + _ENVELOPE_BYTES_MAX > STATE_BYTES_MAX:
+            raise OSError(errno.EFBIG, f"it is larger than {STATE_BYTES_MAX >> 20} MiB", str(self.path))
         envelope = _Envelope(self._kind, self._version, _checksum(encoded), msgspec.Raw(encoded))
         make_private_folder(self.path.parent)
         fresh = self.path.with_name(f"{self.path.name}.new")

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never, Protocol, TypeVar
+from typing import Generic, Never, Protocol, TypeVar
 
 import grpc
 import grpc.aio
+from cryptography import x509
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.certificates import CertificateFault, KeyPair, date_fault, read_key_pair, read_roots
 from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
-from gateway.ground.identity import MeshIdentity, caller_identity, certificate_identity
+from gateway.ground.identity import (
+    ControllerIdentity,
+    MeshIdentity,
+    caller_identity,
+    certificate_identity,
+    controller_dns_name,
+    controller_identity,
+)
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.transport import AuthContext, ChannelOptions
 
@@ -70,29 +79,35 @@ class HttpTls:
         connection.context = self._newest
 
 
-class MeshTls:
-    """Mutual TLS between gateways. Every certificate names a gateway and its region, and callers are held to it."""
+_Identity = TypeVar("_Identity", MeshIdentity, ControllerIdentity)
 
-    role = "peers"
 
-    def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, region: RegionName, clock: Clock) -> None:
-        """Raises CertificateFault, also when the certificate is another gateway's."""
+class _MemberTls(ABC, Generic[_Identity]):
+    """Mutual TLS between members of the mesh. Every certificate names its holder, and callers are held to it."""
+
+    role: str
+
+    def __init__(self, config: MeshTlsConfig, clock: Clock) -> None:
+        """Raises CertificateFault, also when the certificate is somebody else's."""
         self._config = config
-        self._holder = (gateway_id, region)
         self._clock = clock
         self._trust_domain = ""
-        self._newest = self._read()
+        self._newest: _MeshCredentials[_Identity] = self._read()
         self._trust_domain = self._newest.identity.trust_domain
         self._changed = asyncio.Event()
         self.version = 1
         """Grows whenever channels should be made anew."""
+
+    @abstractmethod
+    def _identify(self, certificate: x509.Certificate) -> _Identity:
+        """Whose it is. Raises ValueError where it is not ours."""
 
     @property
     def pair(self) -> KeyPair:
         return self._newest.pair
 
     @property
-    def identity(self) -> MeshIdentity:
+    def identity(self) -> _Identity:
         return self._newest.identity
 
     def files(self) -> list[Path]:
@@ -113,16 +128,6 @@ class MeshTls:
         """Wait for credentials other than those of `version`."""
         while self.version == version:
             await self._changed.wait()
-
-    def open_channel(
-        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
-    ) -> grpc.aio.Channel:
-        """A channel that carries calls to exactly that gateway, and to nobody else who answers at its address."""
-        newest = self._newest
-        called = MeshIdentity(self._trust_domain, region, gateway_id)
-        credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
-        name: tuple[str, str] = ("grpc.ssl_target_name_override", called.dns_name)
-        return grpc.aio.secure_channel(address, credentials, options=[*options, name])
 
     def add_port(self, server: grpc.aio.Server, address: str) -> int:
         """Raises RuntimeError when the address cannot be listened on."""
@@ -145,7 +150,7 @@ class MeshTls:
         return server.add_secure_port(address, credentials)
 
     def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
-        """Why this caller may not call, or may not call itself `claim`. None: it may."""
+        """Why this caller may not call, or may not call itself `claim`. None: it may. Only gateways call."""
         try:
             caller = caller_identity(auth)
         except ValueError as error:
@@ -156,24 +161,65 @@ class MeshTls:
             return f"{caller} claims to be gateway {claim[0]} in {claim[1]}"
         return None
 
-    def _read(self) -> _MeshCredentials:
+    def _open(self, address: str, dns_name: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """A channel that carries calls to whoever is of that name, and to nobody else who answers at its address."""
+        newest = self._newest
+        credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
+        name: tuple[str, str] = ("grpc.ssl_target_name_override", dns_name)
+        return grpc.aio.secure_channel(address, credentials, options=[*options, name])
+
+    def _read(self) -> _MeshCredentials[_Identity]:
         pair = read_key_pair(self._config.certificate, self._config.key)
         try:
-            identity = certificate_identity(pair.leaf)
+            identity = self._identify(pair.leaf)
         except ValueError as error:
             raise CertificateFault(f"{self._config.certificate}: {error}") from error
-        if (identity.gateway_id, identity.region) != self._holder:
-            gateway_id, region = self._holder
-            raise CertificateFault(f"{self._config.certificate} is of {identity}, not of {gateway_id} in {region}")
         if self._trust_domain not in ("", identity.trust_domain):
             raise CertificateFault(f"{self._config.certificate} leaves the trust domain {self._trust_domain}")
         return _MeshCredentials(pair, identity, read_roots(self._config.roots))
 
 
+class MeshTls(_MemberTls[MeshIdentity]):
+    """A gateway's end, towards other gateways and towards controllers."""
+
+    role = "peers"
+
+    def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, region: RegionName, clock: Clock) -> None:
+        """Raises CertificateFault, also when the certificate is another gateway's."""
+        self._holder = (gateway_id, region)
+        super().__init__(config, clock)
+
+    def open_channel(
+        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
+    ) -> grpc.aio.Channel:
+        """A channel that carries calls to exactly that gateway, and to nobody else who answers at its address."""
+        return self._open(address, MeshIdentity(self._trust_domain, region, gateway_id).dns_name, options)
+
+    def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """To whoever there is a controller of our trust domain, and to nobody else."""
+        return self._open(address, controller_dns_name(self._trust_domain), options)
+
+    def _identify(self, certificate: x509.Certificate) -> MeshIdentity:
+        identity = certificate_identity(certificate)
+        if (identity.gateway_id, identity.region) != self._holder:
+            gateway_id, region = self._holder
+            raise ValueError(f"it is of {identity}, not of {gateway_id} in {region}")
+        return identity
+
+
+class ControllerTls(_MemberTls[ControllerIdentity]):
+    """A controller's end, which gateways call."""
+
+    role = "gateways"
+
+    def _identify(self, certificate: x509.Certificate) -> ControllerIdentity:
+        return controller_identity(certificate)
+
+
 @dataclass(frozen=True, slots=True)
-class _MeshCredentials:
+class _MeshCredentials(Generic[_Identity]):
     pair: KeyPair
-    identity: MeshIdentity
+    identity: _Identity
     roots_pem: bytes
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:

@@ -18,7 +18,19 @@ AuthContext = Mapping[str, Iterable[bytes]]
 ChannelOptions = Sequence[tuple[str, int]]
 
 
-class Transport(Protocol):
+class Door(Protocol):
+    """What whoever listens needs of it."""
+
+    def add_port(self, server: grpc.aio.Server, address: str) -> int:
+        """Listen there. Gives the port; raises RuntimeError when the address cannot be listened on."""
+        ...
+
+    def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
+        """Why a caller may not call, or may not call itself `claim`; None: nothing speaks against it."""
+        ...
+
+
+class Transport(Door, Protocol):
     @property
     def version(self) -> int:
         """Grows whenever channels should be made anew."""
@@ -34,12 +46,8 @@ class Transport(Protocol):
         """A channel that, as far as can be told, reaches that gateway and nobody else."""
         ...
 
-    def add_port(self, server: grpc.aio.Server, address: str) -> int:
-        """Listen there. Gives the port; raises RuntimeError when the address cannot be listened on."""
-        ...
-
-    def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
-        """Why a caller may not call, or may not call itself `claim`; None: nothing speaks against it."""
+    def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """The same to a controller of our mesh."""
         ...
 
 
@@ -54,6 +62,9 @@ class Plaintext:
     def open_channel(
         self, address: str, _gateway_id: GatewayId, _region: RegionName, options: ChannelOptions
     ) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(address, options=list(options))
+
+    def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(address, options=list(options))
 
     def add_port(self, server: grpc.aio.Server, address: str) -> int:

@@ -145,6 +145,8 @@ def _check_id(text: str) -> str:
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Ids end up in logs, metrics and on the wire, so they are short and plain."""
+REPLICA_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,95}")
+"""Also of replicas that were found: a template's id, an address, a port and a rank."""
 CERTIFICATE_NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """What a name has to look like for a certificate to hold it: one label of a host name."""
 
@@ -157,8 +159,28 @@ def _check_host_name(text: str) -> str:
 
 HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
+
+def _check_host_address(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an IP address") from error
+
+
+def _check_web_url(text: str) -> str:
+    if not text.startswith(("http://", "https://")) or not text.isprintable() or len(text) > URL_LENGTH_MAX:
+        raise ValueError(f"{text!r} is not a URL such as https://gateway.example.net:8080/health")
+    return text
+
+
+URL_LENGTH_MAX = 2048
+
 Id = Annotated[str, Strict(), AfterValidator(_check_id)]
+HostAddress = Annotated[str, Strict(), AfterValidator(_check_host_address)]
 HostName = Annotated[str, Strict(), AfterValidator(_check_host_name)]
+WebUrl = Annotated[str, Strict(), AfterValidator(_check_web_url)]
+Latitude = Annotated[float, Strict(), Field(ge=-90, le=90, allow_inf_nan=False)]
+Longitude = Annotated[float, Strict(), Field(ge=-180, le=180, allow_inf_nan=False)]
 FilePath = Annotated[Path, BeforeValidator(_resolve_path), PlainSerializer(str)]
 AddressText = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
 Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), PlainSerializer(format_duration)]

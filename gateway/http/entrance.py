@@ -14,6 +14,7 @@ from itertools import chain
 from aiohttp import web
 
 from gateway.core.vocabulary import RequestId, RequestProfile
+from gateway.ground.admin_server import HEALTH_PATHS, credential_of
 from gateway.ground.clock import Clock
 from gateway.http.errors import (
     CONCURRENCY_EXCEEDED,
@@ -24,7 +25,6 @@ from gateway.http.errors import (
     ClientFault,
     ErrorKind,
 )
-from gateway.http.health import HEALTH_PATHS
 from gateway.http.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
 from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read_caller
 from gateway.http.settings import HttpSettings
@@ -138,12 +138,6 @@ class _Charge:
     def __exit__(self, *_: object) -> None:
         used = tokens_used(self._profile, self._summary)
         self._meter.settle_tokens(self._taken, used.total, self._clock.now_ns())
-
-
-def credential_of(headers: Mapping[str, str]) -> str:
-    """What OpenAI's clients send as a bearer token and Anthropic's as `x-api-key`; empty where there is neither."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _meter_of(request: web.Request) -> KeyMeter | None:

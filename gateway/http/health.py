@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-HEALTH_PATHS = frozenset({"/health", "/ready"})
-"""Open to everybody: balancers have no keys."""
 Readiness = Callable[[], str]
 """Empty when ready, else why not. It must not depend on the controller, nor by itself on engines: the mesh lives
 without them."""

@@ -19,6 +19,7 @@ from gateway.core.forwarding import leg_end_of
 from gateway.core.vocabulary import GatewayId, LegResult, RefusalReason
 from gateway.ground.clock import Clock
 from gateway.ground.shortage import tells_our_shortage
+from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from gateway.peers.trust import Tell
@@ -201,7 +202,7 @@ def _faults_as_leg_failures() -> Iterator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         raise _failure_in(error) from error
-    except codec.WireError as error:
+    except WireError as error:
         raise LegFailure(LegResult.FAILED, f"the peer's message is malformed: {error}") from error
 
 

@@ -14,13 +14,14 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX, REPLICA_ID_PATTERN
+from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import ForwardArrived
 from gateway.core.forwarding import UNKNOWN_REFUSAL
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
+    ControlVersion,
     GatewayId,
     Hops,
     Jurisdiction,
@@ -31,18 +32,33 @@ from gateway.core.vocabulary import (
     ModelQueue,
     Outcome,
     Place,
-    PlaceRule,
     PoolName,
     RefusalReason,
     RegionName,
-    RegionsWithin,
-    ReplicaId,
     RequestId,
     RequestProfile,
     ResidencyStamp,
     TenantName,
 )
-from gateway.ground.values import ID_PATTERN
+from gateway.ground.control.codec import owners_to_pb, read_owners
+from gateway.ground.control.vocabulary import Ownership
+from gateway.ground.wire import (
+    KEY_LENGTH_MAX,
+    LIST_LENGTH_MAX,
+    MICROSECOND_NS,
+    TEXT_LENGTH_MAX,
+    WireError,
+    place_to_pb,
+    read_gateway_id,
+    read_id,
+    read_key,
+    read_place,
+    read_replica_id,
+    read_rule,
+    read_text,
+    require,
+    rule_to_pb,
+)
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedCosts,
@@ -55,7 +71,6 @@ from gateway.request.header_values import from_bytes, from_text, has_control_cha
 from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 
-MICROSECOND_NS = 1_000
 MILLISECOND_NS = 1_000_000
 
 AGE_MAX_NS = 3600 * 1_000 * MILLISECOND_NS
@@ -64,13 +79,8 @@ HOPS_MAX = 8
 """More is garbage; how many hops are *allowed* is the core's business."""
 HEADERS_MAX = 64
 HEADER_VALUE_LENGTH_MAX = 8192
-TEXT_LENGTH_MAX = 1024
-KEY_LENGTH_MAX = 256
-LIST_LENGTH_MAX = 4096
 LOAD_MAX = 10**9
 """Requests on the replicas of one group: as many as an engine may tell of."""
-REGIONS_WITHIN_MAX = 16
-"""Three rules that narrow one another, none of which has any of its own, leave six."""
 PROMPT_BYTES_MAX = 2**32
 BACKLOG_BYTES_MAX = PROMPT_BYTES_MAX * 2**20
 FREE_TOKENS_MAX = 10**12
@@ -105,10 +115,6 @@ _BODILESS = frozenset({204, 205, 304})
 _Word = TypeVar("_Word", Outcome, RefusalReason)
 
 
-class WireError(ValueError):
-    """A message that another gateway must not have sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class ArrivedForward:
     event: ForwardArrived
@@ -131,17 +137,17 @@ class EndedForward:
 
 
 def subscribe_request(gateway_id: GatewayId, place: Place) -> pb.SubscribeRequest:
-    return pb.SubscribeRequest(gateway_id=gateway_id, place=_place_to_pb(place))
+    return pb.SubscribeRequest(gateway_id=gateway_id, place=place_to_pb(place))
 
 
 def read_subscribe_request(message: pb.SubscribeRequest) -> tuple[GatewayId, Place]:
-    return GatewayId(_id(message.gateway_id, "gateway_id")), _place(message.place, "place")
+    return read_gateway_id(message.gateway_id, "gateway_id"), read_place(message.place, "place")
 
 
 def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
     return pb.SubscribeResponse(
         gateway_id=report.gateway_id,
-        place=_place_to_pb(report.place),
+        place=place_to_pb(report.place),
         sequence=report.sequence,
         age_us=age_ns // MICROSECOND_NS,
         accepting=report.accepting,
@@ -151,7 +157,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
             pb.ModelCapacity(
                 model=each.model,
                 pool=each.pool,
-                place=_place_to_pb(each.place),
+                place=place_to_pb(each.place),
                 replicas=each.replicas,
                 available=each.available,
                 load=min(each.load, LOAD_MAX),
@@ -161,37 +167,40 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
             for each in report.capacities
         ],
         queues=[pb.ModelQueue(model=each.model, length=each.length) for each in report.queues],
+        control_term=report.control.term,
+        control_version=report.control.version,
     )
 
 
 def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
     """The report and its age in nanoseconds when it was sent."""
     age_ns = message.age_us * MICROSECOND_NS
-    _require(age_ns <= AGE_MAX_NS, "age_us is over an hour")
-    _require(len(message.capacities) <= LIST_LENGTH_MAX, "too many capacities")
-    _require(len(message.queues) <= LIST_LENGTH_MAX, "too many queues")
+    require(age_ns <= AGE_MAX_NS, "age_us is over an hour")
+    require(len(message.capacities) <= LIST_LENGTH_MAX, "too many capacities")
+    require(len(message.queues) <= LIST_LENGTH_MAX, "too many queues")
     report = LoadReport(
-        gateway_id=GatewayId(_id(message.gateway_id, "gateway_id")),
-        place=_place(message.place, "place"),
+        gateway_id=read_gateway_id(message.gateway_id, "gateway_id"),
+        place=read_place(message.place, "place"),
         sequence=message.sequence,
         accepting=message.accepting,
         assignment_version=message.assignment_version,
-        policy_digest=_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
+        policy_digest=read_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
         capacities=tuple(_capacity(each) for each in message.capacities),
         queues=tuple(ModelQueue(_model(each.model), each.length) for each in message.queues),
+        control=ControlVersion(message.control_term, message.control_version),
     )
     return report, age_ns
 
 
 def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
-    _require(message.available <= message.replicas, "more replicas available than there are")
-    _require(message.load <= LOAD_MAX, "the load is no number of requests")
-    _require(message.backlog_bytes <= BACKLOG_BYTES_MAX, "the backlog is larger than all that can be asked at once")
-    _require(message.free_tokens <= FREE_TOKENS_MAX, "no cache has so much room")
+    require(message.available <= message.replicas, "more replicas available than there are")
+    require(message.load <= LOAD_MAX, "the load is no number of requests")
+    require(message.backlog_bytes <= BACKLOG_BYTES_MAX, "the backlog is larger than all that can be asked at once")
+    require(message.free_tokens <= FREE_TOKENS_MAX, "no cache has so much room")
     return ModelCapacity(
         model=_model(message.model),
-        pool=PoolName(_id(message.pool, "pool")),
-        place=_place(message.place, "capacity place"),
+        pool=PoolName(read_id(message.pool, "pool")),
+        place=read_place(message.place, "capacity place"),
         replicas=message.replicas,
         available=message.available,
         load=message.load,
@@ -224,28 +233,28 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
 
 
 def read_forward(message: pb.ForwardRequest, now_ns: int) -> ArrivedForward:
-    _require(0 < message.deadline_ms <= DEADLINE_MAX_MS, "deadline_ms is out of bounds")
+    require(0 < message.deadline_ms <= DEADLINE_MAX_MS, "deadline_ms is out of bounds")
     profile = _profile(message)
     request = _outbound(message, profile)
     event = ForwardArrived(
         profile=profile,
         deadline_ns=now_ns + message.deadline_ms * MILLISECOND_NS,
-        origin_gateway_id=GatewayId(_id(message.origin_gateway_id, "origin_gateway_id")),
+        origin_gateway_id=read_gateway_id(message.origin_gateway_id, "origin_gateway_id"),
         hops=_hops(message),
         stamp=_stamp(message.stamp),
     )
-    _require(event.stamp.tenant == profile.tenant, "stamp and profile name different tenants")
+    require(event.stamp.tenant == profile.tenant, "stamp and profile name different tenants")
     return ArrivedForward(event, request)
 
 
 def _outbound(message: pb.ForwardRequest, profile: RequestProfile) -> OutboundRequest:
     """A call about a stored response must be routed by that very response, or tenants could reach each other's."""
     method = message.method or "POST"
-    _require(is_engine_call(method, message.path), "path is not one that may be forwarded")
+    require(is_engine_call(method, message.path), "path is not one that may be forwarded")
     response_id = stored_response_of(method, message.path)
     if response_id is not None:
         key = stored_response_key(profile.tenant, response_id)
-        _require(profile.follows == key, "follows is not the response that the path names")
+        require(profile.follows == key, "follows is not the response that the path names")
     return OutboundRequest(
         profile, message.path, _headers(message.headers), message.body, method, message.stores_response
     )
@@ -253,7 +262,7 @@ def _outbound(message: pb.ForwardRequest, profile: RequestProfile) -> OutboundRe
 
 def _hops(message: pb.ForwardRequest) -> Hops:
     hops = Hops(message.hops_in_region, message.hops_cross_region)
-    _require(0 < hops.in_region + hops.cross_region <= HOPS_MAX, "hops are out of bounds")
+    require(0 < hops.in_region + hops.cross_region <= HOPS_MAX, "hops are out of bounds")
     return hops
 
 
@@ -275,69 +284,42 @@ def _profile_to_pb(profile: RequestProfile) -> pb.Profile:
 def _profile(message: pb.ForwardRequest) -> RequestProfile:
     profile = message.profile
     blocks, rest = divmod(len(profile.prefix), PREFIX_HASH_BYTES)
-    _require(rest == 0, f"prefix is not a whole number of {PREFIX_HASH_BYTES}-byte hashes")
-    _require(blocks <= PROMPT_BLOCKS_MAX, "prefix has too many blocks")
-    _require(profile.prefix_block_bytes > 0, "prefix_block_bytes is zero")
-    _require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
-    _require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
-    _require(bool(profile.session_key), "session_key is empty")
+    require(rest == 0, f"prefix is not a whole number of {PREFIX_HASH_BYTES}-byte hashes")
+    require(blocks <= PROMPT_BLOCKS_MAX, "prefix has too many blocks")
+    require(profile.prefix_block_bytes > 0, "prefix_block_bytes is zero")
+    require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
+    require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
+    require(bool(profile.session_key), "session_key is empty")
     return RequestProfile(
-        request_id=RequestId(_key(message.request_id, "request_id")),
+        request_id=RequestId(read_key(message.request_id, "request_id")),
         model=ModelName("") if profile.follows and not profile.model else _model(profile.model),
-        tenant=TenantName(_key(profile.tenant, "tenant")),
+        tenant=TenantName(read_key(profile.tenant, "tenant")),
         prompt_bytes=profile.prompt_bytes,
         prefix=profile.prefix,
         prefix_block_bytes=profile.prefix_block_bytes,
-        session_key=_text(profile.session_key, "session_key", TEXT_LENGTH_MAX),
+        session_key=read_text(profile.session_key, "session_key", TEXT_LENGTH_MAX),
         stream=profile.stream,
         output_tokens_max=profile.output_tokens_max if profile.HasField("output_tokens_max") else None,
-        follows=_text(profile.follows, "follows", KEY_LENGTH_MAX),
+        follows=read_text(profile.follows, "follows", KEY_LENGTH_MAX),
         is_control=profile.is_control,
     )
 
 
 def _stamp_to_pb(stamp: ResidencyStamp) -> pb.ResidencyStamp:
     return pb.ResidencyStamp(
-        origin=_place_to_pb(stamp.origin),
+        origin=place_to_pb(stamp.origin),
         tenant=stamp.tenant,
-        rule=pb.PlaceRule(
-            jurisdictions=sorted(stamp.rule.jurisdictions),
-            regions=sorted(stamp.rule.regions),
-            denied_regions=sorted(stamp.rule.denied_regions),
-            regions_within=[
-                pb.RegionsWithin(regions=sorted(each.regions), jurisdictions=sorted(each.jurisdictions))
-                for each in stamp.rule.regions_within
-            ],
-        ),
+        rule=rule_to_pb(stamp.rule),
         policy_digest=stamp.policy_digest,
     )
 
 
 def _stamp(message: pb.ResidencyStamp) -> ResidencyStamp:
-    rule = PlaceRule(
-        jurisdictions=frozenset(map(Jurisdiction, _ids(message.rule.jurisdictions, "jurisdictions"))),
-        regions=frozenset(map(RegionName, _ids(message.rule.regions, "regions"))),
-        denied_regions=frozenset(map(RegionName, _ids(message.rule.denied_regions, "denied_regions"))),
-        regions_within=_regions_within(message.rule.regions_within),
-    )
     return ResidencyStamp(
-        origin=_place(message.origin, "stamp origin"),
-        tenant=TenantName(_key(message.tenant, "stamp tenant")),
-        rule=rule,
-        policy_digest=_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
-    )
-
-
-def _regions_within(messages: Collection[pb.RegionsWithin]) -> tuple[RegionsWithin, ...]:
-    if not messages:
-        return ()
-    _require(len(messages) <= REGIONS_WITHIN_MAX, "too many regions_within")
-    return tuple(
-        RegionsWithin(
-            frozenset(map(RegionName, _ids(each.regions, "regions_within"))),
-            frozenset(map(Jurisdiction, _ids(each.jurisdictions, "regions_within"))),
-        )
-        for each in messages
+        origin=read_place(message.origin, "stamp origin"),
+        tenant=TenantName(read_key(message.tenant, "stamp tenant")),
+        rule=read_rule(message.rule),
+        policy_digest=read_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
     )
 
 
@@ -367,19 +349,19 @@ def head_to_pb(head: LegHead) -> pb.ForwardResponse:
 
 
 def read_head(message: pb.Head) -> LegHead:
-    _require(200 <= message.status <= 599, f"{message.status} is not a final HTTP status")
-    _require(message.status not in _BODILESS, f"a status of {message.status} has no body to be sent with")
+    require(200 <= message.status <= 599, f"{message.status} is not a final HTTP status")
+    require(message.status not in _BODILESS, f"a status of {message.status} has no body to be sent with")
     headers = _headers(message.headers)
     named = [value for name, value in headers if name == RAN_AT_HEADER]
-    _require(len(named) == 1, "the head does not say where it comes from")
+    require(len(named) == 1, "the head does not say where it comes from")
     return LegHead(message.status, tuple(pair for pair in headers if pair[0] != RAN_AT_HEADER), _ran_at(named[0]))
 
 
 def _ran_at(text: str) -> RanAt:
     parts = text.split(";")
-    _require(len(parts) == 3, f"{RAN_AT_HEADER} is malformed")
-    region, jurisdiction = (_id(part, RAN_AT_HEADER) for part in parts[1:])
-    return RanAt(_replica_id(parts[0], RAN_AT_HEADER), Place(RegionName(region), Jurisdiction(jurisdiction)))
+    require(len(parts) == 3, f"{RAN_AT_HEADER} is malformed")
+    region, jurisdiction = (read_id(part, RAN_AT_HEADER) for part in parts[1:])
+    return RanAt(read_replica_id(parts[0], RAN_AT_HEADER), Place(RegionName(region), Jurisdiction(jurisdiction)))
 
 
 def data_to_pb(data: bytes) -> pb.ForwardResponse:
@@ -395,14 +377,14 @@ def ended_to_pb(end: EndRequest, summary: RequestSummary) -> pb.ForwardResponse:
     )
     if summary.ran_at is not None:
         ended.replica_id = summary.ran_at.replica_id
-        ended.place.CopyFrom(_place_to_pb(summary.ran_at.place))
+        ended.place.CopyFrom(place_to_pb(summary.ran_at.place))
     return pb.ForwardResponse(ended=ended)
 
 
 def read_ended(message: pb.Ended) -> EndedForward:
     ran_at = None
     if message.replica_id:
-        ran_at = RanAt(_replica_id(message.replica_id, "replica_id"), _place(message.place, "ended place"))
+        ran_at = RanAt(read_replica_id(message.replica_id, "replica_id"), read_place(message.place, "ended place"))
     outcome, detail = _word(Outcome, message.outcome, message.detail)
     return EndedForward(
         outcome=outcome,
@@ -421,7 +403,7 @@ def explain_request(gateway_id: GatewayId, request_id: RequestId) -> pb.ExplainR
 
 
 def read_explain_request(message: pb.ExplainRequest) -> tuple[GatewayId, RequestId]:
-    return GatewayId(_id(message.gateway_id, "gateway_id")), RequestId(_key(message.request_id, "request_id"))
+    return read_gateway_id(message.gateway_id, "gateway_id"), RequestId(read_key(message.request_id, "request_id"))
 
 
 def explained_to_pb(explained: ExplainedRequest) -> pb.ExplainResponse:
@@ -445,24 +427,24 @@ def explained_to_pb(explained: ExplainedRequest) -> pb.ExplainResponse:
 
 def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
     """For people to read: words are bounded, not understood, so that a newer peer's are shown as they are."""
-    _require(len(message.placements) <= PLACEMENTS_MAX, "too many placements")
-    _require(len(message.refusals) <= PLACEMENTS_MAX, "too many refusals")
+    require(len(message.placements) <= PLACEMENTS_MAX, "too many placements")
+    require(len(message.refusals) <= PLACEMENTS_MAX, "too many refusals")
     return ExplainedRequest(
-        gateway=_id(message.gateway_id, "gateway_id"),
-        region=_id(message.place.region, "place"),
-        jurisdiction=_id(message.place.jurisdiction, "place"),
-        request_id=_key(message.request_id, "request_id"),
-        model=_text(message.model, "model", MODEL_NAME_LENGTH_MAX),
-        origin=_id(message.origin_gateway_id, "origin_gateway_id"),
+        gateway=read_id(message.gateway_id, "gateway_id"),
+        region=read_id(message.place.region, "place"),
+        jurisdiction=read_id(message.place.jurisdiction, "place"),
+        request_id=read_key(message.request_id, "request_id"),
+        model=read_text(message.model, "model", MODEL_NAME_LENGTH_MAX),
+        origin=read_id(message.origin_gateway_id, "origin_gateway_id"),
         age_ms=_in_ms(message.age_us),
         placements=tuple(_explained_placement(each) for each in message.placements),
         refusals=tuple(
-            ExplainedRefusal(_label(each.reason, "reason"), _text(each.detail, "detail", TEXT_LENGTH_MAX))
+            ExplainedRefusal(_label(each.reason, "reason"), read_text(each.detail, "detail", TEXT_LENGTH_MAX))
             for each in message.refusals
         ),
         first_token_ms=_in_ms(message.first_token_us) if message.HasField("first_token_us") else None,
         outcome=_label(message.outcome, "outcome"),
-        detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
+        detail=read_text(message.detail, "detail", TEXT_LENGTH_MAX),
         replica=_label(message.replica_id, "replica_id"),
         ran_in=_label(message.ran_in, "ran_in"),
     )
@@ -489,7 +471,7 @@ def _placement_to_pb(placement: ExplainedPlacement) -> pb.Placement:
 
 
 def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
-    _require(len(message.considered) <= PLACEMENTS_MAX, "too many targets considered")
+    require(len(message.considered) <= PLACEMENTS_MAX, "too many targets considered")
     return ExplainedPlacement(
         attempt=message.attempt,
         kind=_label(message.kind, "kind"),
@@ -504,7 +486,7 @@ def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
         considered=tuple(_explained_candidate(each) for each in message.considered),
         result=_label(message.result, "result"),
         refusal=_label(message.refusal, "refusal"),
-        detail=_text(message.detail, "detail", TEXT_LENGTH_MAX),
+        detail=read_text(message.detail, "detail", TEXT_LENGTH_MAX),
         leg=message.leg or UNSET,
     )
 
@@ -559,15 +541,27 @@ def _in_ms(duration_us: int) -> float:
     return duration_us / 1_000
 
 
+# Who serves what
+
+
+def ownership_request(gateway_id: GatewayId) -> pb.OwnershipRequest:
+    return pb.OwnershipRequest(gateway_id=gateway_id)
+
+
+def read_ownership_request(message: pb.OwnershipRequest) -> GatewayId:
+    return read_gateway_id(message.gateway_id, "gateway_id")
+
+
+def ownership_to_pb(ownership: Ownership) -> pb.OwnershipResponse:
+    version = ownership.version
+    return pb.OwnershipResponse(term=version.term, version=version.version, away=owners_to_pb(ownership.away))
+
+
+def read_ownership(message: pb.OwnershipResponse) -> Ownership:
+    return Ownership(ControlVersion(message.term, message.version), read_owners(message.away, "away"))
+
+
 # Parts
-
-
-def _place_to_pb(place: Place) -> pb.Place:
-    return pb.Place(region=place.region, jurisdiction=place.jurisdiction)
-
-
-def _place(message: pb.Place, what: str) -> Place:
-    return Place(RegionName(_id(message.region, what)), Jurisdiction(_id(message.jurisdiction, what)))
 
 
 def _headers_to_pb(headers: Headers) -> list[pb.Header]:
@@ -583,7 +577,7 @@ def _header_to_pb(name: str, value: str) -> pb.Header:
 
 
 def _headers(messages: Collection[pb.Header]) -> Headers:
-    _require(len(messages) <= HEADERS_MAX, "too many headers")
+    require(len(messages) <= HEADERS_MAX, "too many headers")
     headers = tuple((each.name, _header_value(each)) for each in messages)
     for name, value in headers:
         if fault := _header_fault(name, value):
@@ -592,7 +586,7 @@ def _headers(messages: Collection[pb.Header]) -> Headers:
 
 
 def _header_value(message: pb.Header) -> str:
-    _require(not (message.raw and message.value), "a header has two values")
+    require(not (message.raw and message.value), "a header has two values")
     return from_bytes(message.raw) if message.raw else from_text(message.value)
 
 
@@ -606,50 +600,20 @@ def _header_fault(name: str, value: str) -> str | None:
     return None
 
 
-def _id(text: str, what: str) -> str:
-    _require(ID_PATTERN.fullmatch(text) is not None, f"{what} is not an id")
-    return text
-
-
-def _replica_id(text: str, what: str) -> ReplicaId:
-    _require(REPLICA_ID_PATTERN.fullmatch(text) is not None, f"{what} is not a replica's id")
-    return ReplicaId(text)
-
-
 def _label(text: str, what: str) -> str:
     """An id, or nothing."""
-    return _id(text, what) if text else ""
-
-
-def _ids(texts: Collection[str], what: str) -> list[str]:
-    _require(len(texts) <= LIST_LENGTH_MAX, f"too many {what}")
-    return [_id(text, what) for text in texts]
+    return read_id(text, what) if text else ""
 
 
 def _model(text: str) -> ModelName:
-    _require(0 < len(text) <= MODEL_NAME_LENGTH_MAX and text.isprintable(), "model is not a model name")
+    require(0 < len(text) <= MODEL_NAME_LENGTH_MAX and text.isprintable(), "model is not a model name")
     return ModelName(text)
-
-
-def _key(text: str, what: str) -> str:
-    _require(0 < len(text) <= KEY_LENGTH_MAX and text.isprintable(), f"{what} is empty, too long or not printable")
-    return text
-
-
-def _text(text: str, what: str, length_max: int) -> str:
-    _require(len(text) <= length_max, f"{what} is too long")
-    return text
 
 
 def _word(words: type[_Word], text: str, detail: str) -> tuple[_Word | None, str]:
     """The word, None for one that a newer peer knows, and the detail, which then tells of it."""
-    _text(detail, "detail", TEXT_LENGTH_MAX)
+    read_text(detail, "detail", TEXT_LENGTH_MAX)
     try:
         return words(text), detail
     except ValueError:
-        return None, f"{_id(text, words.__name__)!r} is a word of another version: {detail}"
-
-
-def _require(holds: bool, fault: str) -> None:
-    if not holds:
-        raise WireError(fault)
+        return None, f"{read_id(text, words.__name__)!r} is a word of another version: {detail}"

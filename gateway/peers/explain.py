@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 
 from gateway.core.vocabulary import GatewayId, RequestId
+from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from gateway.records.decisions import OtherSide
@@ -33,7 +34,7 @@ class PeerExplainer:
             explained = codec.read_explained(answer)
         except grpc.aio.AioRpcError as error:
             return OtherSide(peer, None, _problem(error))
-        except codec.WireError as error:
+        except WireError as error:
             return OtherSide(peer, None, f"its answer is malformed: {error}")
         if (explained.gateway, explained.request_id) != (peer, request_id):
             return OtherSide(peer, None, "its answer is about another request or from another gateway")

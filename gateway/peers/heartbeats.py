@@ -20,7 +20,9 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.ground.clock import Clock
+from gateway.ground.control.vocabulary import PeerHeard
 from gateway.ground.supervisor import Backoff
+from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
@@ -121,6 +123,8 @@ class Heartbeats:
         self._on_refused = on_refused
         self._measured = asyncio.Event()
         self._heard = False
+        self._heard_ns: int | None = None
+        """When it last said anything."""
         self._found_ns = 0
         """When it was last heard after a loss."""
         self._allowance = Allowance(link.peering.heartbeats_time_max_ns)
@@ -139,6 +143,17 @@ class Heartbeats:
                 failures = self._backoff.failures_in_a_row(failures, self._heard_for_ns())
                 self._lose(lost, failures)
             await asyncio.sleep(self._backoff.pause_s(failures, self._rng))
+
+    def what_was_heard(self) -> PeerHeard:
+        """For whoever wants to know whether it lives, whatever we make of its load. `is_broken`: it was heard and then
+        lost, or cannot be reached."""
+        heard_ns = self._heard_ns
+        return PeerHeard(
+            self._link.peer.spec.gateway_id,
+            None if heard_ns is None else self._clock.now_ns() - heard_ns,
+            is_broken=self._link.is_failing or (heard_ns is not None and not self._heard),
+            rtt_ns=self.round_trips.median_ns() or None,
+        )
 
     async def measure(self) -> Never:
         """Time a round trip at every interval. One that fails says nothing of load: silence is noticed by `listen`."""
@@ -181,7 +196,7 @@ class Heartbeats:
             raise PeerLost("it fell silent") from error
         except grpc.aio.AioRpcError as error:
             raise PeerLost(f"{error.code().name}: {error.details()}") from error
-        except codec.WireError as error:
+        except WireError as error:
             raise PeerLost(f"its heartbeat is malformed: {error}") from error
         finally:
             subscription.call.cancel()
@@ -232,9 +247,10 @@ class Heartbeats:
         taken_ns = self._clock.thread_ns() - began_ns
         if fault := identity_fault(report, self._link.peer.spec):
             raise ImposterFound(fault)
+        self._heard_ns = self._clock.now_ns()
         if not self._heard:
             self._heard = True
-            self._found_ns = self._clock.now_ns()
+            self._found_ns = self._heard_ns
             self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
         return self._allowance.spend(self._clock.now_ns(), taken_ns)

@@ -40,6 +40,11 @@ class PeerLink:
         """Is there a connection, on which the peer has had its say?"""
         return self._line.channel.get_state() is grpc.ChannelConnectivity.READY
 
+    @property
+    def is_failing(self) -> bool:
+        """Has the last attempt to connect failed?"""
+        return self._line.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
     async def follow_credentials(self) -> Never:
         """New calls go over to a new channel at each change of credentials; the old one closes after its calls."""
         async with asyncio.TaskGroup() as endings:

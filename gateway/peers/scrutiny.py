@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import RequestProfile
-from gateway.peers.codec import WireError
+from gateway.ground.wire import WireError
 from gateway.request.bodies import Body, BodyFault, read_body
 from gateway.request.engine_api import ENGINE_HEADERS, POSTED_PATHS, REQUEST_ID_HEADER
 from gateway.request.legs import Headers, OutboundRequest

@@ -22,8 +22,10 @@ from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
 from gateway.ground.channels import server_options
+from gateway.ground.control.vocabulary import Ownership
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
+from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.arrivals import Arrivals
 from gateway.peers.board import LoadBoard
@@ -61,7 +63,7 @@ Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
 
 
 class PeerService:
-    """The four calls of `peer.proto`."""
+    """The calls of `peer.proto`."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class PeerService:
         pass_priority: bool = False,
         why_closed: Callable[[], str] = str,
         on_malformed: Callable[[GatewayId], None] = lambda _: None,
+        ownership: Callable[[], Ownership] = Ownership,
     ) -> None:
         """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked.
 
@@ -89,6 +92,7 @@ class PeerService:
         self._pass_priority = pass_priority
         self._on_malformed = on_malformed
         self._explain = explain
+        self._ownership = ownership
         self._why_closed = why_closed
         self._owners = owners
         self._board = board
@@ -147,10 +151,9 @@ class PeerService:
         """Nobody learns of a request that it did not forward here itself, nor whether there is one."""
         try:
             caller, request_id = codec.read_explain_request(request)
-        except codec.WireError as error:
+        except WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        known = self._peers.get(caller)
-        await self._check_caller(context, (caller, known.place.region if known else RegionName("")))
+        await self._check_named(caller, context)
         explained = self._explain(caller, request_id)
         if explained is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no request of yours is known here by that id")
@@ -159,11 +162,13 @@ class PeerService:
     async def Ownership(  # noqa: N802
         self, request: pb.OwnershipRequest, context: _OwnershipContext
     ) -> pb.OwnershipResponse:
-        """Without a controller nobody here knows of any replica that is not at home."""
-        caller = GatewayId(request.gateway_id)
-        known = self._peers.get(caller)
-        await self._check_caller(context, (caller, known.place.region if known else RegionName("")))
-        return pb.OwnershipResponse()
+        """What we know of replicas that are not at home: whoever heard that we know more asks."""
+        try:
+            caller = codec.read_ownership_request(request)
+        except WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        await self._check_named(caller, context)
+        return codec.ownership_to_pb(self._ownership())
 
     def _why_not_now(self, body: Body | None) -> str:
         if self._forwards >= self._peering.forwards_max:
@@ -195,20 +200,20 @@ class PeerService:
         """The body is looked at last, once it is known whose word it comes with."""
         try:
             arrived = codec.read_forward(request, self._owners.clock.now_ns())
-        except codec.WireError as error:
+        except WireError as error:
             await self._refuse_malformed(context, GatewayId(""), error)
         origin = arrived.event.origin_gateway_id
         await self._check_caller(context, (origin, arrived.event.stamp.origin.region))
         try:
             body = scrutinise(arrived.request)
-        except codec.WireError as error:
+        except WireError as error:
             await self._refuse_malformed(context, origin, error)
         if body is None:
             return arrived, None
         salt = self._cache_salts.salt(arrived.event.profile.tenant, body)
         return replace(arrived, request=replace(arrived.request, cache_salt=salt)), body
 
-    async def _refuse_malformed(self, context: _Context, origin: GatewayId, error: codec.WireError) -> Never:
+    async def _refuse_malformed(self, context: _Context, origin: GatewayId, error: WireError) -> Never:
         """The caller's fault, which it counts against itself: neither the core nor an engine hears of it."""
         self._on_malformed(origin)
         self._log.error("malformed forward", detail=str(error), origin=origin, caller=context.peer())
@@ -223,10 +228,15 @@ class PeerService:
         if not self._subscribers[caller]:
             del self._subscribers[caller]
 
+    async def _check_named(self, caller: GatewayId, context: _ExplainContext | _OwnershipContext) -> None:
+        """That it is the gateway which it calls itself."""
+        known = self._peers.get(caller)
+        await self._check_caller(context, (caller, known.place.region if known else RegionName("")))
+
     async def _check_subscriber(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> GatewayId:
         try:
             gateway_id, place = codec.read_subscribe_request(request)
-        except codec.WireError as error:
+        except WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         await self._check_caller(context, (gateway_id, place.region))
         fault = self._identity_fault(gateway_id, place)

@@ -11,6 +11,7 @@ from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.series import Described
 from gateway.records.audit import AuditLevels
+from gateway.records.control_metrics import ControlLevels
 from gateway.records.ledger import Ledger
 from gateway.records.metrics import Metrics
 
@@ -22,6 +23,7 @@ def catalogue() -> list[Described]:
     core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
     metrics = Metrics(lambda: gauges_of(core, 0), Ledger(_PLACE, open_max=1))
     metrics.registry.register(AuditLevels(None))
+    metrics.registry.register(ControlLevels(None))
     for each in DnsCounters().collectors():
         metrics.registry.register(each)
     return metrics.catalogue()

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gateway.ground.journal import JournalUnreadable
-from gateway.records.journal import Divergence, ReplayReport
+from gateway.ground.story import report_as_text
 from gateway.records.journal import replay as replay_journal
 
 EXIT_DIVERGED = 1
@@ -29,31 +29,10 @@ def replay(files: tuple[Path, ...], as_json: bool) -> None:
     except JournalUnreadable as error:
         click.echo(_as_json({"unreadable": str(error)}) if as_json else f"unreadable: {error}", err=not as_json)
         raise SystemExit(EXIT_UNREADABLE) from error
-    click.echo(_as_json(asdict(report)) if as_json else _as_text(report))
+    click.echo(_as_json(asdict(report)) if as_json else report_as_text(report))
     if report.divergence is not None:
         raise SystemExit(EXIT_DIVERGED)
 
 
 def _as_json(document: dict[str, object]) -> str:
     return msgspec.json.encode(document).decode()
-
-
-def _as_text(report: ReplayReport) -> str:
-    if report.divergence is None:
-        return f"equal: {report.steps} steps, recorded by version {report.code_version}"
-    return _divergence_as_text(report.divergence, report.code_version)
-
-
-def _divergence_as_text(divergence: Divergence, code_version: str) -> str:
-    return "\n".join(
-        (
-            f"diverged at step {divergence.step}, recorded by version {code_version}",
-            f"event:\n{_indented(divergence.event)}",
-            f"recorded:\n{_indented(divergence.expected)}",
-            f"now:\n{_indented(divergence.got)}",
-        )
-    )
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -66,6 +66,7 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ),
     ("nightside_forwards_refused_total", "reason"): Label("Why the peer did not take it.", tuple(RefusalReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
+    ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
 }
 

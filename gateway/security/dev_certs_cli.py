@@ -14,7 +14,7 @@ import yaml
 
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
-from gateway.ground.identity import MeshIdentity, is_trust_domain
+from gateway.ground.identity import ControllerIdentity, MeshIdentity, is_trust_domain
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
 
@@ -26,7 +26,8 @@ _HOSTS = ("localhost", "127.0.0.1", "::1")
 _SECRET_MODE = 0o600
 _PUBLIC_MODE = 0o644
 
-_Snippets = dict[GatewayId, dict[str, object]]
+_Snippets = dict[str, dict[str, object]]
+"""By gateway or controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,22 @@ class _Files:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _ControllerFiles:
+    """Where one controller's certificate is."""
+
+    folder: Path
+    name: str
+
+    def pair(self) -> tuple[Path, Path]:
+        return self.folder / f"{self.name}.controller.pem", self.folder / f"{self.name}.controller.key"
+
+    def snippet(self) -> dict[str, object]:
+        """What goes into the controller's file."""
+        certificate, key = map(str, self.pair())
+        return {"tls": {"certificate": certificate, "key": key, "roots": str(self.folder / ROOTS)}}
+
+
 def _read_trust_domain(_: click.Context, __: click.Parameter, text: str) -> str:
     if not is_trust_domain(text):
         raise click.BadParameter(f"{text!r} should look like a host name in small letters, such as mesh.local")
@@ -69,17 +86,26 @@ def _read_gateways(_: click.Context, __: click.Parameter, texts: tuple[str, ...]
     return list(gateways.items())
 
 
+def _read_controllers(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> list[str]:
+    for name in names:
+        if not CERTIFICATE_NAME_PATTERN.fullmatch(name):
+            raise click.BadParameter(f"{name!r} should be small letters, digits and inner dashes")
+    return list(dict.fromkeys(names))
+
+
 @click.command("dev-certs")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--trust-domain", required=True, callback=_read_trust_domain, help="Names the mesh in certificates.")
 @click.option(
     "--gateway",
     "gateways",
-    required=True,
     multiple=True,
     metavar="GATEWAY:REGION",
     callback=_read_gateways,
     help="As in the region file. Repeat it.",
+)
+@click.option(
+    "--controller", "controllers", multiple=True, metavar="NAME", callback=_read_controllers, help="Repeat it."
 )
 @click.option("--host", "hosts", multiple=True, help="A further name or address that clients call the gateways by.")
 @click.option("--days", type=click.IntRange(1, 365), default=30, show_default=True, help="Until they expire.")
@@ -90,18 +116,25 @@ def dev_certs(
     out: Path,
     trust_domain: str,
     gateways: list[tuple[GatewayId, RegionName]],
+    controllers: list[str],
     hosts: tuple[str, ...],
     days: int,
     renew: bool,
     as_json: bool,
 ) -> None:
-    """Make a certificate authority in OUT, and certificates for gateways. For development only.
+    """Make a certificate authority in OUT, and certificates for gateways and controllers. For development only.
 
-    What is in OUT already is kept: further gateways get certificates from the same authority.
+    What is in OUT already is kept: further gateways and controllers get certificates from the same authority.
     """
+    if not gateways and not controllers:
+        raise click.UsageError("Missing option '--gateway' or '--controller'.")
     folder = out.resolve()
     made = [_Files(folder, gateway_id) for gateway_id, _ in gateways]
-    taken = [str(path) for files in made for path in files.all() if path.exists()]
+    made_for_controllers = [_ControllerFiles(folder, name) for name in controllers]
+    wanted = [path for files in made for path in files.all()] + [
+        path for files in made_for_controllers for path in files.pair()
+    ]
+    taken = [str(path) for path in wanted if path.exists()]
     if taken and not renew:
         raise click.ClickException(
             "\n".join([*(f"{path} is there already" for path in taken), "--renew replaces them"])
@@ -111,10 +144,16 @@ def dev_certs(
         ca = _authority(folder, trust_domain)
         for files, (gateway_id, region) in zip(made, gateways, strict=True):
             _issue(ca, files, MeshIdentity(trust_domain, region, gateway_id), (*_HOSTS, *hosts), days)
+        for each in made_for_controllers:
+            _issue_for_controller(ca, each, days)
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
-    snippets = {files.gateway_id: files.snippet() for files in made}
-    click.echo(json.dumps(_as_document(folder, trust_domain, days, snippets), indent=2) if as_json else _text(snippets))
+    snippets: _Snippets = {files.gateway_id: files.snippet() for files in made}
+    told: _Snippets = {each.name: each.snippet() for each in made_for_controllers}
+    if as_json:
+        click.echo(json.dumps(_as_document(folder, trust_domain, days, snippets, told), indent=2))
+    else:
+        click.echo(_text(snippets, told))
 
 
 def _authority(folder: Path, trust_domain: str) -> DevelopmentCa:
@@ -139,6 +178,12 @@ def _issue(ca: DevelopmentCa, files: _Files, identity: MeshIdentity, hosts: tupl
     _write_pair(*files.pair("peers"), ca.issue_for_gateway(identity, begins=begins, ends=ends))
 
 
+def _issue_for_controller(ca: DevelopmentCa, files: _ControllerFiles, days: int) -> None:
+    begins, ends = validity(Clock().wall_ns(), days)
+    identity = ControllerIdentity(ca.trust_domain, files.name)
+    _write_pair(*files.pair(), ca.issue_for_controller(identity, begins=begins, ends=ends))
+
+
 def _write_pair(certificate: Path, key: Path, issued: Issued) -> None:
     _write(key, issued.key_pem, _SECRET_MODE)
     _write(certificate, issued.certificate_pem, _PUBLIC_MODE)
@@ -153,21 +198,27 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     draft.replace(path)
 
 
-def _as_document(folder: Path, trust_domain: str, days: int, snippets: _Snippets) -> dict[str, object]:
+def _as_document(
+    folder: Path, trust_domain: str, days: int, gateways: _Snippets, controllers: _Snippets
+) -> dict[str, object]:
     expires = datetime.fromtimestamp(Clock().wall_ns() // 1_000_000_000 + 86_400 * days, UTC)
     return {
         "trust_domain": trust_domain,
         "roots": str(folder / ROOTS),
         "expires": expires.isoformat().replace("+00:00", "Z"),
-        "gateways": snippets,
+        "gateways": gateways,
+        "controllers": controllers,
     }
 
 
-def _text(snippets: _Snippets) -> str:
-    return "\n".join(_parts(snippets)).rstrip()
+def _text(gateways: _Snippets, controllers: _Snippets) -> str:
+    return "\n".join(_parts(gateways, controllers)).rstrip()
 
 
-def _parts(snippets: _Snippets) -> Iterator[str]:
-    for gateway_id, snippet in snippets.items():
+def _parts(gateways: _Snippets, controllers: _Snippets) -> Iterator[str]:
+    for gateway_id, snippet in gateways.items():
         yield f"# For development only. Into the region file of {gateway_id}:"
+        yield yaml.safe_dump(snippet, sort_keys=False)
+    for name, snippet in controllers.items():
+        yield f"# For development only. Into the file of controller {name}:"
         yield yaml.safe_dump(snippet, sort_keys=False)

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.ground.identity import MeshIdentity
+from gateway.ground.identity import ControllerIdentity, MeshIdentity
 
 ORGANIZATION = "Nightside development, not for production"
 CLOCK_SKEW = timedelta(minutes=5)
@@ -82,6 +82,11 @@ class DevelopmentCa:
         names: list[x509.GeneralName] = [_uri(identity.uri), x509.DNSName(identity.dns_name)]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._issue(identity.gateway_id, names, usages, begins, ends)
+
+    def issue_for_controller(self, identity: ControllerIdentity, *, begins: datetime, ends: datetime) -> Issued:
+        """To be called by gateways."""
+        names: list[x509.GeneralName] = [_uri(identity.uri), x509.DNSName(identity.dns_name)]
+        return self._issue(identity.name, names, [ExtendedKeyUsageOID.SERVER_AUTH], begins, ends)
 
     def issue_for_clients(self, gateway: str, hosts: Iterable[str], *, begins: datetime, ends: datetime) -> Issued:
         """What clients are shown. It names no member of the mesh, and so opens no door there."""

@@ -8,6 +8,9 @@ from typing import Protocol
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RegionName, ReplicaId, RequestId, RequestProfile
 from loadgen.simulator.prompts import Prompt
 
+TRY_MARK = "~"
+"""Between a request's id and the number of a further try, which gateways know as a request of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class RanAt:
@@ -54,7 +57,16 @@ class Ask:
     outcome: Outcome | None = None
     """None while it runs, and where the connection broke."""
     detail: str = ""
+    tries: int = 1
+    """How often its client sent it."""
+    failed_by: str = ""
+    """Of a failure: whose it is, where clients find gateways by name."""
 
     @property
     def request_id(self) -> RequestId:
         return self.profile.request_id
+
+    @property
+    def response_id(self) -> RequestId:
+        """Of the answer, if that is stored: the same whichever try gets it."""
+        return RequestId(self.request_id.partition(TRY_MARK)[0])

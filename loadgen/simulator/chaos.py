@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.simulator.checkers import Broken
+from loadgen.simulator.controller_chaos import controller_document, controller_faults
 from loadgen.simulator.faults import Fault, FaultPlaces, random_faults
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
@@ -47,7 +48,15 @@ class Ordeal:
 
 def endure(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
     """Live through one seed's world. Whatever a core raises is a finding too."""
-    scenario = chaos_scenario(seed)
+    return _endure(seed, chaos_scenario(seed), on_line)
+
+
+def endure_controlled(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+    """The same with a controller, to whom and through whom most of it happens."""
+    return _endure(seed, chaos_scenario(seed, has_controller=True), on_line)
+
+
+def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> Ordeal | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
         story = world.play()
@@ -67,12 +76,20 @@ def endure(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal 
     )
 
 
-def chaos_scenario(seed: int) -> Scenario:
-    return parse_scenario(chaos_document(seed), Path(f"chaos-{seed}.yaml"))
+def chaos_scenario(seed: int, *, has_controller: bool = False) -> Scenario:
+    return parse_scenario(chaos_document(seed, has_controller=has_controller), Path(f"chaos-{seed}.yaml"))
 
 
-def chaos_document(seed: int) -> dict[str, Any]:
+def chaos_document(seed: int, *, has_controller: bool = False) -> dict[str, Any]:
     """The scenario as it would be written in a file."""
+    if has_controller:
+        document = controller_document(seed)
+        faults = controller_faults(seed, _places_in(document))
+        return document | {"faults": [_in_writing(fault) for fault in faults]}
+    return _mesh_document(seed)
+
+
+def _mesh_document(seed: int) -> dict[str, Any]:
     rng = random.Random(f"chaos/{seed}")
     names = rng.sample(list(_JURISDICTIONS), rng.choice((2, 3, 3, 4)))
     regions = {name: _region(rng, name, names) for name in names}
@@ -213,14 +230,16 @@ def _run(rng: random.Random) -> dict[str, Any]:
 
 
 def _faults(rng: random.Random, document: dict[str, Any]) -> list[dict[str, Any]]:
+    faults = random_faults(rng, _places_in(document), count=rng.randrange(7), until_ns=_LOAD_S * 1000 * _MILLISECOND_NS)
+    return [_in_writing(fault) for fault in faults]
+
+
+def _places_in(document: dict[str, Any]) -> FaultPlaces:
     """Named as the scenario names its parts."""
     bare = parse_scenario(document, Path("chaos.yaml"))
     fleet = bare.fleet()
-    places = FaultPlaces(
-        [str(spec.replica_id) for owned in fleet.values() for spec, _ in owned], list(fleet), list(bare.regions)
-    )
-    faults = random_faults(rng, places, count=rng.randrange(7), until_ns=_LOAD_S * 1000 * _MILLISECOND_NS)
-    return [_in_writing(fault) for fault in faults]
+    replicas = [str(spec.replica_id) for owned in fleet.values() for spec, _ in owned]
+    return FaultPlaces(replicas, list(fleet), list(bare.regions), has_controller=bare.controller is not None)
 
 
 def _in_writing(fault: Fault) -> dict[str, Any]:

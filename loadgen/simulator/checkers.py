@@ -21,6 +21,7 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
+    ModelCapacity,
     Outcome,
     PeerObservation,
     Place,
@@ -109,6 +110,9 @@ class _View:
     """By queue, who waits there under which arrival number."""
     probes: dict[ReplicaId, ReplicaObservation] = field(default_factory=dict)
     heard: dict[GatewayId, PeerObservation] = field(default_factory=dict)
+    serves: dict[GatewayId, tuple[ModelCapacity, ...]] = field(default_factory=dict)
+    """What each peer last said that it serves: one that says nothing of it has only begun, or is between two
+    assignments."""
     alive: dict[tuple[RequestId, int, int], Target] = field(default_factory=dict)
     """Attempts that have not ended, and where."""
     stopped: set[tuple[RequestId, int, int]] = field(default_factory=set)
@@ -179,6 +183,8 @@ class Watch:
     def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
         self._now_ns = now_ns
         view = self._views[gateway_id]
+        if isinstance(event, events.AssignmentApplied):
+            view.places |= {str(each.replica_id): each.place for each in event.replicas}
         self._count(view, effects)
         if not self._every_invariant:
             return
@@ -284,7 +290,6 @@ class Watch:
             case events.AssignmentApplied():
                 view.replicas = event.replicas
                 view.accepts = {str(each.replica_id): each.accepts for each in event.replicas}
-                view.places |= {str(each.replica_id): each.place for each in event.replicas}
             case events.PolicyApplied():
                 view.policy = event.policy
             case events.ResponseStored():
@@ -321,6 +326,8 @@ class Watch:
         is_newer = before is None or heard.report.sequence >= before.report.sequence
         if before is None or is_newer or heard.generated_ns > before.generated_ns:
             view.heard[heard.report.gateway_id] = heard
+            if heard.report.capacities:
+                view.serves[heard.report.gateway_id] = heard.report.capacities
 
     def _leg_ended(self, view: _View, event: events.LegEnded) -> None:
         key = event.request_id, event.attempt, event.leg
@@ -481,9 +488,9 @@ class Watch:
         overflows = view.core.config.placement.overflow_of(profile.model) is OverflowMode.ON
         for peer in view.spec.peers:
             is_within_reach = peer.place.region == home.region or overflows
-            heard = view.heard.get(peer.gateway_id)
-            serves = heard is None or any(
-                each.model == profile.model and names_place(rule, each.place) for each in heard.report.capacities
+            known = view.serves.get(peer.gateway_id)
+            serves = known is None or any(
+                each.model == profile.model and names_place(rule, each.place) for each in known
             )
             if is_within_reach and names_place(rule, peer.place) and serves:
                 return True

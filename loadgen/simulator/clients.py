@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gateway.core.vocabulary import (
     ModelName,
@@ -37,7 +38,13 @@ _SECOND_NS = 1_000_000_000
 _CLOSED_LOOP_RAMP_NS = _SECOND_NS
 _BLOCKS_COMPARED_MAX = 4096
 _NO_GATEWAY = "no gateway is up"
-_LEFT = "the client left"
+LEFT = "the client left"
+
+
+class Call(Protocol):
+    """A request on its way, as its client holds it."""
+
+    def leave(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +65,8 @@ class Town:
     records: list[RequestRecord] = field(default_factory=list)
     open_asks: dict[RequestId, Ask] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
+    call_by_name: Callable[[Ask, Callable[[Ask], None]], Call] | None = None
+    """Where clients know one name and nothing else; without it they know at once which gateway is up."""
 
     @property
     def is_sending(self) -> bool:
@@ -212,8 +221,8 @@ class _Call:
 
     def leave(self) -> None:
         if self._ask.ended_ns is None:
-            self._line.close_near(_LEFT)
-            self._end(None, _LEFT)
+            self._line.close_near(LEFT)
+            self._end(None, LEFT)
 
     def _end(self, outcome: Outcome | None, detail: str) -> None:
         ask, town = self._ask, self._town
@@ -252,6 +261,8 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
         prompt_tokens=ask.prompt_tokens,
         cached_tokens=ask.ran_at.cached_tokens if ask.ran_at else None,
         detail="" if end is not RequestEnd.FAILED else str(ask.outcome or ask.detail),
+        tries=ask.tries,
+        failed_by=ask.failed_by,
     )
 
 
@@ -356,7 +367,7 @@ class ClientGroup:
         follows: str = "",
     ) -> tuple[Ask, SimGateway | None]:
         town = self.town
-        gateway = town.ingress_of(self._region)
+        gateway = None if town.call_by_name is not None else town.ingress_of(self._region)
         profile = RequestProfile(
             request_id,
             town.model,
@@ -389,13 +400,17 @@ class ClientGroup:
         assert ask.request_id not in town.open_asks, "request ids are used once"
         town.open_asks[ask.request_id] = ask
         town.chronicle.note(town.agenda.now_ns, f"client {ask.request_id} asks {ask.gateway_id}")
-        if gateway is None:
+        call: Call
+        if town.call_by_name is not None:
+            call = town.call_by_name(ask, on_end)
+        elif gateway is None:
             ask.detail = _NO_GATEWAY
             ask.ended_ns = town.agenda.now_ns
             finish(town, ask)
             town.agenda.after(0, on_end, ask)
             return
-        call = _Call(town, ask, gateway, on_end)
+        else:
+            call = _Call(town, ask, gateway, on_end)
         patience_ns = self._section.patience
         if patience_ns is not None and not ask.is_last_check and self._rng.random() < self._section.impatient_share:
             town.agenda.after(patience_ns, call.leave)

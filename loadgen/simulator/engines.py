@@ -83,6 +83,9 @@ class SimEngine:
         """Have somebody told whenever something happens here."""
         self._watchers.append(on_change)
 
+    def unwatch(self, on_change: Callable[[], object]) -> None:
+        self._watchers.remove(on_change)
+
     def observe(self, sampled_ns: int) -> ReplicaObservation:
         """What a probe that was sent at `sampled_ns` sees now."""
         if self._model is None:

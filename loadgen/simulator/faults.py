@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _MILLISECOND_NS = 1_000_000
+CONTROLLER = "controller"
+"""What faults call it; of partitions, a region of its own."""
 
 
 class FaultKind(StrEnum):
@@ -42,6 +44,22 @@ class FaultKind(StrEnum):
     LATE_ANSWERS = "late_answers"
     """A gateway; amount: the share of ended attempts about which it is told again, later and wrongly."""
 
+    GATEWAY_SILENT = "gateway_silent"
+    """A gateway whose host is gone: nobody is told, and what is sent there is never answered. It comes back as after a
+    crash."""
+    CONTROLLER_CRASH = "controller_crash"
+    """It comes back with what it had written down."""
+    STORE_LOST = "store_lost"
+    """The controller crashes, and comes back with nothing."""
+    CLOCK_JUMP = "clock_jump"
+    """The controller; amount: by how many seconds its clock is ahead all at once, as after a suspended machine."""
+    SNAPSHOT_LOSS = "snapshot_loss"
+    """A gateway; amount: the share of snapshots on whose way to it its stream breaks."""
+    SNAPSHOT_DELAY = "snapshot_delay"
+    """A gateway; amount: by up to how many seconds snapshots come late, and perhaps after newer ones."""
+    OLD_SNAPSHOT = "old_snapshot"
+    """A gateway that crashes, and comes back with an older snapshot on its disk than it had."""
+
     @property
     def joins_regions(self) -> bool:
         return self in (FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.SLOW_LINK)
@@ -55,8 +73,21 @@ class FaultKind(StrEnum):
         return self in (FaultKind.REPLICA_CRASH, FaultKind.REPLICA_SLOW, FaultKind.REPLICA_HANG)
 
     @property
+    def hits_controller(self) -> bool:
+        return self in (FaultKind.CONTROLLER_CRASH, FaultKind.STORE_LOST, FaultKind.CLOCK_JUMP)
+
+    @property
+    def needs_controller(self) -> bool:
+        """Where there is none, it cannot happen."""
+        return self in _NEEDING_CONTROLLER
+
+    @property
     def needs_amount(self) -> bool:
         return self not in (
+            FaultKind.GATEWAY_SILENT,
+            FaultKind.CONTROLLER_CRASH,
+            FaultKind.STORE_LOST,
+            FaultKind.OLD_SNAPSHOT,
             FaultKind.REPLICA_CRASH,
             FaultKind.REPLICA_HANG,
             FaultKind.GATEWAY_CRASH,
@@ -68,6 +99,17 @@ class FaultKind(StrEnum):
             FaultKind.POLICY_UNREADABLE,
         )
 
+
+_NEEDING_CONTROLLER = frozenset(
+    {
+        FaultKind.CONTROLLER_CRASH,
+        FaultKind.STORE_LOST,
+        FaultKind.CLOCK_JUMP,
+        FaultKind.SNAPSHOT_LOSS,
+        FaultKind.SNAPSHOT_DELAY,
+        FaultKind.OLD_SNAPSHOT,
+    }
+)
 
 FaultKey = tuple[FaultKind, str, str]
 """What is hit, and how."""
@@ -111,12 +153,19 @@ class FaultPlaces:
     replicas: Sequence[str]
     gateways: Sequence[str]
     regions: Sequence[str]
+    has_controller: bool = False
 
 
 def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_ns: int) -> list[Fault]:
     """Some faults, all healed by `until_ns`; they may well overlap."""
-    kinds = [kind for kind in FaultKind if not kind.joins_regions or len(places.regions) > 1]
+    kinds = [kind for kind in FaultKind if _has_a_place(kind, places)]
     return [_random_fault(rng, places, rng.choice(kinds), until_ns) for _ in range(count)]
+
+
+def _has_a_place(kind: FaultKind, places: FaultPlaces) -> bool:
+    if (kind.needs_controller or kind is FaultKind.GATEWAY_SILENT) and not places.has_controller:
+        return False
+    return not kind.joins_regions or len(places.regions) > 1
 
 
 def _random_fault(rng: random.Random, places: FaultPlaces, kind: FaultKind, until_ns: int) -> Fault:
@@ -125,7 +174,10 @@ def _random_fault(rng: random.Random, places: FaultPlaces, kind: FaultKind, unti
     every_ns = (until_ns - at_ns) // times
     lasts_ns = max(_MILLISECOND_NS, round(every_ns * rng.uniform(0.1, 0.9)))
     if kind.joins_regions:
-        target, other = rng.sample(list(places.regions), 2)
+        regions = [*places.regions, CONTROLLER] if places.has_controller else list(places.regions)
+        target, other = rng.sample(regions, 2)
+    elif kind.hits_controller:
+        target, other = CONTROLLER, ""
     else:
         target, other = rng.choice(places.replicas if kind.hits_replica else places.gateways), ""
     return Fault(kind, at_ns, lasts_ns, target, other, _random_amount(rng, kind), times, every_ns)
@@ -135,9 +187,11 @@ def _random_amount(rng: random.Random, kind: FaultKind) -> float:
     match kind:
         case FaultKind.REPLICA_SLOW | FaultKind.SLOW_LINK:
             return round(rng.uniform(2, 20), 1)
-        case FaultKind.HEARTBEAT_LOSS | FaultKind.LATE_ANSWERS:
+        case FaultKind.HEARTBEAT_LOSS | FaultKind.LATE_ANSWERS | FaultKind.SNAPSHOT_LOSS:
             return round(rng.uniform(0.2, 1), 2)
-        case FaultKind.HEARTBEAT_DELAY:
+        case FaultKind.HEARTBEAT_DELAY | FaultKind.SNAPSHOT_DELAY:
             return round(rng.uniform(0.1, 5), 2)
+        case FaultKind.CLOCK_JUMP:
+            return round(rng.uniform(1, 60), 1)
         case _:
             return 0.0

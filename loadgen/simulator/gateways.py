@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from gateway.config.placement_plug_ins import find_policy
 from gateway.core import effects as ordered
@@ -21,8 +21,9 @@ from gateway.core.events import Event
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_index import Match
-from gateway.core.residency import closed_policy
+from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import (
+    ControlVersion,
     GatewayId,
     Hops,
     LegResult,
@@ -33,6 +34,7 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaId,
     ReplicaObservation,
+    ReplicaSpec,
     RequestId,
     RequestProfile,
     ResidencyStamp,
@@ -53,6 +55,31 @@ from loadgen.simulator.probes import Probes
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
 """A forward that is neither accepted nor refused within this has failed (`peering.accept_timeout`)."""
+
+
+class ControlSide(Protocol):
+    """What a gateway has to do with a controller, if there is one."""
+
+    @property
+    def taken(self) -> ControlVersion:
+        """Of the snapshot that it serves by."""
+        ...
+
+    def began(self) -> tuple[ReplicaSpec, ...]:
+        """A life begins: what it is to serve, by what its disk kept."""
+        ...
+
+    def ended(self, is_told: bool) -> None:
+        """A life is over; `is_told`: whoever it was connected to hears of it."""
+        ...
+
+    def policy_changed(self, policy: ResidencyPolicy) -> None: ...
+
+    def heard(self, peer: GatewayId, version: ControlVersion) -> None:
+        """A heartbeat came in, of one who serves by this snapshot."""
+        ...
+
+    def peer_gone(self, gateway_id: GatewayId) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +141,7 @@ class _Leg:
             if self.owner.ask.is_stored:
                 self.gateway.tell(
                     events.ResponseStored(
-                        self.order.request_id, self.order.attempt, self.order.leg, self.owner.ask.request_id
+                        self.order.request_id, self.order.attempt, self.order.leg, self.owner.ask.response_id
                     )
                 )
             self.gateway.tell(events.FirstToken(self.order.request_id, self.order.attempt, self.order.leg))
@@ -179,11 +206,12 @@ class SimGateway:
         self._wake_ns: int | None = None
         self.heartbeats = Heartbeats(around.agenda, around.heartbeat_batch_ns, self._hear)
         self._round_trips_ns: dict[GatewayId, int] = {}
-        engines: dict[RegionName, list[SimEngine]] = {}
-        for replica in spec.replicas:
-            engines.setdefault(replica.place.region, []).append(around.engines[replica.replica_id])
-        again_after_ns = spec.config.observation.replica_stale_ns // 2
-        self._probes = {region: Probes(there, again_after_ns) for region, there in engines.items()}
+        self.control: ControlSide | None = None
+        self._revision = 0
+        """Its own count of its assignments."""
+        self.is_silent = False
+        """Its host is gone."""
+        self._probes = self._probes_of(spec.replicas)
 
     @property
     def gateway_id(self) -> GatewayId:
@@ -209,6 +237,12 @@ class SimGateway:
 
     def start(self, first_probe_ns: int = 0) -> None:
         self._life += 1
+        self.is_silent = False
+        replicas = self.spec.replicas
+        if self.control is not None:
+            replicas = self.control.began()
+            self._probe_these(replicas)
+        self._revision = max(self._revision + 1, self._life)
         self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life, plug_ins=find_policy)
         if self._around.exact_prefixes:
             self.core.placer.match_exactly(self._exact_match)
@@ -217,13 +251,53 @@ class SimGateway:
             observer.on_start(self.spec, self._policy, self.core)
         self.tell(events.ConfigApplied(self.spec.config))
         self.tell(events.PolicyApplied(self._policy))
-        self.tell(events.AssignmentApplied(self._life, self.spec.replicas, self.spec.peers))
+        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers, self._taken()))
         self._agenda.after(first_probe_ns, self._probe, self._life)
+
+    def assign(self, replicas: tuple[ReplicaSpec, ...]) -> None:
+        """It is to serve these from now on."""
+        if self.core is None:
+            return
+        self._probe_these(replicas)
+        self._revision += 1
+        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers, self._taken()))
+
+    def _taken(self) -> ControlVersion:
+        return ControlVersion() if self.control is None else self.control.taken
 
     def crash(self) -> None:
         """Whoever had a connection to it notices, as far as the network lets it."""
         if self.core is None:
             return
+        for owner in self._end_life():
+            owner.line.close_far("the gateway's connection was reset")
+            legs, owner.legs = owner.legs, {}
+            for leg in legs.values():
+                leg.is_alive = False
+                leg.close("the gateway is gone")
+        if self.control is not None:
+            self.control.ended(True)
+        for peer in self.spec.peers:
+            other = self._around.gateways[peer.gateway_id]
+            self._around.network.datagram(self.region, other.region, other.peer_gone, self.gateway_id)
+
+    def fall_silent(self) -> None:
+        """Its host is gone: whoever waits for it waits until their own patience ends."""
+        if self.core is None:
+            return
+        self.is_silent = True
+        for owner in self._end_life():
+            self._around.network.fall_silent(owner.line)
+            legs, owner.legs = owner.legs, {}
+            for leg in legs.values():
+                leg.is_alive = False
+                if leg.line is not None:
+                    self._around.network.fall_silent(leg.line)
+        if self.control is not None:
+            self.control.ended(False)
+
+    def _end_life(self) -> list[_Owner]:
+        """Gives whoever it had."""
         self.core = None
         self._life += 1
         self._wake_ns = None
@@ -232,15 +306,7 @@ class SimGateway:
             probes.forget()
         self.heartbeats.forget()
         owners, self._owners = list(self._owners.values()), {}
-        for owner in owners:
-            owner.line.close_far("the gateway's connection was reset")
-            legs, owner.legs = owner.legs, {}
-            for leg in legs.values():
-                leg.is_alive = False
-                leg.close("the gateway is gone")
-        for peer in self.spec.peers:
-            other = self._around.gateways[peer.gateway_id]
-            self._around.network.datagram(self.region, other.region, other.peer_gone, self.gateway_id)
+        return owners
 
     def restart(self) -> None:
         if self.core is None:
@@ -258,6 +324,8 @@ class SimGateway:
     def set_policy_readable(self, readable: bool) -> None:
         self._policy = self.spec.policy if readable else closed_policy(self.spec.place, "its file cannot be read")
         self.tell(events.PolicyApplied(self._policy))
+        if self.control is not None:
+            self.control.policy_changed(self._policy)
 
     def _exact_match(self, profile: RequestProfile, mask: int) -> Match:
         assert self.core is not None, "only a core that lives asks"
@@ -347,16 +415,23 @@ class SimGateway:
 
     def request_arrives(self, ask: Ask, line: Line, upstream: Upstream) -> None:
         if self.core is None:
-            line.close_far("connection refused")
+            self._refuse(line)
             return
         self._owners[ask.request_id] = _Owner(ask, line, upstream)
         self.tell(events.RequestArrived(ask.profile, self._agenda.now_ns + self._around.request_deadline_ns))
+
+    def _refuse(self, line: Line) -> None:
+        """There is no process here; a host that is gone does not even say that."""
+        if self.is_silent:
+            self._around.network.fall_silent(line)
+        else:
+            line.close_far("connection refused")
 
     def forward_arrives(self, leg: _Leg, ask: Ask, hops: Hops, stamp: ResidencyStamp, left_ns: int) -> None:
         line = leg.line
         assert line is not None
         if self.core is None:
-            line.close_far("connection refused")
+            self._refuse(line)
             return
         if ask.request_id in self._owners:
             line.to_near(leg.forward_refused, RefusalReason.DUPLICATE, "a request of this id is here already")
@@ -455,6 +530,9 @@ class SimGateway:
         """Put peers' reports on our clock: each was measured half a round trip ago, as far as we can know."""
         if self.core is not None:
             self.tell(events.PeersObserved(tuple(self._observation(report, at_ns) for at_ns, report in arrived)))
+            if self.control is not None:
+                for _, report in arrived:
+                    self.control.heard(report.gateway_id, report.control)
 
     def _observation(self, report: LoadReport, heard_ns: int) -> PeerObservation:
         rtt_ns = self._round_trip_ns(report.gateway_id)
@@ -469,6 +547,8 @@ class SimGateway:
 
     def peer_gone(self, gateway_id: GatewayId) -> None:
         self.tell(events.TargetLost(peer_target(gateway_id), "its connection was reset"))
+        if self.control is not None:
+            self.control.peer_gone(gateway_id)
 
     def _publish(self, report: LoadReport) -> None:
         for peer in self.spec.peers:
@@ -484,6 +564,18 @@ class SimGateway:
         delay_ns = self._around.network.datagram_delay_ns(self.region, other.region)
         if delay_ns is not None:
             other.heartbeats.expect(report.told_to(other.spec.place), self._agenda.now_ns + delay_ns)
+
+    def _probes_of(self, replicas: Sequence[ReplicaSpec]) -> dict[RegionName, Probes]:
+        engines: dict[RegionName, list[SimEngine]] = {}
+        for replica in replicas:
+            engines.setdefault(replica.place.region, []).append(self._around.engines[replica.replica_id])
+        again_after_ns = self.spec.config.observation.replica_stale_ns // 2
+        return {region: Probes(there, again_after_ns) for region, there in engines.items()}
+
+    def _probe_these(self, replicas: Sequence[ReplicaSpec]) -> None:
+        for probes in self._probes.values():
+            probes.close()
+        self._probes = self._probes_of(replicas)
 
     def _probe(self, life: int) -> None:
         if life != self._life:

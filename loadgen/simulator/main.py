@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.pages.runs import sweep_page
-from loadgen.results import summary_table, write_results
+from loadgen.results import failovers_table, summary_table, write_results
 from loadgen.settings import pair, scalar, setting
-from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, endure
+from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, endure, endure_controlled
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
 from loadgen.simulator.results import document_of
@@ -39,7 +40,7 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "SCENARIO": ("--runs", "--first"),
+    "SCENARIO": ("--runs", "--first", "--controller"),
 }
 """What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
 one run, told here; a cluster says itself how many jobs it takes."""
@@ -57,6 +58,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--check", is_flag=True, help="Check every invariant after every event, and that all ends well.")
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write here the whole story of one run.")
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
+@click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
@@ -75,6 +77,7 @@ def sim(
     check: bool,
     trace: Path | None,
     chaos: bool,
+    controller: bool,
     runs: int | None,
     first: bool,
     as_json: bool,
@@ -99,7 +102,8 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                context.exit(_endure_all(seeds, spread, out, trace, first=first, as_json=as_json))
+                ordeals = _Ordeals(seeds, controller)
+                context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
             _write_trace(scenario, changes, run_names, trace, check=check)
@@ -243,6 +247,10 @@ def _print(names: Sequence[str], documents: Sequence[Figures], out: Path | None)
     )
     console = Console()
     console.print(summary_table(documents[0]["scenario"], rows))
+    for document in documents:
+        for run in document["runs"]:
+            if "control" in run:
+                console.print(failovers_table(run["name"], run["control"]))
     console.print(f"digest {documents[0]['digest']}" if len(documents) == 1 else f"{len(documents)} variants")
     if out is not None:
         console.print(f"Results and report: {out}", soft_wrap=True)
@@ -266,51 +274,63 @@ def _write_trace(
 # Chaos
 
 
+@dataclass(frozen=True, slots=True)
+class _Ordeals:
+    """Which worlds."""
+
+    seeds: range
+    has_controller: bool
+
+    @property
+    def endure(self) -> Callable[..., Ordeal | Finding]:
+        return endure_controlled if self.has_controller else endure
+
+    def in_words(self, finding: Finding) -> str:
+        controller = " --controller" if self.has_controller else ""
+        replay = f"nightside sim --chaos{controller} --runs 1 --seed {finding.seed} --trace story.txt"
+        return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
+
+
 def _endure_all(
-    seeds: range, spread: Spread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
+    worlds: _Ordeals, spread: Spread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
 ) -> int:
     """Returns the exit code: 1 if any seed found anything."""
     if trace is not None:
-        return _endure_one(seeds[0], trace)
+        return _endure_one(worlds, trace)
     findings: list[Finding] = []
     ordeals: list[Ordeal] = []
     with _progress() as progress:
-        task = progress.add_task("seeds", total=len(seeds))
-        for _, outcome in spread(endure, seeds):
+        task = progress.add_task("seeds", total=len(worlds.seeds))
+        for _, outcome in spread(worlds.endure, worlds.seeds):
             progress.advance(task)
             if isinstance(outcome, Ordeal):
                 ordeals.append(outcome)
                 continue
             findings.append(outcome)
-            progress.console.print(_in_words(outcome), soft_wrap=True, markup=False, highlight=False)
+            progress.console.print(worlds.in_words(outcome), soft_wrap=True, markup=False, highlight=False)
             if first:
                 break
     if out is not None:
-        _write_findings(out, findings)
+        _write_findings(out, findings, has_controller=worlds.has_controller)
     _sum_up(findings, ordeals, as_json=as_json)
     return EXIT_FOUND if findings else 0
 
 
-def _endure_one(seed: int, trace: Path) -> int:
+def _endure_one(worlds: _Ordeals, trace: Path) -> int:
     with trace.open("w", encoding="utf-8") as file:
-        outcome = endure(seed, file.write)
+        outcome = worlds.endure(worlds.seeds[0], file.write)
     if isinstance(outcome, Finding):
-        click.echo(_in_words(outcome))
+        click.echo(worlds.in_words(outcome))
         return EXIT_FOUND
-    click.echo(f"seed {seed}: nothing found, digest {outcome.digest}")
+    click.echo(f"seed {outcome.seed}: nothing found, digest {outcome.digest}")
     return 0
 
 
-def _in_words(finding: Finding) -> str:
-    replay = f"nightside sim --chaos --runs 1 --seed {finding.seed} --trace story.txt"
-    return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
-
-
-def _write_findings(out: Path, findings: Sequence[Finding]) -> None:
+def _write_findings(out: Path, findings: Sequence[Finding], *, has_controller: bool) -> None:
     """Each as a scenario that can be played and cut down by hand."""
     out.mkdir(parents=True, exist_ok=True)
     for finding in findings:
-        document = yaml.safe_dump(chaos_document(finding.seed), sort_keys=False)
+        document = yaml.safe_dump(chaos_document(finding.seed, has_controller=has_controller), sort_keys=False)
         (out / f"chaos-{finding.seed}.yaml").write_text(f"# {finding.what}\n{document}")
 
 

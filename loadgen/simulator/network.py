@@ -215,6 +215,10 @@ class Network:
         delay_ns = self._delay_ns(sender, receiver) + self._retransmission_ns(sender, receiver)
         self._agenda.at(line.in_order(outward, self._agenda.now_ns + delay_ns), action, *details)
 
+    def fall_silent(self, line: Line) -> None:
+        """One end is gone without a word: nothing that it sent before is lost, and in the end the line breaks."""
+        self._agenda.after(self._config.connection_timeout_ns, line.break_both, "the network fell silent")
+
     def forget(self, line: Line) -> None:
         lines = self._lines.get((line.near, line.far))
         if lines is not None:

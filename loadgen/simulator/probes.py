@@ -21,9 +21,15 @@ class Probes:
         self._changed: dict[int, None] = {}
         self._told_ns: dict[int, int] = {}
         """By engine, when what was told of it was sampled; the earliest first."""
-        for number, engine in enumerate(engines):
-            engine.watch(partial(self._changed.setdefault, number))
+        self._watches = [partial(self._changed.setdefault, number) for number in range(len(engines))]
+        for engine, watch in zip(engines, self._watches, strict=True):
+            engine.watch(watch)
         self.forget()
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        for engine, watch in zip(self._engines, self._watches, strict=True):
+            engine.unwatch(watch)
 
     def forget(self) -> None:
         """Nothing was told to whoever is there now."""

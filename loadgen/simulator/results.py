@@ -13,10 +13,12 @@ from hashlib import blake2b
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, Window, asked_in, figures_on, first_tokens_over_time, flows, hit_rate
 from loadgen.report import quantile
+from loadgen.simulator.callers import FailedBy
 from loadgen.simulator.faults import Fault
 from loadgen.simulator.origins import origins_of
 from loadgen.simulator.scenario import Scenario
 from loadgen.simulator.world import RegionSample, Story
+from loadgen.vocabulary import RequestEnd
 
 _SECOND_NS = 1_000_000_000
 
@@ -54,6 +56,21 @@ def figures_of(scenario: Scenario, story: Story) -> Figures:
         "refusals": dict(sorted(story.counts.refusals.items())),
         "ends": story.outcomes,
         "series": {region: _series(region, story, window) for region in story.samples},
+    } | _control(story)
+
+
+def _control(story: Story) -> Figures:
+    """With a controller: what followed each death, and whose failures clients saw in all of the run."""
+    if story.control is None:
+        return {}
+    failed = Counter(each.failed_by for each in story.records if each.end is RequestEnd.FAILED)
+    tries = Counter(each.tries for each in story.records)
+    return {
+        "control": story.control
+        | {
+            "failed_by": {str(kind): failed[str(kind)] for kind in FailedBy},
+            "tries": {str(count): requests for count, requests in sorted(tries.items())},
+        }
     }
 
 

@@ -16,9 +16,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     Strict,
     ValidationInfo,
@@ -38,15 +36,23 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.faults import ConfigError
-from gateway.ground.values import parse_duration_ns, parse_size_bytes
 from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.file import Places, PolicyDocument, TenantSection
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.questions import Questions, parse_questions
 from loadgen.round_trips import parse_round_trips
-from loadgen.simulator.faults import Fault, FaultKind
+from loadgen.simulator.control_sections import ControllerSection, NamesSection
+from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
+from loadgen.simulator.sections import Count as _Count
+from loadgen.simulator.sections import CountOrNone as _CountOrNone
+from loadgen.simulator.sections import Duration as _Duration
+from loadgen.simulator.sections import Moment as _Moment
+from loadgen.simulator.sections import Positive as _Positive
+from loadgen.simulator.sections import Section as _Section
+from loadgen.simulator.sections import Share as _Share
+from loadgen.simulator.sections import Size as _Size
 from loadgen.traces.files import Draw, TraceError, guessed_format, opened, read_trace
 from loadgen.traces.rates import Points, fitted, parse_rates
 from loadgen.traces.replay import Group, Pace, Replay, ReplayConfig
@@ -69,19 +75,6 @@ from loadgen.workload import (
 _SECOND_NS = 1_000_000_000
 
 
-def _duration_or_zero(text: object) -> int:
-    return 0 if text in (0, "0s") else parse_duration_ns(text)
-
-
-_Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0)]
-_Moment = Annotated[int, BeforeValidator(_duration_or_zero)]
-_Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
-_Count = Annotated[int, Strict(), Field(ge=1)]
-_CountOrNone = Annotated[int, Strict(), Field(ge=0)]
-_Share = Annotated[float, Field(ge=0, le=1)]
-_Positive = Annotated[float, Field(gt=0)]
-
-
 def _beside_the_scenario(given: object, info: ValidationInfo) -> object:
     """A whole path, whoever reads the file later."""
     folder = info.context if isinstance(info.context, Path) else Path()
@@ -98,15 +91,6 @@ def _is_preset(name: str) -> str:
 
 
 _Preset = Annotated[str, AfterValidator(_is_preset)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
-
-    def _holds_one_of(self, *names: str) -> None:
-        """Raises ValueError for none or several of them."""
-        if sum(getattr(self, name) is not None for name in names) != 1:
-            raise ValueError(f"should hold one of {', '.join(names)}")
 
 
 # Who decides
@@ -213,7 +197,7 @@ class RegionSection(_Section):
     process: Places | None = None
     """As in a policy file; without it, everywhere in the scenario."""
     accept: Places | None = None
-    tenants: dict[str, TenantSection] = {}
+    tenants: dict[str, TenantSection] = Field(default_factory=dict)
 
 
 class NetworkSection(_Section):
@@ -490,6 +474,10 @@ class Scenario(_Section):
     regions: Annotated[dict[str, RegionSection], Field(min_length=1)]
     workloads: Annotated[dict[str, WorkloadSection], Field(min_length=1)]
     clients: Annotated[tuple[ClientsSection, ...], Field(min_length=1)]
+    controller: ControllerSection | None = None
+    """Without one, gateways have what their regions say, and clients know by themselves which gateway is up."""
+    names: NamesSection = NamesSection()
+    """How clients find a gateway, where there is a controller."""
     faults: tuple[FaultSection, ...] = ()
     runs: Annotated[tuple[RunSection, ...], Field(min_length=1)] = (RunSection(),)
 
@@ -531,10 +519,25 @@ class Scenario(_Section):
                     yield f"regions.{name}.adopted: there is no region {adopted.region!r}"
         if self.balancer_region and self.balancer_region not in self.regions:
             yield f"balancer_region: there is no region {self.balancer_region!r}"
+        yield from self._controller_faults()
         names = [run.name for run in self.runs]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"runs: two are called {name!r}"
         yield from self._target_faults()
+
+    def _controller_faults(self) -> Iterator[str]:
+        if self.controller is None:
+            for number, fault in enumerate(self.faults):
+                if fault.kind.needs_controller:
+                    yield f"faults[{number}]: {fault.kind} needs a `controller`"
+            return
+        if self.controller.region not in self.regions:
+            yield f"controller.region: there is no region {self.controller.region!r}"
+        if CONTROLLER in self.regions:
+            yield f"regions: none can be called {CONTROLLER!r} beside a `controller`"
+        for run in self.runs:
+            if run.system.is_global:
+                yield f"runs: {run.name} has one balancer for all, and nothing for a `controller` to assign"
 
     def _trace_faults(self, name: str, trace: TraceSection) -> Iterator[str]:
         try:
@@ -553,7 +556,9 @@ class Scenario(_Section):
         replicas = {str(spec.replica_id) for specs in self.fleet().values() for spec, _ in specs}
         for number, fault in enumerate(self.faults):
             if fault.kind.joins_regions:
-                known = set(self.regions)
+                known = {*self.regions, CONTROLLER} if self.controller else set(self.regions)
+            elif fault.kind.hits_controller:
+                known = {CONTROLLER}
             else:
                 known = replicas if fault.kind.hits_replica else set(map(str, self.fleet()))
             for name in filter(None, (fault.target, fault.other)):

@@ -23,12 +23,14 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
 )
 from loadgen.engine.model import EngineConfig
+from loadgen.figures import Figures
 from loadgen.report import PrefixTokens, RequestRecord
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.checkers import Counts, Watch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import ClientGroup, Town, record_of
+from loadgen.simulator.control import Control, controller_ways_ns
 from loadgen.simulator.engines import SimEngine
 from loadgen.simulator.faults import Fault, FaultKey, FaultKind
 from loadgen.simulator.gateways import SimGateway, Surroundings
@@ -39,6 +41,7 @@ from loadgen.simulator.scenario import ClientsSection, RunSection, Scenario
 _SECOND_NS = 1_000_000_000
 _SETTLE_NS = 2 * _SECOND_NS
 _SERVICE_NS = 60 * _SECOND_NS
+_HOMECOMING_NS = 60 * _SECOND_NS
 _LOOK_NS = _SECOND_NS // 10
 _LOOKS_A_SAMPLE = 10
 """How often between two samples of the regions somebody may end the run."""
@@ -85,6 +88,8 @@ class Story:
     events: int
     """That gateway cores took in."""
     simulated_ns: int
+    control: Figures | None = None
+    """What became of each gateway that died, where there is a controller."""
 
 
 class World:
@@ -104,7 +109,8 @@ class World:
         self._run = run
         self._agenda = Agenda()
         config = scenario.network.as_config()
-        self._network = Network(self._agenda, scenario.round_trips_ns(), config, self._rng("network"))
+        ways = scenario.round_trips_ns() | controller_ways_ns(scenario)
+        self._network = Network(self._agenda, ways, config, self._rng("network"))
         self._engines: dict[ReplicaId, SimEngine] = {}
         self._around = Surroundings(
             self._agenda,
@@ -119,10 +125,13 @@ class World:
         )
         self._gateways = self._around.gateways
         self._build_gateways()
+        self.control = self._build_control()
         self._ways_in = {RegionName(region): self._nearest_gateways(RegionName(region)) for region in scenario.regions}
         self._turns: Counter[RegionName] = Counter()
         self._active: Counter[FaultKey] = Counter()
         self._town = self._build_town()
+        if self.control is not None:
+            self.control.give_clients_the_name(self._town)
         self._groups = [self._group(number, section) for number, section in enumerate(scenario.clients)]
         self._samples: dict[RegionName, list[RegionSample]] = {RegionName(region): [] for region in scenario.regions}
         self._prefix_tokens_before = dict.fromkeys(self._samples, PrefixTokens())
@@ -164,6 +173,8 @@ class World:
         They ask in turn: an engine that may let nobody wait turns the second of two away, however idle it is.
         """
         self._settle()
+        if self.control is not None:
+            self._await_homecoming(self.control)
         for group in self._groups:
             answers: list[Ask] = []
             group.check_service(answers.append)
@@ -171,6 +182,16 @@ class World:
             while not answers and self.now_ns < limit_ns:
                 self._agenda.run_until(self.now_ns + _LOOK_NS)
         self._settle()
+
+    def _await_homecoming(self, control: Control) -> None:
+        """Whoever fell often is watched for long before it gets anything back."""
+        section = self._scenario.controller
+        assert section is not None
+        limit_ns = self.now_ns + section.return_after_max + section.freeze_max + section.unknown_for + _HOMECOMING_NS
+        while not control.is_home() and self.now_ns < limit_ns:
+            self._agenda.run_until(self.now_ns + _SECOND_NS)
+        self._settle()
+        control.watch.expect_home(self.now_ns, control.serving())
 
     def _settle(self) -> None:
         self._agenda.run_until(self.now_ns + _SETTLE_NS)
@@ -205,6 +226,11 @@ class World:
                 config,
             )
             self._gateways[gateway_id] = SimGateway(spec, self._around, seed=seeds.randrange(2**32))
+
+    def _build_control(self) -> Control | None:
+        if self._scenario.controller is None:
+            return None
+        return Control(self._scenario, self._around, self.chronicle, self._rng("control"))
 
     def _as_one(
         self, fleet: dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]
@@ -255,6 +281,8 @@ class World:
 
     def _start(self) -> None:
         interval_ns = self._scenario.probe_interval
+        if self.control is not None:
+            self.control.start()
         for number, gateway in enumerate(self._gateways.values()):
             gateway.start(interval_ns * number // len(self._gateways))
         for section in self._scenario.faults:
@@ -310,8 +338,13 @@ class World:
             self._change(fault, begins=False)
 
     def _change(self, fault: Fault, *, begins: bool) -> None:
+        if self.control is not None:
+            self.control.note(fault, begins)
         if fault.kind.joins_regions:
             self._change_way(fault, begins)
+        elif fault.kind.needs_controller:
+            assert self.control is not None, "the scenario has been checked"
+            self.control.change(fault, begins)
         elif fault.kind.hits_replica:
             self._change_engine(fault, self._engines[ReplicaId(fault.target)], begins)
         elif GatewayId(fault.target) in self._gateways:  # a global balancer stands for all of them
@@ -343,6 +376,8 @@ class World:
         match fault.kind:
             case FaultKind.GATEWAY_CRASH:
                 gateway.crash() if begins else gateway.restart()
+            case FaultKind.GATEWAY_SILENT:
+                gateway.fall_silent() if begins else gateway.restart()
             case FaultKind.GATEWAY_DRAIN:
                 gateway.drain() if begins else gateway.replace()
             case FaultKind.LOCKDOWN | FaultKind.LOCKDOWN_CUT:
@@ -362,6 +397,12 @@ class World:
                 | FaultKind.PARTITION
                 | FaultKind.ONE_WAY_PARTITION
                 | FaultKind.SLOW_LINK
+                | FaultKind.CONTROLLER_CRASH
+                | FaultKind.STORE_LOST
+                | FaultKind.CLOCK_JUMP
+                | FaultKind.SNAPSHOT_LOSS
+                | FaultKind.SNAPSHOT_DELAY
+                | FaultKind.OLD_SNAPSHOT
             ):
                 raise AssertionError(f"{fault.kind} hits no gateway")
             case _ as never:
@@ -394,6 +435,7 @@ class World:
             self.chronicle.digest(),
             self.chronicle.events,
             self.now_ns,
+            None if self.control is None else self.control.figures(),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -19,28 +20,30 @@ ForwardContext = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
-OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
 Forwarded = Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]
 Subscribed = Callable[[pb.SubscribeRequest, SubscribeContext], Awaitable[None]]
+OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
 Explained = Callable[[pb.ExplainRequest, ExplainContext], Awaitable[pb.ExplainResponse]]
+Owned = Callable[[pb.OwnershipRequest, OwnershipContext], Awaitable[pb.OwnershipResponse]]
 
 
 async def _nothing(request: object, context: object) -> None:
     """End the call at once, without a word."""
 
 
-async def _unknown_call(_: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:
+async def _unknown_call(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
     """As an older version would."""
     await context.abort(grpc.StatusCode.UNIMPLEMENTED)
 
 
 class FakePeer:
-    """Set `forwarded`, `subscribed` and `explained` to what the peer should do."""
+    """Set `forwarded`, `subscribed`, `explained` and `owned` to what the peer should do."""
 
     def __init__(self) -> None:
         self.forwarded: Forwarded = _nothing
         self.subscribed: Subscribed = _nothing
         self.explained: Explained = _unknown_call
+        self.owned: Owned = _unknown_call
         self.pings = 0
         self.answers_pings = asyncio.Event()
         self.answers_pings.set()
@@ -58,13 +61,13 @@ class FakePeer:
     async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
         await self.forwarded(request, context)
 
+    async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
+        return await self.explained(request, context)
+
     async def Ownership(  # noqa: N802
         self, request: pb.OwnershipRequest, context: OwnershipContext
     ) -> pb.OwnershipResponse:
-        return pb.OwnershipResponse()
-
-    async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
-        return await self.explained(request, context)
+        return await self.owned(request, context)
 
     async def stop(self) -> None:
         await self.server.stop(0)

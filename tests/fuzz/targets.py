@@ -24,7 +24,9 @@ from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.engines.answers import read_error
 from gateway.engines.connection import Connection, Origin, _request_head
+from gateway.ground.control.codec import read_from_controller, read_from_gateway
 from gateway.ground.faults import ConfigError
+from gateway.ground.wire import WireError
 from gateway.http.errors import ClientFault
 from gateway.http.parse import Caller, choose_request_id, engine_headers, read_caller, read_request
 from gateway.http.settings import HttpSettings
@@ -33,6 +35,7 @@ from gateway.peers import codec
 from gateway.request.answers import first_id_of, inspect_answer
 from gateway.request.engine_api import POSTED_PATHS
 from gateway.request.event_scanner import EventScanner
+from protos.mesh.v1 import control_pb2
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fuzz.dns_packets import DNS_WORDS, dns_packets, read_dns_packet
 from tests.hostile.engine_answers import ENGINE_CASES
@@ -183,7 +186,7 @@ def read_peer_messages(data: bytes) -> None:
             message = kind.FromString(data)
         except DecodeError:
             continue
-        with suppress(codec.WireError):
+        with suppress(WireError):
             read(message)
 
 
@@ -212,6 +215,10 @@ _READERS: tuple[tuple[type[Message], Callable[[Any], object]], ...] = (
     (pb.SubscribeResponse, codec.read_load),
     (pb.ExplainRequest, codec.read_explain_request),
     (pb.ExplainResponse, codec.read_explained),
+    (pb.OwnershipRequest, codec.read_ownership_request),
+    (pb.OwnershipResponse, codec.read_ownership),
+    (control_pb2.AttachRequest, read_from_gateway),
+    (control_pb2.AttachResponse, read_from_controller),
 )
 
 

@@ -16,7 +16,8 @@ from gateway.core.config import CoreConfig, PlacementConfig
 from gateway.core.events import ConfigApplied
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.pump import Step
-from gateway.records.journal import encode_header, encode_step, new_header
+from gateway.ground.story import encode_header, encode_step
+from gateway.records.journal import new_header
 from gateway.request.driver import GatewayStep
 from tests.support.core import US
 

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from gateway.core import gateway_core
-from loadgen.simulator.chaos import Finding, endure
+from loadgen.simulator.chaos import Finding, endure, endure_controlled
 from tests.mutants.defects import MUTANTS
 from tests.mutants.seams import Plant
 
@@ -37,10 +37,11 @@ class _FirstFailure:
             self.fate = Fate(test.rpartition("::")[2], path)
 
 
-def found_by_chaos(seeds: int) -> Fate:
+def found_by_chaos(seeds: int, *, in_controller: bool = False) -> Fate:
     """Play one world after the other until something is found."""
+    live_through = endure_controlled if in_controller else endure
     for seed in range(1, seeds + 1):
-        outcome = endure(seed)
+        outcome = live_through(seed)
         if isinstance(outcome, Finding):
             return Fate(outcome.what, f"seed {seed}")
     return Fate()
@@ -60,7 +61,9 @@ def main(name: str, seeds: str) -> None:
     assert str(gateway_core.__file__).endswith(".py"), "a compiled core has no seams"
     found = MUTANTS[name]
     plant = Plant(found)
-    fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds))
+    fate = (
+        found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), in_controller=found.in_controller)
+    )
     plant.check()
     click.echo(json.dumps(asdict(fate)))
 

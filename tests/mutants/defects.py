@@ -36,9 +36,10 @@ from gateway.core.vocabulary import (
     Standing,
     TenantName,
 )
+from tests.mutants import controller_defects
 from tests.mutants.seams import Mutant, Original
 
-MUTANTS: dict[str, Mutant] = {}
+MUTANTS: dict[str, Mutant] = dict(controller_defects.MUTANTS)
 _AGES_NS = 300_000_000_000
 _CORE_TESTS = "tests/unit/gateway/core"
 

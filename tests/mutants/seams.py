@@ -27,6 +27,8 @@ class Mutant:
     mutated: Callable[..., Any]
     hunter: str = ""
     """The test that has to find it, where no simulated world can; otherwise chaos has to."""
+    in_controller: bool = False
+    """Worlds with a controller have to find it."""
 
     @property
     def name(self) -> str:

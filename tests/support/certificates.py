@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
-from gateway.ground.identity import MeshIdentity
+from gateway.ground.identity import ControllerIdentity, MeshIdentity
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
 
 TRUST_DOMAIN = "mesh.test"
@@ -32,6 +32,16 @@ def mesh_leaf(ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float =
     begins, ends = validity(Clock().wall_ns(), days)
     identity = mesh_identity(gateway_id, place, ca.trust_domain)
     return ca.issue_for_gateway(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
+
+
+def controller_leaf(ca: DevelopmentCa, name: str = "control-1", *, may_call: bool = False) -> Issued:
+    """A controller's certificate; with `may_call`, one that could be shown to those whom it calls too."""
+    begins, ends = validity(Clock().wall_ns(), 1)
+    identity = ControllerIdentity(ca.trust_domain, name)
+    if not may_call:
+        return ca.issue_for_controller(identity, begins=begins, ends=ends)
+    names = [x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.dns_name)]
+    return ca._issue(name, [*names], [ExtendedKeyUsageOID.CLIENT_AUTH], begins, ends)
 
 
 def clients_leaf(ca: DevelopmentCa, *, days: float = 1, for_callers: bool = False) -> Issued:

@@ -64,9 +64,17 @@ class Told:
     def disconnect(self, name: str) -> None:
         self.tell(events.GatewayDisconnected(GatewayId(name), "its stream broke"))
 
-    def probe(self, name: str, *, healthy: bool = False, times: int = 1, apart_ns: int = 100 * MS) -> None:
+    def probe(
+        self,
+        name: str,
+        *,
+        healthy: bool = False,
+        times: int = 1,
+        apart_ns: int = 100 * MS,
+        was_refused: bool = False,
+    ) -> None:
         for _ in range(times):
-            self.tell(events.GatewayProbed(GatewayId(name), healthy, "refused"), after_ns=apart_ns)
+            self.tell(events.GatewayProbed(GatewayId(name), healthy, "no answer", was_refused), after_ns=apart_ns)
 
     def heard(self, by: str, of: str, *, ago_ns: int = 0, is_broken: bool = False, rtt_ns: int | None = None) -> None:
         said = HeardPeer(GatewayId(of), self.now_ns - ago_ns, is_broken, rtt_ns)

@@ -38,7 +38,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.pump import Step
-from gateway.records.journal import encode_step
+from gateway.ground.story import encode_step
 from tests.support.core import MODEL, MS, profile
 
 RTT_NS = 80 * MS

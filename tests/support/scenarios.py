@@ -21,5 +21,28 @@ def small_document(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def controlled_document(**changes: Any) -> dict[str, Any]:
+    """Three regions, two gateways in the first, and a controller beside them; as quick as is still like life."""
+    return (
+        small_document(
+            duration="30s",
+            round_trips=[["eu", "us", "80ms"], ["eu", "ap", "200ms"], ["us", "ap", "150ms"]],
+            network={"connection_timeout": "2s"},
+            regions={
+                "us": {"jurisdiction": "US", "gateways": 2, "replicas": 4},
+                "eu": {"jurisdiction": "EU", "replicas": 2},
+                "ap": {"jurisdiction": "JP", "replicas": 2},
+            },
+            clients=[{"region": region, "workload": "chat", "clients": 2} for region in ("us", "eu", "ap")],
+            controller={"region": "us", "return_after": "2s"},
+        )
+        | changes
+    )
+
+
+def controlled_scenario(**changes: Any) -> Scenario:
+    return parse_scenario(controlled_document(**changes), Path("controlled.yaml"))
+
+
 def small_scenario(**changes: Any) -> Scenario:
     return parse_scenario(small_document(**changes), Path("small.yaml"))

@@ -92,6 +92,19 @@ class StoreConformance(ABC):
             await store.write(first, {"a": b"1"})
         await store.write(second, {"a": b"2"})
 
+    @pytest.mark.parametrize(("above", "least"), [(0, 2), (7_000_000_000, 7_000_000_001)])
+    async def test_a_token_that_rose_counts_from_then_on(self, stores: Open, above: int, least: int) -> None:
+        store, other = await stores(), await stores()
+        first = await store.acquire("one")
+        risen = await store.rise(first, above)
+        assert risen.token >= max(least, first.token + 1)
+        for late in (store.write(first, {"a": b"1"}), store.rise(first, 9)):
+            with pytest.raises(StoreLost):
+                await late
+        await store.write(risen, {"a": b"2"})
+        await store.release(risen)
+        assert (await other.acquire("two")).token > risen.token
+
     async def test_closing_lets_it_go(self, stores: Open) -> None:
         store, other = await self.open(), await stores()
         await store.acquire("one")

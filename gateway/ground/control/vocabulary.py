@@ -88,6 +88,9 @@ class ReplicaGrant:
     an empty rule where the home's policy is unknown: it takes none."""
 
 
+NOBODY = GatewayId("")
+
+
 @value
 class ReplicaOwner:
     """A replica that somebody other than its home serves."""
@@ -95,6 +98,7 @@ class ReplicaOwner:
     replica_id: ReplicaId
     home: GatewayId
     owner: GatewayId
+    """NOBODY: an operator has taken it out of service, and its home does not serve it either."""
 
 
 @value
@@ -119,3 +123,19 @@ class Snapshot:
     parameters: str = ""
     """JSON object with sections of a region file; empty: none."""
     records: RecordTree | None = None
+
+
+@value
+class Alive:
+    """The controller is there, and has nothing new to say."""
+
+
+FromController = Snapshot | Alive
+
+
+@value
+class Ownership:
+    """Who serves what is not at home, as the snapshot says that somebody serves by."""
+
+    version: ControlVersion = ControlVersion()
+    away: tuple[ReplicaOwner, ...] = ()

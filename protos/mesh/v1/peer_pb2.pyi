@@ -893,6 +893,7 @@ class ReplicaOwner(_message.Message):
     replica_id: _builtins.str
     home_gateway_id: _builtins.str
     owner_gateway_id: _builtins.str
+    """Empty: nobody is to serve it, by an operator's order."""
     def __init__(
         self,
         *,

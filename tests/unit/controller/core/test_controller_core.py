@@ -86,6 +86,16 @@ class TestDown:
         assert told.condition("eu") is Condition.DOWN
         assert len(told.owned_by("us")) == 4
 
+    def test_one_that_died_while_nobody_looked_is_down_as_soon_as_that_is_proven(self) -> None:
+        told = Told()
+        told.register([gateway("us", US), gateway("eu", EU)], [*replicas("us", 1), *replicas("eu", 3)])
+        told.connect("us", policies={"us": policy(US)})
+        told.tell(events.PolicyAccepted(GatewayId("eu"), policy(EU)))
+        told.heard("us", "eu", is_broken=True)
+        told.probe("eu", times=3, was_refused=True)
+        assert told.condition("eu") is Condition.DOWN
+        assert len(told.owned_by("us")) == 4
+
 
 class TestReturn:
     def test_it_is_watched_before_it_gets_anything_back_and_then_step_by_step(self) -> None:
@@ -161,6 +171,47 @@ class TestFrozen:
         told.wait(told.core.config.freeze_max_ns)
         assert told.core.frozen == ""
         assert len(told.owned_by("us")) == 3 * EVERYTHING
+
+    def test_proof_that_they_are_gone_is_believed_at_once_however_many_they_are(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        assert told.core.frozen
+        for name in ("eu", "ap"):
+            told.heard("us", name, is_broken=True)
+            told.probe(name, times=told.core.config.probe_failures_min, was_refused=True)
+        assert told.core.frozen == ""
+        assert told.now_ns < SECOND
+        assert len(told.owned_by("us")) == 3 * EVERYTHING
+
+    def test_one_witness_is_no_proof(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        for name in ("eu", "ap"):
+            told.probe(name, times=10, was_refused=True)
+        assert told.core.frozen
+        assert len(told.owned_by("eu")) == EVERYTHING
+
+    def test_nor_is_a_peer_that_hears_it(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.disconnect("ap")
+        for name in ("eu", "ap"):
+            told.heard("us", name)
+            told.probe(name, times=10, was_refused=True)
+        assert told.core.frozen
+
+    def test_what_was_proven_gone_does_not_count_once_it_was_heard_again(self) -> None:
+        told = mesh()
+        told.disconnect("eu")
+        told.heard("us", "eu", is_broken=True)
+        told.probe("eu", times=3, was_refused=True)
+        assert told.condition("eu") is Condition.DOWN
+        told.connect("eu")
+        told.disconnect("eu")
+        told.disconnect("ap")
+        assert "ap, eu are missing" in told.core.frozen
 
     def test_with_nobody_left_it_never_ends_by_itself(self) -> None:
         told = mesh()
@@ -448,6 +499,18 @@ class AnyStory(RuleBasedStateMachine):
     @rule(name=names)
     def kill(self, name: str) -> None:
         self.told.kill(name)
+
+    @rule(name=names, how=policies, ours=policies)
+    def kill_one_that_we_narrow(self, name: str, how: str, ours: str) -> None:
+        """What few walks come to by chance: what it had looks for an adopter while both policies count."""
+        region = self.places[name].region
+        near = [each for each, place in self.places.items() if place.region == region]
+        for each in self.places:
+            self.told.connect(each, policies={each: self._policy(each, how if each in near else "open")})
+        self.told.wait(10 * SECOND)
+        self.told.tell(events.NarrowingApplied((self._policy(name, ours),)))
+        for each in near:
+            self.told.kill(each)
 
     @rule(name=names, healthy=st.booleans(), times=st.integers(1, 4))
     def probe(self, name: str, healthy: bool, times: int) -> None:

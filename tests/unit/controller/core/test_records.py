@@ -32,6 +32,18 @@ class TestAreas:
     def test_each_region_has_all_of_its_own(self) -> None:
         assert by_region(ALL) == {US.region: ("us1", "us2"), EU.region: ("eu1",), AP.region: ("ap1",)}
 
+    def test_nobody_looks_for_what_is_near_where_a_region_has_its_own(self) -> None:
+        """With a hundred regions that is most of the work."""
+        asked: list[str] = []
+
+        class Measured(Geography):
+            def distance_ns(self, one: GatewayEntry, other: GatewayEntry) -> int:
+                asked.append(one.gateway_id)
+                return super().distance_ns(one, other)
+
+        areas_of(ALL, [US1, US2, AP1], open_policy, Measured(), OPEN)
+        assert set(asked) == {"eu1"}
+
     def test_a_region_without_any_is_sent_to_the_nearest_other(self) -> None:
         assert by_region([US1, US2, AP1])[EU.region] == ("us1", "us2")
 

@@ -185,7 +185,10 @@ class Region:
         }
         self.applied: list[GatewayConfig] = []
         self.write()
-        self.part = RegionPart(read_region_file(self.path), self.applied.append)
+        self.part = RegionPart(read_region_file(self.path), self.apply)
+
+    async def apply(self, config: GatewayConfig) -> None:
+        self.applied.append(config)
 
     def write(self, **changes: object) -> None:
         self.document |= changes
@@ -233,7 +236,7 @@ class TestRegion:
         assert fault.startswith("us.yaml: line 3: policy: ")
 
     async def test_what_cannot_be_put_in_force_is_refused(self, region: Region) -> None:
-        def refuse_all(_: GatewayConfig) -> None:
+        async def refuse_all(_: GatewayConfig) -> None:
             raise ConfigError("tls: ca.pem cannot be used")
 
         part = RegionPart(read_region_file(region.path), refuse_all)
@@ -252,7 +255,7 @@ class TestRegion:
     async def test_the_region_file_is_watched_only_on_demand(self, region: Region) -> None:
         assert region.part.files() == []
         region.write(reload={"region_file": True})
-        assert RegionPart(read_region_file(region.path), region.applied.append).files() == [region.path]
+        assert RegionPart(read_region_file(region.path), region.apply).files() == [region.path]
 
     def test_documents_are_compared_key_by_key(self, region: Region) -> None:
         before = read_region_file(region.path)

@@ -96,3 +96,43 @@ def test_how_many_are_held_for_a_replica_is_shown_and_an_older_gateway_tells_of_
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["a", "us-east-1", "m", "available", "0", "0", "0", "7", "0.0", "s", "ago"] in rows
     assert ["b", "us-east-1", "m", "available", "0", "0", "0", "0", "0.0", "s", "ago"] in rows
+
+
+CONTROL: dict[str, Any] = {
+    "attached": True,
+    "controller": "127.0.0.1:7090",
+    "silent_s": 0.2,
+    "last_loss": "",
+    "term": 2,
+    "version": 7,
+    "snapshot_age_s": 5.0,
+    "not_kept_reason": "",
+    "last_rejection": "",
+    "left_out": {},
+    "away": ["r9"],
+}
+
+
+def told(**control: Any) -> Status:
+    return msgspec.convert({**WELL, "control": {**CONTROL, **control}}, Status)
+
+
+def test_a_controller_that_is_well_is_shown_and_complained_of_by_nobody() -> None:
+    seen = told()
+    assert list(complaints(seen)) == []
+    console = Console(record=True, width=120, file=io.StringIO())
+    print_status(seen, [], console)
+    assert "controller 127.0.0.1:7090, snapshot 2.7, taken 5 s ago; left to others: r9" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("control", "wrong"),
+    [
+        ({"attached": False, "last_loss": "it fell silent"}, "no controller is attached: it fell silent"),
+        ({"last_rejection": "too old"}, "the controller's last snapshot was rejected: too old"),
+        ({"left_out": {"r1": "no key"}}, "replica r1 is granted and left out: no key"),
+        ({"not_kept_reason": "disk"}, "the controller's last word is not kept over a restart: disk"),
+    ],
+)
+def test_what_is_wrong_with_it_is_named(control: dict[str, Any], wrong: str) -> None:
+    assert list(complaints(told(**control))) == [wrong]

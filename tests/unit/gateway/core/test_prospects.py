@@ -23,6 +23,7 @@ from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
+    LoadReport,
     ModelName,
     PeerObservation,
     PeerSpec,
@@ -76,6 +77,12 @@ def knowing_rare_in(place: Place, own_policy: object = None, **details: object) 
     one = us(peer, own_policy=own_policy, **details)
     one.hear("gw-far", place, model=RARE)
     return one
+
+
+def said_nothing(peer: PeerSpec, now_ns: int) -> events.PeersObserved:
+    """A heartbeat of a gateway that has no replicas."""
+    report = LoadReport(peer.gateway_id, peer.place, 1, accepting=True, assignment_version=1, policy_digest="digest")
+    return events.PeersObserved((PeerObservation(report, now_ns, now_ns, 10 * MS, 10 * MS),))
 
 
 def detail_of(effects: Iterable[Effect]) -> str:
@@ -249,6 +256,37 @@ class TestWhatMayCome:
         assert one.core.why_it_waits(RequestId("q")) == one.core.why_it_waits(RequestId("unheard-of")) == ""
 
 
+class TestOursThatAreAway:
+    """Somebody else serves them, of whom nothing may have been heard yet: they are no unknown models."""
+
+    def away(self, *peers: PeerSpec, own_policy: object = None) -> Desk:
+        one = us(*peers, own_policy=own_policy)
+        one.tell(events.AssignmentApplied(2, (), peers, away=(RARE,)))
+        return one
+
+    def test_a_request_waits_until_whoever_has_them_is_heard(self) -> None:
+        one = self.away(EU_PEER, AP_PEER)
+        assert ended(one.ask("q", model=RARE)) == []
+        assert one.core.why_it_waits(RequestId("q")) == "whoever has our replicas now"
+        one.hear("gw-ap", AP)
+        assert one.core.why_it_waits(RequestId("q")), "who serves something else ends no wait"
+        assert started(one.hear("gw-eu", EU, model=RARE)) == ["gw-eu"]
+
+    def test_what_was_never_ours_is_unknown_all_the_same(self) -> None:
+        told = self.away(EU_PEER).ask("q", model=ModelName("never"))
+        assert ended(told) == [("q", "rejected_unknown_model")]
+
+    def test_nobody_waits_where_it_is_known_to_be_forbidden(self) -> None:
+        one = self.away(EU_PEER, own_policy=HOME_AND_AP)
+        one.hear("gw-eu", EU, model=RARE)
+        assert ended(one.ask("q", model=RARE)) == NOWHERE
+
+    def test_when_they_are_gone_for_good_it_waits_no_longer(self) -> None:
+        one = self.away(EU_PEER)
+        one.ask("q", model=RARE)
+        assert ended(one.tell(events.AssignmentApplied(3, (), (EU_PEER,)))) == [("q", "rejected_unknown_model")]
+
+
 class TestJudgedAgain:
     """Whoever waits is told as soon as nobody could come any more."""
 
@@ -281,6 +319,15 @@ class TestJudgedAgain:
         one = self.waiting()
         one.wait(1 * MS)
         assert ended(one.hear("gw-far", EU, model=MODEL)) == [("q", "rejected_unknown_model")]
+
+    def test_when_the_last_that_might_have_served_it_says_that_it_serves_nothing(self) -> None:
+        """All that is known of the other one is that it serves this where it may not be processed."""
+        near = peer_spec("gw-near", AP)
+        one = us(peer_spec("gw-far", EU), near, own_policy=HOME_AND_AP)
+        one.hear("gw-far", EU, model=RARE)
+        assert ended(one.ask("q", model=RARE)) == []
+        assert one.core.why_it_waits(RequestId("q")) == "peer:gw-near (lost: not heard yet)"
+        assert ended(one.tell(said_nothing(near, one.now_ns))) == NOWHERE
 
     def test_everybody_of_a_class_and_nobody_else(self) -> None:
         one = self.waiting()

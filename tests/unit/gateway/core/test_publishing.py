@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway.core.config import CoreConfig, ObservationConfig
 from gateway.core.effects import Effect, PublishLoad
-from gateway.core.events import ConfigApplied, DrainRequested
+from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested
+from gateway.core.vocabulary import ControlVersion
 from tests.support.core import (
     MS,
     SECOND,
@@ -65,3 +66,15 @@ def test_a_draining_gateway_says_so() -> None:
     one.wait(SECOND)
     told = published(one.tell(DrainRequested()) + one.wait(100 * MS))
     assert told[0].report.accepting is False
+
+
+def test_what_it_serves_by_is_told_soon_and_is_always_news() -> None:
+    one = desk(replicas=1)
+    one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
+    one.wait(SECOND)
+    specs = tuple(state.spec for state in one.core.replicas)
+    told = published(
+        one.tell(AssignmentApplied(one.core.assignment_version + 1, specs, (), ControlVersion(2, 7)))
+        + one.wait(100 * MS)
+    )
+    assert [each.report.control for each in told] == [ControlVersion(2, 7)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.events import AssignmentApplied
-from gateway.core.vocabulary import ModelName, ReplicaId
+from gateway.core.vocabulary import ControlVersion, ModelName, ReplicaId
 from gateway.discovery.assignments import Assignments
 from tests.support.core import EU, peer_spec, replica_spec
 
@@ -114,3 +114,65 @@ def test_what_an_engine_said_is_kept_over_a_reload_and_forgotten_when_it_leaves(
     told.assignments.configure([], [], [])
     told.assignments.configure([config("a", lists_models=True)], [], [])
     assert not told.events[-1].replicas[0].models
+
+
+CONTROL = ControlVersion(1, 5)
+
+
+def test_what_a_controller_says_of_a_replica_counts_before_the_region_file_and_that_before_what_was_found() -> None:
+    told = started(config("a", url="http://file"), config("b", url="http://file"))
+    told.assignments.found("dns:a", (config("a", url="http://found"), config("c", url="http://found")))
+    told.assignments.order([config("a", url="http://ordered"), config("d", url="http://ordered")], [], CONTROL)
+    assert {each.spec.replica_id: each.url for each in told.followed[-1]} == {
+        "a": "http://ordered",
+        "b": "http://file",
+        "c": "http://found",
+        "d": "http://ordered",
+    }
+    assert told.events[-1].control == CONTROL
+
+
+def test_one_that_is_closed_here_is_not_served_whoever_describes_it() -> None:
+    told = started(config("a"), config("b"))
+    told.assignments.found("dns:a", (config("c"),))
+    told.assignments.order([config("d"), config("e")], ["a", "c", "d"], CONTROL)
+    assert told.ids() == ["e", "b"]
+
+
+def test_what_those_serve_that_are_left_to_others_is_known_to_the_core() -> None:
+    told = started(config("a"), config("b"))
+    assert not told.events[-1].away
+    other = replace(config("d"), spec=replica_spec("d", models=(OTHER,)))
+    told.assignments.order([other], ["a", "d"], CONTROL)
+    assert list(told.events[-1].away) == ["llama"], "what others describe is theirs to know"
+    told.assignments.order([], [], CONTROL)
+    assert not told.events[-1].away
+
+
+def test_all_ranks_of_a_replica_go_together() -> None:
+    ranked = replace(config("a"), ranks=2).by_rank()
+    told = started(*ranked, config("b"))
+    assert told.ids() == ["a@0", "a@1", "b"]
+    told.assignments.order([], ["a"], CONTROL)
+    assert told.ids() == ["b"]
+    told.assignments.order([], ["a@1"], CONTROL)
+    assert told.ids() == ["a@0", "b"]
+    told.assignments.order([config("a")], [], CONTROL)
+    assert told.ids() == ["a", "b"], "no rank that the region file describes stays beside it"
+
+
+def test_a_reload_undoes_no_order_and_an_order_no_reload() -> None:
+    told = started(config("a"), config("b"))
+    told.assignments.order([config("c")], ["a"], CONTROL)
+    told.assignments.configure([config("a"), config("b", url="http://y")], [], [])
+    assert told.ids() == ["c", "b"]
+    assert told.events[-1].control == CONTROL
+    told.assignments.order([], [], ControlVersion(1, 6))
+    assert {each.spec.replica_id: each.url for each in told.followed[-1]} == {"a": "http://x", "b": "http://y"}
+
+
+def test_a_newer_word_that_changes_nothing_is_told_to_the_core_which_tells_peers() -> None:
+    told = started(config("a"))
+    told.assignments.order([], [], CONTROL)
+    told.assignments.order([], [], CONTROL)
+    assert [event.control for event in told.events] == [ControlVersion(), CONTROL]

@@ -6,9 +6,17 @@ import pytest
 from cryptography import x509
 
 from gateway.ground.clock import Clock
-from gateway.ground.identity import caller_identity, certificate_identity, is_trust_domain, parse_identity
+from gateway.ground.identity import (
+    ControllerIdentity,
+    caller_identity,
+    certificate_identity,
+    controller_identity,
+    is_trust_domain,
+    parse_controller,
+    parse_identity,
+)
 from gateway.security.development_ca import DevelopmentCa, validity
-from tests.support.certificates import clients_leaf, mesh_identity, mesh_leaf, new_ca
+from tests.support.certificates import clients_leaf, controller_leaf, mesh_identity, mesh_leaf, new_ca
 from tests.support.core import US
 
 URI = "spiffe://mesh.test/gateway/us-east-1/us-1"
@@ -76,6 +84,35 @@ def without_host_name(ca: DevelopmentCa) -> bytes:
     return ca._issue(
         "us-1", names, [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH], begins, ends + timedelta()
     ).certificate_pem
+
+
+CONTROLLER = ControllerIdentity("mesh.test", "control-1")
+
+
+def test_a_controllers_identity_reads_back_as_itself_and_is_no_gateways() -> None:
+    assert (CONTROLLER.uri, CONTROLLER.dns_name) == ("spiffe://mesh.test/controller/control-1", "controller.mesh.test")
+    assert parse_controller(CONTROLLER.uri) == CONTROLLER
+    assert controller_identity(leaf_of(controller_leaf(new_ca()).certificate_pem)) == CONTROLLER
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway"):
+        caller_identity({"peer_spiffe_id": [CONTROLLER.uri.encode()]})
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway"):
+        certificate_identity(leaf_of(controller_leaf(new_ca()).certificate_pem))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        URI,
+        "spiffe://mesh.test/controller",
+        "spiffe://mesh.test/controller/a/b",
+        "spiffe://mesh.test/controller/A",
+        "spiffe:///controller/a",
+        "https://mesh.test/controller/a",
+    ],
+)
+def test_what_is_no_controllers_identity(uri: str) -> None:
+    with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/controller"):
+        parse_controller(uri)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.reloader import ReloadRefused
-from gateway.ground.tls import ExpiryWatch, HttpTls, MeshTls
+from gateway.ground.tls import ControllerTls, ExpiryWatch, HttpTls, MeshTls
 from gateway.security.development_ca import DevelopmentCa, Issued
-from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
+from tests.support.certificates import Files, clients_leaf, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import EU, US
 from tests.support.listening import listening
 
@@ -166,7 +166,7 @@ WHO = "/test/Who"
 
 
 @asynccontextmanager
-async def serving(tls: MeshTls) -> AsyncIterator[str]:
+async def serving(tls: MeshTls | ControllerTls) -> AsyncIterator[str]:
     """Answers with what speaks against the caller's being `us-1` of the US; empty if nothing does."""
 
     async def who(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -376,3 +376,49 @@ async def test_a_renewed_certificate_ends_the_warnings(watch: Watch, files: File
     await tls.reload()
     expiry.look()
     assert len(lines(said)) == 1
+
+
+# Between gateways and controllers
+
+
+def controller_tls(folder: Path, ca: DevelopmentCa) -> ControllerTls:
+    files = Files(folder / "control-1")
+    files.put(controller_leaf(ca), roots=roots_of(ca))
+    return ControllerTls(files.mesh(), Clock())
+
+
+async def test_a_gateway_and_a_controller_recognise_each_other(tmp_path: Path) -> None:
+    ca = new_ca()
+    us = mesh_tls(gateway_files(tmp_path, ca, "us-1", US), "us-1", US)
+    controller = controller_tls(tmp_path, ca)
+    assert controller.identity.name == "control-1"
+    async with serving(controller) as address:
+        assert await asked(us.open_controller_channel(address, LOCAL)) == ""
+        eu = mesh_tls(gateway_files(tmp_path, ca, "eu-1", EU), "eu-1", EU)
+        assert "claims to be gateway us-1" in await asked(eu.open_controller_channel(address, LOCAL))
+
+
+async def test_no_gateway_passes_for_a_controller_nor_a_controller_for_a_gateway(tmp_path: Path) -> None:
+    ca = new_ca()
+    us = mesh_tls(gateway_files(tmp_path, ca, "us-1", US), "us-1", US)
+    async with serving(mesh_tls(gateway_files(tmp_path, ca, "eu-1", EU), "eu-1", EU)) as address:
+        assert "Hostname Verification" in await refusal(us.open_controller_channel(address, LOCAL))
+    async with serving(controller_tls(tmp_path, ca)) as address:
+        assert "Hostname Verification" in await refusal(dial(us, address))
+
+
+async def test_gateways_take_nothing_from_a_controller(tmp_path: Path) -> None:
+    """Not even from one whose certificate could be shown to whom it calls."""
+    ca = new_ca()
+    leaf = controller_leaf(ca, may_call=True)
+    credentials = grpc.ssl_channel_credentials(roots_of(ca), leaf.key_pem, leaf.certificate_pem)
+    name = ("grpc.ssl_target_name_override", "eu-1.eu-west-1.gateway.mesh.test")
+    async with serving(mesh_tls(gateway_files(tmp_path, ca, "eu-1", EU), "eu-1", EU)) as address:
+        channel = grpc.aio.secure_channel(address, credentials, options=[*LOCAL, name])
+        assert "is not spiffe://TRUST-DOMAIN/gateway" in await asked(channel)
+
+
+def test_a_gateways_certificate_is_no_controllers(tmp_path: Path) -> None:
+    ca = new_ca()
+    with pytest.raises(CertificateFault, match="is not spiffe://TRUST-DOMAIN/controller/NAME"):
+        ControllerTls(gateway_files(tmp_path, ca, "us-1", US).mesh(), Clock())

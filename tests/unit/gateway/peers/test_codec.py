@@ -11,6 +11,7 @@ from gateway.core.effects import EndRequest
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
+    ControlVersion,
     GatewayId,
     Hops,
     LoadReport,
@@ -27,6 +28,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     TenantName,
 )
+from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
 from gateway.peers import codec
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
@@ -60,6 +62,7 @@ REPORT = LoadReport(
     policy_digest="abc",
     capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0),),
     queues=(ModelQueue(MODEL, 9),),
+    control=ControlVersion(2, 2**40),
 )
 
 
@@ -101,7 +104,7 @@ def test_a_call_about_a_stored_response_arrives_as_it_was_sent() -> None:
 
 
 def test_it_must_be_routed_by_the_response_that_it_names() -> None:
-    with pytest.raises(codec.WireError, match="follows"):
+    with pytest.raises(WireError, match="follows"):
         codec.read_forward(control_forward(TenantName("other")), now_ns=0)
 
 
@@ -151,7 +154,7 @@ def test_a_load_beyond_all_reason_is_never_told_and_never_believed(name: str, mo
     assert getattr(report.capacities[0], name) == most
     message = load()
     setattr(message.capacities[0], name, most + 1)
-    with pytest.raises(codec.WireError, match=fault):
+    with pytest.raises(WireError, match=fault):
         codec.read_load(message)
 
 
@@ -183,7 +186,7 @@ def test_an_end_tells_outcome_place_and_tokens() -> None:
 
 def test_a_refusal_keeps_its_reason() -> None:
     message = codec.refused_to_pb(RefusalReason.QUEUE_FULL, "x" * 5000)
-    assert codec.read_refused(message.refused) == (RefusalReason.QUEUE_FULL, "x" * codec.TEXT_LENGTH_MAX)
+    assert codec.read_refused(message.refused) == (RefusalReason.QUEUE_FULL, "x" * TEXT_LENGTH_MAX)
 
 
 def put(path: str, value: object) -> Callable[[pb.ForwardRequest], None]:
@@ -244,7 +247,7 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
 def test_a_malformed_forward_is_turned_away(change: Callable[[pb.ForwardRequest], object], fault: str) -> None:
     message = forward()
     change(message)
-    with pytest.raises(codec.WireError, match=fault):
+    with pytest.raises(WireError, match=fault):
         codec.read_forward(over_the_wire(message), now_ns=0)
 
 
@@ -274,22 +277,22 @@ def test_text_of_an_older_gateway_is_the_bytes_that_it_stands_for() -> None:
 def test_a_header_has_one_value() -> None:
     message = forward()
     message.headers.add(name="x-session-id", value="a", raw=b"b")
-    with pytest.raises(codec.WireError, match="two values"):
+    with pytest.raises(WireError, match="two values"):
         codec.read_forward(over_the_wire(message), now_ns=0)
 
 
 def test_an_empty_message_is_malformed_not_a_crash() -> None:
-    with pytest.raises(codec.WireError):
+    with pytest.raises(WireError):
         codec.read_forward(pb.ForwardRequest(), now_ns=0)
-    with pytest.raises(codec.WireError):
+    with pytest.raises(WireError):
         codec.read_load(pb.SubscribeResponse())
-    with pytest.raises(codec.WireError):
+    with pytest.raises(WireError):
         codec.read_subscribe_request(pb.SubscribeRequest())
-    with pytest.raises(codec.WireError):
+    with pytest.raises(WireError):
         codec.read_head(pb.Head())
-    with pytest.raises(codec.WireError):
+    with pytest.raises(WireError):
         codec.read_ended(pb.Ended())
-    with pytest.raises(codec.WireError):
+    with pytest.raises(WireError):
         codec.read_refused(pb.Refused())
 
 
@@ -309,14 +312,14 @@ BAD_LOADS: list[tuple[Callable[[pb.SubscribeResponse], object], str]] = [
 def test_a_malformed_heartbeat_is_turned_away(change: Callable[[pb.SubscribeResponse], object], fault: str) -> None:
     message = load()
     change(message)
-    with pytest.raises(codec.WireError, match=fault):
+    with pytest.raises(WireError, match=fault):
         codec.read_load(message)
 
 
 @pytest.mark.parametrize("ran_at", ["", "a;b", "a;b;c;d", "a;;c", ";b;c"])
 def test_a_head_from_nowhere_is_turned_away(ran_at: str) -> None:
     head = pb.Head(status=200, headers=[pb.Header(name=codec.RAN_AT_HEADER, value=ran_at)])
-    with pytest.raises(codec.WireError, match="ran-at"):
+    with pytest.raises(WireError, match="ran-at"):
         codec.read_head(head)
 
 
@@ -329,9 +332,9 @@ def test_a_word_of_a_newer_version_is_no_fault_and_stands_in_the_detail() -> Non
 
 @pytest.mark.parametrize("word", ["", "two words", "line\nbreak", "x" * 65])
 def test_what_is_no_word_at_all_is_a_fault(word: str) -> None:
-    with pytest.raises(codec.WireError, match="RefusalReason"):
+    with pytest.raises(WireError, match="RefusalReason"):
         codec.read_refused(pb.Refused(reason=word))
-    with pytest.raises(codec.WireError, match="Outcome"):
+    with pytest.raises(WireError, match="Outcome"):
         codec.read_ended(pb.Ended(outcome=word))
 
 

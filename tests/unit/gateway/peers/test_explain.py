@@ -11,6 +11,7 @@ from msgspec import UNSET
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
 from gateway.ground.transport import Plaintext
+from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
 from gateway.peers import codec
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.link import PeerLink
@@ -84,7 +85,7 @@ def test_what_is_sent_is_bounded() -> None:
         EXPLAINED, detail="x" * 10_000, placements=tuple(replace(PLACEMENT, attempt=number) for number in range(500))
     )
     read = codec.read_explained(codec.explained_to_pb(many))
-    assert len(read.detail) == codec.TEXT_LENGTH_MAX
+    assert len(read.detail) == TEXT_LENGTH_MAX
     assert [each.attempt for each in read.placements] == list(range(500 - codec.PLACEMENTS_MAX, 500))
 
 
@@ -103,7 +104,7 @@ def test_what_is_sent_is_bounded() -> None:
 def test_a_malformed_explanation_is_turned_away(change: object, fault: str) -> None:
     message = codec.explained_to_pb(EXPLAINED)
     change(message)  # type: ignore[operator]
-    with pytest.raises(codec.WireError, match=fault):
+    with pytest.raises(WireError, match=fault):
         codec.read_explained(message)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import ModelName, TenantName
-from gateway.peers.codec import WireError
+from gateway.ground.wire import WireError
 from gateway.peers.scrutiny import scrutinise
 from gateway.request.bodies import RESERVED_FIELDS
 from gateway.request.engine_api import CHAT_PATH, POSTED_PATHS, RESPONSES_PATH

@@ -31,16 +31,8 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.journal import JournalSettings, JournalUnreadable
 from gateway.ground.pump import Step
-from gateway.records.journal import (
-    FORMAT,
-    Journal,
-    encode_header,
-    encode_step,
-    new_header,
-    read_journal,
-    replay,
-    write_tail,
-)
+from gateway.ground.story import encode_header, encode_step, write_tail
+from gateway.records.journal import FORMAT, Journal, new_header, read_journal, replay
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule

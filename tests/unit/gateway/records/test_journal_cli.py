@@ -11,7 +11,8 @@ from gateway.core.events import DrainRequested, Event, TimePassed
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.pump import Step
-from gateway.records.journal import encode_header, encode_step, new_header
+from gateway.ground.story import encode_header, encode_step
+from gateway.records.journal import new_header
 from gateway.records.journal_cli import replay
 from gateway.request.driver import GatewayStep
 from tests.support.core import US

@@ -11,7 +11,9 @@ from cryptography import x509
 
 from gateway.ground.certificates import date_fault, read_key_pair, read_roots
 from gateway.ground.clock import Clock
+from gateway.ground.config import MeshTlsConfig
 from gateway.ground.identity import certificate_identity
+from gateway.ground.tls import ControllerTls
 from gateway.security.dev_certs_cli import dev_certs
 from gateway.security.development_ca import ORGANIZATION
 from gateway.security.tls import Certificates
@@ -87,6 +89,20 @@ def test_clients_may_call_by_further_names(tmp_path: Path) -> None:
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "gw.example.test"]
     assert "10.0.0.7" in map(str, names.get_values_for_type(x509.IPAddress))
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == [], "it opens no door in the mesh"
+
+
+def test_a_controller_joins_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path)
+    before = contents(tmp_path)
+    result = make(tmp_path, "--controller", "control-1", gateways=())
+    assert result.exit_code == 0
+    (snippet,) = yaml.safe_load_all(result.stdout)
+    tls = ControllerTls(MeshTlsConfig(**{key: Path(path) for key, path in snippet["tls"].items()}), Clock())
+    assert tls.identity.uri == "spiffe://mesh.local/controller/control-1"
+    assert contents(tmp_path).keys() - before.keys() == {"control-1.controller.pem", "control-1.controller.key"}
+    again = make(tmp_path, "--controller", "control-1", gateways=())
+    assert "control-1.controller.pem is there already" in again.output
+    assert make(tmp_path, "--controller", "Control 2", gateways=()).exit_code == 2
 
 
 def test_json_for_programs(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from loadgen.simulator.faults import Fault, FaultKind, FaultPlaces, random_faults
+from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind, FaultPlaces, random_faults
 
 PLACES = FaultPlaces(["us/0", "eu/0"], ["us/gw", "eu/gw"], ["us", "eu"])
 UNTIL_NS = 10_000_000_000
@@ -17,7 +18,9 @@ def test_a_flapping_fault_strikes_several_times() -> None:
 
 def test_random_faults_heal_in_time_and_hit_what_there_is() -> None:
     faults = random_faults(random.Random(1), PLACES, count=400, until_ns=UNTIL_NS)
-    assert {fault.kind for fault in faults} == set(FaultKind)
+    assert {fault.kind for fault in faults} == {
+        kind for kind in FaultKind if not kind.needs_controller and kind is not FaultKind.GATEWAY_SILENT
+    }
     for fault in faults:
         assert max(end_ns for _, end_ns in fault.spans()) <= UNTIL_NS
         assert fault.times == 1 or fault.every_ns >= fault.lasts_ns
@@ -25,6 +28,14 @@ def test_random_faults_heal_in_time_and_hit_what_there_is() -> None:
         known = PLACES.regions if fault.kind.joins_regions else [*PLACES.replicas, *PLACES.gateways]
         assert fault.target in known
         assert (fault.other in PLACES.regions) == fault.kind.joins_regions
+
+
+def test_beside_a_controller_everything_may_happen_to_it_and_to_the_ways_there() -> None:
+    places = replace(PLACES, has_controller=True)
+    faults = random_faults(random.Random(1), places, count=600, until_ns=UNTIL_NS)
+    assert {fault.kind for fault in faults} == set(FaultKind)
+    assert {fault.target for fault in faults if fault.kind.hits_controller} == {CONTROLLER}
+    assert any(CONTROLLER in (fault.target, fault.other) for fault in faults if fault.kind.joins_regions)
 
 
 def test_one_region_cannot_be_cut_off() -> None:

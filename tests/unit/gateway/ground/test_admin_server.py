@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from multidict import CIMultiDict
 
-from gateway.http.admin import host_in, is_this_machine
+from gateway.ground.admin_server import credential_of, host_in, is_this_machine
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,20 @@ def test_a_host_is_read_without_its_port(header: str, host: str) -> None:
 )
 def test_only_this_machine_is_this_machine(host: str, is_ours: bool) -> None:
     assert is_this_machine(host) is is_ours
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"Authorization": "Bearer abc"}, "abc"),
+        ({"authorization": "bearer  abc "}, "abc"),
+        ({"X-Api-Key": "abc"}, "abc"),
+        ({"authorization": "Bearer abc", "x-api-key": "other"}, "abc"),
+        ({"authorization": "Basic abc", "x-api-key": "other"}, "other"),
+        ({"authorization": "Basic abc"}, ""),
+        ({"authorization": "Bearer"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_credential_comes_as_either_kind_of_client_sends_it(headers: dict[str, str], expected: str) -> None:
+    assert credential_of(CIMultiDict(headers)) == expected

@@ -1,0 +1,84 @@
+"""For operators: health, metrics, state, the record of orders, and the orders themselves. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from controller.history import SHOWN_MAX, Entry
+from controller.operations import NotWritten, OrderAnswer, OrderBody
+from controller.orders import OrderRefused
+from gateway.ground.admin_server import admin_middlewares, as_json, fault
+
+BODY_BYTES_MAX = 64 << 20
+"""An import holds everything that every gateway announced."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSources:
+    """Where the admin pages get what they show, and who takes orders. What is shown is JSON-able."""
+
+    metrics: Callable[[], bytes]
+    metrics_content_type: str
+    state: Callable[[], dict[str, object]]
+    readiness: Callable[[], str]
+    """Why not; empty when ready."""
+    order: Callable[[OrderBody, str], Awaitable[OrderAnswer]]
+    history: Callable[[int], list[Entry]]
+    export: Callable[[], dict[str, str]]
+
+
+def make_admin_app(
+    sources: AdminSources, token: str | None = None, hosts: Collection[str] | None = None
+) -> web.Application:
+    async def live(_: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def ready(_: web.Request) -> web.Response:
+        reason = sources.readiness()
+        if reason:
+            return web.json_response({"status": "not ready", "reason": reason}, status=503)
+        return web.json_response({"status": "ready"})
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=sources.metrics(), headers={"content-type": sources.metrics_content_type})
+
+    async def state(_: web.Request) -> web.Response:
+        return as_json(sources.state())
+
+    async def history(request: web.Request) -> web.Response:
+        count = request.query.get("count", "50")
+        if not count.isdecimal() or not 0 < int(count) <= SHOWN_MAX:
+            return fault(400, f"count is a number from 1 to {SHOWN_MAX}")
+        return as_json(sources.history(int(count)))
+
+    async def export(_: web.Request) -> web.Response:
+        return as_json(sources.export())
+
+    async def order(request: web.Request) -> web.Response:
+        """A page in an operator's browser cannot send this content type to us unasked."""
+        if request.content_type != "application/json":
+            return fault(415, "send application/json")
+        try:
+            body = msgspec.json.decode(await request.read(), type=OrderBody)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            return fault(400, str(error))
+        try:
+            return as_json(await sources.order(body, request.remote or ""))
+        except OrderRefused as refused:
+            return fault(409, str(refused))
+        except NotWritten as problem:
+            return fault(503, f"nothing has changed, since it could not be written: {problem}")
+
+    app = web.Application(middlewares=admin_middlewares(token, hosts), client_max_size=BODY_BYTES_MAX)
+    app.router.add_get("/health", live)
+    app.router.add_get("/ready", ready)
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/admin/state", state)
+    app.router.add_get("/admin/history", history)
+    app.router.add_get("/admin/export", export)
+    app.router.add_post("/admin/orders", order)
+    return app

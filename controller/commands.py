@@ -1,0 +1,127 @@
+"""`nightside controller`: runs a controller, checks its file, tells its journal again.
+
+It adds signals to a controller, and wires nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import uvloop
+import yaml
+
+from controller.app import ControllerHandle, run_controller
+from controller.config import ControllerFile, read_controller_file
+from controller.journal import replay as replay_journal
+from controller.store.store import StoreError
+from gateway.ground.certificates import CertificateFault, date_fault
+from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
+from gateway.ground.journal import JournalUnreadable
+from gateway.ground.private_files import open_to_others
+from gateway.ground.story import report_as_text
+from gateway.ground.tls import ControllerTls, HttpTls
+
+EXIT_DIVERGED = 1
+EXIT_UNREADABLE = 2
+
+
+@click.group()
+def cli() -> None:
+    """Run the controller of a mesh, check its file, or tell its journal again."""
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def run(file: Path) -> None:
+    """Run the controller that FILE describes, until SIGTERM or SIGINT. SIGHUP reads FILE and what it names anew.
+
+    Exit codes: 0 it was told to stop; 1 it could not begin, met an error of its own, or lost its store to another one.
+    """
+    with _complaints():
+        status = uvloop.run(_run_until_signalled(read_controller_file(file)))
+    raise SystemExit(status)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
+def check(file: Path, as_json: bool) -> None:
+    """Check FILE with the certificates that it names, and print it with every default filled in."""
+    with _complaints():
+        controller = read_controller_file(file)
+        _check_certificates(controller)
+    for path, mode in open_to_others(_secret_files(controller)):
+        click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
+    document = controller.as_document()
+    click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def replay(files: tuple[Path, ...]) -> None:
+    """Tell a controller's journal again, all its FILES in any order, and compare every effect.
+
+    Exit codes: 0 the story is the same, 1 it diverged, 2 it cannot be read.
+    """
+    try:
+        report = replay_journal(files)
+    except JournalUnreadable as error:
+        click.echo(f"unreadable: {error}", err=True)
+        raise SystemExit(EXIT_UNREADABLE) from error
+    click.echo(report_as_text(report))
+    if report.divergence is not None:
+        raise SystemExit(EXIT_DIVERGED)
+
+
+def _check_certificates(controller: ControllerFile) -> None:
+    sections, clock = controller.sections, Clock()
+    pairs = []
+    if sections.link.tls is not None:
+        pairs.append(ControllerTls(sections.link.tls, clock).pair)
+    if sections.listen.admin_tls is not None:
+        pairs.append(HttpTls(sections.listen.admin_tls, clock).pair)
+    if faults := [fault for pair in pairs if (fault := date_fault(pair, clock.wall_ns())) is not None]:
+        raise CertificateFault("\n".join(faults))
+
+
+def _secret_files(controller: ControllerFile) -> Iterator[Path]:
+    sections = controller.sections
+    yield from (each.key for each in (sections.link.tls, sections.listen.admin_tls) if each is not None)
+    if controller.admin_token_file is not None:
+        yield controller.admin_token_file
+
+
+@contextmanager
+def _complaints() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ConfigError, CertificateFault, StoreError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _run_until_signalled(file: ControllerFile) -> int:
+    stop = asyncio.Event()
+    running: list[ControllerHandle] = []
+
+    def on_hangup() -> None:
+        for controller in running:
+            controller.reloader.request()
+
+    def on_ready(controller: ControllerHandle) -> None:
+        running.append(controller)
+        click.echo(
+            f"ready: controller {file.controller}, term {controller.desk.keeper.version.term},"
+            f" gateways {controller.grpc_address}, admin {controller.admin_url}"
+        )
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+    return await run_controller(file, stop=stop, ready=on_ready)

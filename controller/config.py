@@ -1,0 +1,291 @@
+"""The controller's file as it is written: its sections, what each key may hold, and what has to hold between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from controller.core.config import ControllerConfig
+from gateway.core.vocabulary import RegionName
+from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.environment import PROCESS_ENVIRONMENT
+from gateway.ground.faults import Fault, FileError, KeyFaults
+from gateway.ground.naming.tree import NameServer
+from gateway.ground.settings import FileModel, SectionsFile
+from gateway.ground.values import (
+    CERTIFICATE_NAME_PATTERN,
+    MEBIBYTE,
+    MILLISECOND_NS,
+    SECOND_NS,
+    Address,
+    FilePath,
+    HostName,
+    Id,
+    Surroundings,
+    read_secret,
+)
+from gateway.ground.yaml_file import YamlFile, read_yaml
+
+_GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    grpc: Address = _GATEWAYS
+    """For gateways."""
+    admin: Address = _OPERATORS
+    """Health, metrics, state and orders, for operators."""
+    admin_tls: ListenTlsConfig | None = None
+    """For operators beyond this machine."""
+    admin_hosts: tuple[HostName, ...] = ()
+    """Names under which the admin address may be asked for on this machine, besides its own: those of a proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """The streams of gateways, and what each may cost us."""
+
+    alive_interval_ns: int = 1 * SECOND_NS
+    """A gateway that there is nothing to tell hears from us so often."""
+    silence_max_ns: int = 3 * SECOND_NS
+    """A stream that brings nothing, or takes nothing, for so long is ended."""
+    gateways_max: int = 1024
+    message_max_bytes: int = 32 * MEBIBYTE
+    keepalive_interval_ns: int = 5 * SECOND_NS
+    keepalive_timeout_ns: int = 5 * SECOND_NS
+    connection_age_ns: int = 86_400 * SECOND_NS
+    """Connections this old are ended, so that old certificates pass away; gateways come back at once."""
+    connection_grace_ns: int = 1 * SECOND_NS
+    tls: MeshTlsConfig | None = None
+    """Certificate, key and roots of the mesh: what gateways are shown, and whom we believe."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    path: Path
+    """One SQLite file. Beside it lies a lock, so that no second controller writes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryConfig:
+    """Who changed what: one JSON object a line."""
+
+    path: Path | None = None
+    """Without one it lies beside the store."""
+    file_max_bytes: int = 16 * MEBIBYTE
+    """A larger one is put aside as `.1`, in place of the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeConfig:
+    """How gateways are asked for their health."""
+
+    interval_ns: int = 500 * MILLISECOND_NS
+    timeout_ns: int = 1 * SECOND_NS
+    ca_file: Path | None = None
+    """Who vouches for gateways whose health is asked for by https; without it, those whom this machine trusts."""
+
+
+class RecoveryKind(StrEnum):
+    NONE = "none"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryConfig:
+    """What brings a dead gateway back."""
+
+    kind: RecoveryKind = RecoveryKind.NONE
+    command: tuple[str, ...] = ()
+    """Program and arguments, without a shell. `{gateway}`, `{region}` and `{why}` are filled in."""
+    timeout_ns: int = 300 * SECOND_NS
+    """It is killed after so long."""
+    running_max: int = 4
+    """At once. Others wait; one gateway never has two."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """A record of every event and effect, for replay; off unless a folder is named."""
+
+    folder: Path | None = None
+    file_max_bytes: int = 64 * MEBIBYTE
+    files_max: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadConfig:
+    watch_ns: int | None = 2 * SECOND_NS
+    """Files that were changed are read anew after a look this often; without it, only on SIGHUP."""
+    controller_file: bool = False
+    """Watch this file too, and not only the certificates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Those that are used as they are written."""
+
+    store: StoreConfig
+    listen: ListenConfig = ListenConfig()
+    link: LinkConfig = LinkConfig()
+    decisions: ControllerConfig = field(default_factory=ControllerConfig)
+    probes: ProbeConfig = ProbeConfig()
+    dns: DnsConfig = field(default_factory=DnsConfig)
+    recovery: RecoveryConfig = RecoveryConfig()
+    history: HistoryConfig = HistoryConfig()
+    journal: JournalConfig = JournalConfig()
+    reload: ReloadConfig = ReloadConfig()
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+class NameServerFile(FileModel):
+    name: HostName
+    addresses: tuple[str, ...] = ()
+
+    @field_validator("addresses")
+    @classmethod
+    def _check_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for each in addresses:
+            ip_address(each)
+        return addresses
+
+
+class NamingFile(FileModel):
+    """What the mesh's one name is, and who answers for it."""
+
+    zone: HostName | None = None
+    """The one name; without it, nobody is told of records."""
+    name_servers: tuple[NameServerFile, ...] = ()
+    networks: dict[Id, tuple[str, ...]] = Field(default_factory=dict)
+    """By region, the networks whose clients are there, as CIDRs."""
+    port: int = Field(443, ge=1, le=65535)
+    """Of the clients' listeners, for SRV and HTTPS records."""
+
+    @field_validator("networks")
+    @classmethod
+    def _check_networks(cls, networks: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        seen: dict[str, str] = {}
+        for region, cidrs in networks.items():
+            for index, cidr in enumerate(cidrs):
+                try:
+                    network = str(ip_network(cidr))
+                except ValueError as error:
+                    raise KeyFaults(Fault(f"{region}[{index}]", f"{cidr!r} is not a network: {error}")) from error
+                if seen.setdefault(network, region) != region:
+                    raise KeyFaults(Fault(f"{region}[{index}]", f"{cidr} is {seen[network]}'s already"))
+        return networks
+
+    @model_validator(mode="after")
+    def _check_servers(self) -> Self:
+        if self.name_servers and self.zone is None:
+            raise KeyFaults(Fault("zone", "is missing, and there are name servers for it"))
+        if self.zone is not None and len(self.name_servers) == 1:
+            raise KeyFaults(Fault("name_servers", "a zone has two name servers at least, or none of ours"))
+        return self
+
+    @property
+    def zone_name(self) -> str:
+        """Fully qualified, with the final dot; empty without one."""
+        return "" if self.zone is None else f"{self.zone.rstrip('.').lower()}."
+
+    @property
+    def servers(self) -> tuple[NameServer, ...]:
+        return tuple(NameServer(f"{each.name.rstrip('.').lower()}.", each.addresses) for each in self.name_servers)
+
+    @property
+    def region_networks(self) -> Mapping[RegionName, tuple[str, ...]]:
+        return {RegionName(region): cidrs for region, cidrs in self.networks.items()}
+
+
+class ControllerFile(SectionsFile[Sections]):
+    """The file as written, with every default filled in."""
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    controller: Id
+    insecure: bool = False
+    """Listen beyond this machine without protection."""
+    admin_token_file: FilePath | None = None
+    naming: NamingFile = NamingFile()
+
+    _admin_token: str | None = PrivateAttr(None)
+    _source: YamlFile = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _read_admin_token(self) -> Self:
+        if self.admin_token_file is not None:
+            self._admin_token = read_secret(self.admin_token_file, "admin_token_file")
+        return self
+
+    def come_from(self, source: YamlFile) -> Self:
+        self._source = source
+        return self
+
+    @property
+    def source(self) -> YamlFile:
+        """The text that it was read from."""
+        return self._source
+
+    @property
+    def path(self) -> Path:
+        return self._source.path
+
+    @property
+    def admin_token(self) -> str | None:
+        return self._admin_token
+
+    @property
+    def sections(self) -> Sections:
+        return self.take(Sections)
+
+    def as_document(self) -> dict[str, Any]:
+        """The effective file, JSON-able; secrets are named by where they come from, never by value."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        own = {key: document[key] for key in ControllerFile.__annotations__ if key in document}
+        return own | document
+
+
+def read_controller_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> ControllerFile:
+    """With every default filled in. Raises ConfigError, with one line per fault."""
+    source = read_yaml(path)
+    source.mapping()
+    file = source.read_as(ControllerFile, context=Surroundings(path.parent.resolve(), environ))
+    if faults := source.located(_faults_between(file)):
+        raise FileError(path, faults)
+    logging = file.sections.logging.overridden(environ)
+    return file.model_copy(update={"logging": logging}).come_from(source)
+
+
+def _faults_between(file: ControllerFile) -> Iterator[Fault]:
+    """Among keys each of which is well written."""
+    sections = file.sections
+    listen, link, recovery = sections.listen, sections.link, sections.recovery
+    if CERTIFICATE_NAME_PATTERN.fullmatch(file.controller) is None and link.tls is not None:
+        yield Fault("controller", "with link.tls, it should be small letters, digits and inner dashes")
+    for key, address, tls, tls_key in (
+        ("listen.grpc", listen.grpc, link.tls, "link.tls"),
+        ("listen.admin", listen.admin, listen.admin_tls, "listen.admin_tls"),
+    ):
+        if tls is None and not address.is_loopback and not file.insecure:
+            yield Fault(
+                key, f"{address} is beyond this machine, without {tls_key}; to allow that, write `insecure: true`"
+            )
+    if file.admin_token_file is None and not listen.admin.is_loopback:
+        yield Fault("listen.admin", f"{listen.admin} is beyond this machine, and there is no `admin_token_file`")
+    if link.silence_max_ns <= link.alive_interval_ns:
+        yield Fault("link.silence_max", "should be longer than link.alive_interval", beside="link.alive_interval")
+    if recovery.kind is RecoveryKind.COMMAND and not recovery.command:
+        yield Fault("recovery.command", "is missing, and recovery.kind is command")
+    if recovery.kind is RecoveryKind.NONE and recovery.command:
+        yield Fault("recovery.command", "is never run, since recovery.kind is none", beside="recovery.kind")
+    decisions = sections.decisions
+    if decisions.return_after_max_ns < decisions.return_after_ns:
+        yield Fault("decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after")
+    if sections.dns.listen and file.naming.zone is None:
+        yield Fault("naming.zone", "is missing, and dns.listen answers for it", beside="dns.listen")

@@ -1,0 +1,134 @@
+"""How `nightside ctl` asks a running controller, and what its exit codes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from functools import wraps
+from getpass import getuser
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.ground.admin_client import Admin, AdminFault, Answer, admin_options_at
+
+ADMIN_URL = "http://127.0.0.1:9091"
+admin_options = admin_options_at(ADMIN_URL)
+
+
+class ExitCode(IntEnum):
+    """2 is a command used wrongly, as everywhere."""
+
+    WELL = 0
+    SOMETHING_WRONG = 1
+    """Refused: nothing has changed. Of `status`: something is wrong, which is named."""
+    NOT_WRITTEN = 3
+    """The store did not take it: nothing has changed."""
+    NOT_ASKED = 4
+    """No answer, or none that we can read: it may have changed."""
+
+
+class NotAsked(AdminFault):
+    exit_code = ExitCode.NOT_ASKED
+
+
+class NotWritten(AdminFault):
+    exit_code = ExitCode.NOT_WRITTEN
+
+
+class Refused(AdminFault):
+    exit_code = ExitCode.SOMETHING_WRONG
+
+
+class MoveView(msgspec.Struct, frozen=True):
+    replica: str
+    before: str | None
+    after: str | None
+    why: str
+
+
+class StayView(msgspec.Struct, frozen=True):
+    home: str
+    replicas: int
+    why: str
+
+
+class PreviewView(msgspec.Struct, frozen=True):
+    moves: list[MoveView]
+    moves_in_all: int
+    stays: list[StayView]
+    frozen: str
+    names: list[tuple[str, list[str]]]
+
+
+class OrderView(msgspec.Struct, frozen=True):
+    applied: bool
+    changes: int
+    preview: PreviewView
+    term: int
+    version: int
+    history_fault: str
+
+
+def ask(admin: Admin, method: str, path: str, body: object | None = None) -> Answer:
+    """Raises NotAsked, NotWritten and Refused."""
+    try:
+        answer = admin.ask(method, path, body)
+    except AdminFault as fault:
+        raise NotAsked(fault.message) from fault
+    if answer.status == 503:
+        raise NotWritten(answer.fault)
+    if answer.status != 200:
+        raise Refused(answer.fault)
+    return answer
+
+
+def read(answer: Answer, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise NotAsked(f"this is not what a controller of this version answers: {error}") from error
+
+
+def changing(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `--dry-run`, `--json` and where to ask; it gets what gives its order, as `give`."""
+
+    @admin_options
+    @click.option("--dry-run", is_flag=True, help="Change nothing: print what would move, and which policy says so.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @wraps(command)
+    def with_order(admin: Admin, *, dry_run: bool, as_json: bool, **others: Any) -> None:
+        def give(order: dict[str, object]) -> None:
+            answer = ask(admin, "POST", "/admin/orders", {"order": order, "by": getuser(), "dry_run": dry_run})
+            if as_json:
+                click.echo(answer.body)
+            else:
+                tell(read(answer, OrderView))
+
+        command(give, **others)
+
+    return with_order
+
+
+def tell(seen: OrderView) -> None:
+    """What an order does, or would do, in words."""
+    done = f"in force with {seen.term}.{seen.version}" if seen.applied else "nothing was changed"
+    if not seen.changes:
+        done = "it is so already"
+    click.echo(done)
+    preview = seen.preview
+    if preview.frozen:
+        click.echo(f"frozen, and nothing is taken from anybody: {preview.frozen}")
+    for move in preview.moves:
+        click.echo(f"{move.replica}: {move.before or 'nobody'} -> {move.after or 'nobody'} ({move.why})")
+    if preview.moves_in_all > len(preview.moves):
+        click.echo(f"and {preview.moves_in_all - len(preview.moves)} more")
+    if not preview.moves:
+        click.echo("no replica moves")
+    for stay in preview.stays:
+        click.echo(f"{stay.replicas} of {stay.home}: {stay.why}")
+    for region, gateways in preview.names:
+        click.echo(f"the name, in {region}: {', '.join(gateways) or 'nobody'}")
+    if seen.history_fault:
+        click.echo(f"warning: {seen.history_fault}", err=True)

@@ -1,0 +1,237 @@
+"""`nightside ctl`: what operators order of a running controller, and what it says of the mesh.
+
+It decides nothing: it puts an order into words, and prints what the controller answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from controller.ctl.client import Refused, admin_options, ask, changing, read
+from controller.ctl.parameters import check_parameters
+from controller.ctl.replicas import check_replica
+from controller.ctl.status import status
+from controller.history import Entry
+from gateway.ground.admin_client import Admin
+from gateway.ground.faults import FileError
+from gateway.ground.yaml_file import read_yaml
+from gateway.policy.file import load_policy
+
+Give = Callable[[dict[str, object]], None]
+_PATH = click.Path(path_type=Path)
+
+
+@click.group()
+def ctl() -> None:
+    """Ask and order a running controller.
+
+    Exit codes: 0 done, 1 refused and nothing has changed, 2 used wrongly, 3 the controller could not write it down and
+    nothing has changed, 4 no answer came. Each command that changes something has --dry-run.
+    """
+
+
+ctl.add_command(status)
+
+
+@ctl.group()
+def replicas() -> None:
+    """Which replicas there are, and where they are served."""
+
+
+@replicas.command("add")
+@click.argument("replica")
+@click.option("--home", help="The gateway whose it is, for one that no region file names.")
+@click.option("--file", type=_PATH, help="YAML with the keys of a replica in a region file; its keys are read there.")
+@changing
+def add_replica(give: Give, *, replica: str, home: str | None, file: Path | None) -> None:
+    """Bring back one that was drained or removed; or, with --home and --file, add one that no region file names."""
+    if (home is None) != (file is None):
+        raise click.UsageError("--home and --file go together")
+    document = "" if file is None else _replica_in(file)
+    give({"order": "replica-add", "replica": replica, "home": home or "", "document": document})
+
+
+@replicas.command("drain")
+@click.argument("replica")
+@changing
+def drain_replica(give: Give, *, replica: str) -> None:
+    """Nobody gives it new requests, until it is added again."""
+    give({"order": "replica-drain", "replica": replica})
+
+
+@replicas.command("remove")
+@click.argument("replica")
+@changing
+def remove_replica(give: Give, *, replica: str) -> None:
+    """Forget it, even if its gateway's region file still names it."""
+    give({"order": "replica-remove", "replica": replica})
+
+
+@ctl.group()
+def gateways() -> None:
+    """Which gateways there are."""
+
+
+@gateways.command("add")
+@click.argument("gateway")
+@click.option("--region", default="", help="With --jurisdiction: of one that has not announced itself yet.")
+@click.option("--jurisdiction", default="")
+@click.option("--client-address", "addresses", multiple=True, help="What clients are told. Repeat it.")
+@click.option("--health-url", default="")
+@click.option("--latitude", type=click.FloatRange(-90, 90))
+@click.option("--longitude", type=click.FloatRange(-180, 180))
+@changing
+def add_gateway(give: Give, *, gateway: str, addresses: tuple[str, ...], **told: Any) -> None:
+    """Bring back one that was drained or removed; or make one known before it announces itself."""
+    if bool(told["region"]) != bool(told["jurisdiction"]):
+        raise click.UsageError("--region and --jurisdiction go together")
+    give({"order": "gateway-add", "gateway": gateway, "client_addresses": addresses, **told})
+
+
+@gateways.command("drain")
+@click.argument("gateway")
+@changing
+def drain_gateway(give: Give, *, gateway: str) -> None:
+    """Send its clients elsewhere, and give its replicas to others, until it is added again."""
+    give({"order": "gateway-drain", "gateway": gateway})
+
+
+@gateways.command("remove")
+@click.argument("gateway")
+@changing
+def remove_gateway(give: Give, *, gateway: str) -> None:
+    """Forget it with its replicas; it may not come back until it is added again."""
+    give({"order": "gateway-remove", "gateway": gateway})
+
+
+@ctl.command()
+@click.argument("replicas", nargs=-1, required=True)
+@click.option("--to", default="", help="The gateway that is to have them.")
+@click.option("--home", is_flag=True, help="Each is its home's again.")
+@changing
+def move(give: Give, *, replicas: tuple[str, ...], to: str, home: bool) -> None:
+    """Give REPLICAS to another gateway, as long as it lives and the policy of their home allows."""
+    if bool(to) == home:
+        raise click.UsageError("say --to GATEWAY or --home")
+    give({"order": "replicas-move", "replicas": replicas, "to": to})
+
+
+@ctl.group()
+def policy() -> None:
+    """What narrows the regions' own policies. It can only take away."""
+
+
+@policy.command("set")
+@click.argument("file", type=_PATH)
+@changing
+def set_policy(give: Give, *, file: Path) -> None:
+    """Let FILE, a residency policy, narrow that of its region, in all of its gateways."""
+    try:
+        told = load_policy(file)
+    except FileError as error:
+        raise Refused(str(error)) from error
+    give({"order": "policy-set", "policy": msgspec.to_builtins(told)})
+
+
+@policy.command("clear")
+@click.argument("region")
+@changing
+def clear_policy(give: Give, *, region: str) -> None:
+    """Leave REGION to its own policy."""
+    give({"order": "policy-clear", "region": region})
+
+
+@ctl.group()
+def parameters() -> None:
+    """Sections of region files for all gateways."""
+
+
+@parameters.command("set")
+@click.argument("file", type=_PATH)
+@changing
+def set_parameters(give: Give, *, file: Path) -> None:
+    """Let the sections in FILE (placement, pushing, queue, attempt, observation) rule in all gateways."""
+    try:
+        sections = read_yaml(file).mapping()
+        check_parameters(file, sections)
+    except FileError as error:
+        raise Refused(str(error)) from error
+    give({"order": "parameters-set", "sections": sections})
+
+
+@parameters.command("clear")
+@changing
+def clear_parameters(give: Give) -> None:
+    """Leave gateways to their own region files."""
+    give({"order": "parameters-clear"})
+
+
+@ctl.command()
+@click.option("--reason", default="", help="Shown by status.")
+@changing
+def freeze(give: Give, *, reason: str) -> None:
+    """Take nothing from any gateway, whatever seems to happen to it, until unfrozen."""
+    give({"order": "freeze", "reason": reason})
+
+
+@ctl.command()
+@changing
+def unfreeze(give: Give) -> None:
+    """Go on; what is missing now is taken for gone."""
+    give({"order": "unfreeze"})
+
+
+@ctl.command("export")
+@admin_options
+def export_all(admin: Admin) -> None:
+    """Print, as JSON, what operators have ordered and what gateways announced, for `import`."""
+    click.echo(json.dumps(json.loads(ask(admin, "GET", "/admin/export").body), indent=2))
+
+
+@ctl.command("import")
+@click.argument("file", type=click.File("rb"))
+@changing
+def import_all(give: Give, *, file: Any) -> None:
+    """Replace all that operators have ordered by what FILE, an export, holds."""
+    try:
+        told = msgspec.json.decode(file.read(), type=dict[str, str])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise Refused(f"{file.name} is no export: {error}") from error
+    give({"order": "import", "documents": told})
+
+
+@ctl.command()
+@click.option("--count", default=50, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@admin_options
+def history(admin: Admin, *, count: int, as_json: bool) -> None:
+    """Who ordered what, the newest last."""
+    answer = ask(admin, "GET", f"/admin/history?count={count}")
+    if as_json:
+        click.echo(answer.body)
+        return
+    for entry in read(answer, list[Entry]):
+        order = {key: told for key, told in entry.order.items() if key != "order" and told not in ("", None, [])}
+        click.echo(
+            f"{entry.time} {entry.by} from {entry.address}: {entry.order['order']} {_short(order)} {entry.result}"
+        )
+
+
+def _short(order: dict[str, object]) -> str:
+    text = json.dumps(order, default=str) if order else ""
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _replica_in(file: Path) -> str:
+    """A secret is named by where gateways read it, and is not looked for here."""
+    try:
+        document = read_yaml(file).mapping()
+        return check_replica(file, document)
+    except FileError as error:
+        raise Refused(str(error)) from error

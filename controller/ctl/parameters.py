@@ -1,0 +1,28 @@
+"""Checks what an operator writes down of parameters, by the same keys as a region file has. It decides nothing: which
+sections may be set is the controller's to say, and how they go with its own file each gateway's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gateway.config.region_file import CoreFile
+from gateway.ground.faults import FileError
+from gateway.ground.yaml_file import faults_in
+
+_KNOWN_TO_GATEWAYS = "placement.policy"
+"""Of policies that are plugged in, and their options, only the gateways' machines know."""
+
+
+def check_parameters(file: Path, sections: dict[str, Any]) -> None:
+    """Raises FileError with the name of each key whose value no region file could hold."""
+    told = {name: each for name, each in sections.items() if name in CoreFile.model_fields}
+    try:
+        CoreFile.model_validate(told)
+    except ValidationError as error:
+        faults = [each for each in faults_in(error) if not each.key.startswith(_KNOWN_TO_GATEWAYS)]
+        if faults:
+            raise FileError(file, faults) from error

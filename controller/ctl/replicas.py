@@ -1,0 +1,27 @@
+"""Checks what an operator writes down of a replica, by the same keys as a region file has. It reads no secret."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gateway.config.region_file import ReplicaFile
+from gateway.ground.faults import FileError
+from gateway.ground.values import Surroundings
+from gateway.ground.yaml_file import faults_in
+
+SECRETS = ("api_key_env", "api_key_file")
+"""Read by the gateway that serves the replica, where it is."""
+
+
+def check_replica(file: Path, document: dict[str, Any]) -> str:
+    """As the JSON that gateways are told. Raises FileError."""
+    told = {key: each for key, each in document.items() if key not in SECRETS}
+    try:
+        ReplicaFile.model_validate(told, context=Surroundings(Path("/"), {}))
+    except ValidationError as error:
+        raise FileError(file, list(faults_in(error))) from error
+    return json.dumps(document)

@@ -1,0 +1,185 @@
+"""`nightside ctl status`: what a running controller says of the mesh, and what of that somebody should see to.
+
+It shows and judges what `/admin/state` holds, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from controller.core.vocabulary import Condition
+from controller.ctl.client import ExitCode, NotAsked, admin_options, ask
+from gateway.ground.admin_client import Admin
+
+PLAIN_WIDTH = 120
+"""Columns when the output is no terminal."""
+
+
+class GatewayView(msgspec.Struct, frozen=True):
+    id: str
+    region: str
+    jurisdiction: str
+    condition: str
+    detail: str
+    drained: bool
+    attached: bool
+    replicas_owned: int
+    taken: tuple[int, int] | None = None
+    pushed: tuple[int, int] | None = None
+    rejected: str = ""
+    open_requests: int = 0
+
+
+class ReplicaView(msgspec.Struct, frozen=True):
+    id: str
+    home: str
+    owner: str
+    pinned_to: str
+    drained: bool
+    removed: bool
+
+
+class OrphansView(msgspec.Struct, frozen=True):
+    home: str
+    replicas: int
+    reason: str
+
+
+class NameView(msgspec.Struct, frozen=True):
+    region: str
+    gateways: list[str]
+    why: str
+
+
+class State(msgspec.Struct, frozen=True):
+    """The part of `/admin/state` that is shown."""
+
+    controller: str
+    term: int
+    version: int
+    not_ready_reason: str
+    frozen: str
+    store_fault: str
+    history_fault: str
+    gateways: list[GatewayView]
+    replicas: list[ReplicaView]
+    orphans: list[OrphansView]
+    narrowings: dict[str, str]
+    names: list[NameView]
+    faults: list[str]
+
+
+@click.command()
+@admin_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: all that the controller says, and what is wrong.")
+@click.option("--replicas", "with_replicas", is_flag=True, help="List every replica, not only those away from home.")
+def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
+    """Show the gateways, where replicas are served, and what is wrong.
+
+    Exit codes: 0 nothing is wrong; 1 something is wrong, which is named; 4 it cannot be asked.
+    """
+    answer = ask(admin, "GET", "/admin/state")
+    try:
+        seen = msgspec.json.decode(answer.body, type=State)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise NotAsked(f"{admin.url} does not answer as a controller of this version does: {error}") from error
+    wrong = list(complaints(seen))
+    if as_json:
+        click.echo(msgspec.json.encode({**msgspec.json.decode(answer.body), "wrong": wrong}))
+    else:
+        console = Console(highlight=False)
+        console = console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+        print_status(seen, wrong, console, with_replicas=with_replicas)
+    raise SystemExit(ExitCode.SOMETHING_WRONG if wrong else ExitCode.WELL)
+
+
+def complaints(seen: State) -> Iterator[str]:
+    """What somebody should see to, worst first."""
+    if seen.not_ready_reason:
+        yield f"not ready: {seen.not_ready_reason}"
+    if seen.store_fault:
+        yield f"the store cannot be written, and nothing new is assigned: {seen.store_fault}"
+    if seen.frozen:
+        yield f"frozen, and nothing is taken from anybody: {seen.frozen}"
+    for orphans in seen.orphans:
+        yield f"nobody may have {orphans.replicas} replicas of {orphans.home}: {orphans.reason}"
+    for gateway in seen.gateways:
+        if gateway.condition != Condition.UP:
+            yield f"gateway {gateway.id} is {gateway.condition}{_because(gateway.detail)}"
+        elif not gateway.attached:
+            yield f"gateway {gateway.id} is not attached{_because(gateway.detail)}"
+        if gateway.rejected:
+            yield f"gateway {gateway.id} rejected what it was told: {gateway.rejected}"
+    for name in seen.names:
+        if name.why:
+            yield f"the name leads nowhere for {name.region}: {name.why}"
+    yield from seen.faults
+    if seen.history_fault:
+        yield f"the record of orders: {seen.history_fault}"
+
+
+def print_status(seen: State, wrong: list[str], console: Console, *, with_replicas: bool = False) -> None:
+    for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
+        console.print(Text(line), soft_wrap=True)
+    if seen.gateways:
+        console.print(_gateways(seen))
+    shown = [each for each in seen.replicas if with_replicas or not _is_at_home(each)]
+    if shown:
+        console.print(_replicas(shown))
+
+
+def _headlines(seen: State) -> Iterator[str]:
+    away = sum(1 for each in seen.replicas if each.owner not in ("", each.home))
+    yield f"controller {seen.controller}, term {seen.term}, version {seen.version}"
+    yield f"{len(seen.gateways)} gateways, {len(seen.replicas)} replicas, {away} of them away from home"
+    for region, digest in seen.narrowings.items():
+        yield f"policy of {region} narrowed by {digest}"
+
+
+def _gateways(seen: State) -> Table:
+    table = _table(("Gateway", "Region", "Condition", "Attached", "Takes by", "Name leads here from"), ("Replicas",))
+    for each in seen.gateways:
+        regions = ", ".join(name.region for name in seen.names if each.id in name.gateways)
+        condition = f"{each.condition}, drained" if each.drained else each.condition
+        taken = "" if each.taken is None else f"{each.taken[0]}.{each.taken[1]}"
+        cells = (each.id, each.region, condition, "yes" if each.attached else "no", taken, regions, each.replicas_owned)
+        table.add_row(*map(_plain, cells))
+    return table
+
+
+def _replicas(replicas: list[ReplicaView]) -> Table:
+    table = _table(("Replica", "Home", "Served by", "Ordered"), ())
+    for each in replicas:
+        ordered = [word for word, is_so in (("removed", each.removed), ("drained", each.drained)) if is_so]
+        ordered += [f"moved to {each.pinned_to}"] if each.pinned_to else []
+        table.add_row(*map(_plain, (each.id, each.home, each.owner or "nobody", ", ".join(ordered))))
+    return table
+
+
+def _is_at_home(replica: ReplicaView) -> bool:
+    return replica.owner == replica.home and not replica.pinned_to
+
+
+def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for header in words:
+        table.add_column(header, overflow="fold")
+    for header in figures:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _plain(cell: object) -> Text:
+    """As it is: an id may look like markup."""
+    return Text(str(cell))
+
+
+def _because(detail: str) -> str:
+    return f": {detail}" if detail else ""

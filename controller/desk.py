@@ -1,0 +1,275 @@
+"""The controller's core with what it knows the mesh by: what is registered, what is written down, what the name says.
+
+It carries out what others decided, in the one order that loses nothing: written first, then told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from controller import documents
+from controller.core.config import ControllerConfig
+from controller.core.controller_core import ControllerCore
+from controller.core.effects import KeepOwners, KeepPolicy, TellCondition
+from controller.core.events import (
+    ConfigApplied,
+    FreezeLifted,
+    FreezeOrdered,
+    GatewayConnected,
+    NarrowingApplied,
+    PolicyAccepted,
+    RegistryApplied,
+    StateRestored,
+)
+from controller.core.vocabulary import Condition
+from controller.documents import Changes, decode, encode
+from controller.driver import Driver
+from controller.keeper import Keeper, Written
+from controller.registry import AnnouncementRefused, Registry, registry_of
+from controller.views import Board, View
+from gateway.core.narrowing import narrowed
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
+from gateway.ground.control.vocabulary import Hello
+from gateway.ground.naming.tree import Area, NameServer, RecordTree
+
+_SECOND_NS = 1_000_000_000
+TERM_LEAP_MAX = 1 << 20
+"""Each start of a controller is a term. Whoever says that there were so many more than we know of is not believed: one
+liar could use up all terms there are."""
+
+
+class Naming:
+    """What the core knows nothing of: the zone, who answers for it, and where clients are."""
+
+    def __init__(
+        self,
+        zone: str = "",
+        name_servers: tuple[NameServer, ...] = (),
+        networks: Mapping[RegionName, tuple[str, ...]] | None = None,
+        port: int = 443,
+    ) -> None:
+        self._zone = zone
+        self._name_servers = name_servers
+        self._networks = dict(networks or {})
+        self._port = port
+
+    def dressed(self, tree: RecordTree, last: RecordTree | None, now_s: int) -> RecordTree:
+        """As it is published, with another version. `last` itself where it says the same."""
+        whole = replace(
+            tree,
+            version=next_version(None, now_s) if last is None else last.version,
+            areas=tuple(self._area(each) for each in tree.areas),
+            zone=self._zone,
+            name_servers=self._name_servers,
+            port=self._port,
+        )
+        if last is None:
+            return whole
+        return last if whole == last else replace(whole, version=next_version(last, now_s))
+
+    def _area(self, area: Area) -> Area:
+        return replace(area, networks=self._networks.get(area.region, ()))
+
+
+def next_version(last: RecordTree | None, now_s: int) -> int:
+    """By the clock on the wall, as zones are often numbered: the serial of the zone goes back neither with a store that
+    was lost nor with trees that were said and never written down."""
+    return max(1, now_s, 0 if last is None else last.version + 1)
+
+
+class Desk:
+    """All calls come from one event loop's thread."""
+
+    def __init__(
+        self,
+        core: ControllerCore,
+        driver: Driver,
+        keeper: Keeper,
+        contents: Mapping[str, bytes],
+        naming: Naming,
+        *,
+        wall_ns: Callable[[], int],
+    ) -> None:
+        """`contents` is what the store holds. Raises StoreUnusable where it cannot be read."""
+        self._wall_ns = wall_ns
+        self.core = core
+        self.driver = driver
+        self.keeper = keeper
+        self.board = Board()
+        self.registry = registry_of(contents)
+        self.naming = naming
+        self._on_records: list[Callable[[RecordTree], None]] = []
+        self._records = _records_in(contents)
+        self._policies = documents.policies_in(contents)
+        self._owners = documents.owners_in(contents)
+        self._down = documents.down_in(contents)
+        self._assignment = int(contents.get(documents.ASSIGNMENT, b"0"))
+        keeper.follow(self._take)
+        driver.on_keep(self._keep)
+        driver.on_records(self._name)
+
+    def on_records(self, publish: Callable[[RecordTree], None]) -> None:
+        """One more who answers by what the name says, from now on and with what it says now."""
+        self._on_records.append(publish)
+        if self._records is not None:
+            publish(self._records)
+
+    @property
+    def records(self) -> RecordTree | None:
+        return self._records
+
+    def start(self, config: ControllerConfig) -> None:
+        """Tell the core what was written down, and publish that: it holds until something new is written."""
+        view = View(
+            self.keeper.version, self.registry, self._owners, in_force(self._policies, self.registry), self._records
+        )
+        self.driver.submit(ConfigApplied(config))
+        owners, policies = tuple(sorted(self._owners.items())), tuple(self._policies.values())
+        restored = StateRestored(self._assignment, owners, policies, tuple(sorted(self._down)))
+        self.driver.submit(restored)
+        self.board.put(view)
+        if self._records is not None:
+            self._say(replace(self._records, version=next_version(self._records, self._now_s)))
+        self._apply_narrowings()
+        self._apply_registry()
+        if self.registry.freeze is not None:
+            self.driver.submit(FreezeOrdered(self.registry.freeze.reason))
+
+    def configure(self, config: ControllerConfig, naming: Naming) -> None:
+        self.naming = naming
+        self.driver.submit(ConfigApplied(config))
+        if self.core.tree is not None:
+            self._name(self.core.tree)
+
+    # What is registered
+
+    async def change(self, changes: Changes) -> ControlVersion:
+        """In force when this returns, and written down before. Raises StoreError, and nothing has changed then."""
+        await self.keeper.write(changes)
+        return self.keeper.version
+
+    async def register(self, hello: Hello) -> None:
+        """Raises AnnouncementRefused, and StoreError. A gateway that serves by something newer than we have ever
+        written has it from a store that was lost: it would take nothing of ours for ever."""
+        above = self._term_above(hello)
+        changes = self.registry.announce(hello)
+        if changes or above:
+            await self.keeper.write(changes, above=above)
+
+    def _term_above(self, hello: Hello) -> int:
+        """Which term ours has to rise above; 0 where it has not."""
+        taken, ours = hello.taken, self.keeper.version
+        if not taken.is_newer_than(ours):
+            return 0
+        if taken.term > ours.term + TERM_LEAP_MAX:
+            raise AnnouncementRefused(f"it says that it serves by term {taken.term}, and no controller can be so far")
+        return taken.term
+
+    def connected(self, hello: Hello) -> None:
+        self.driver.submit(GatewayConnected(hello.gateway_id, hello.policy))
+
+    def policy_changed(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
+        self.driver.submit(PolicyAccepted(gateway_id, policy))
+
+    def _apply(self, registry: Registry) -> None:
+        """Written down already."""
+        before, self.registry = self.registry, registry
+        if before.narrowings != registry.narrowings:
+            self._apply_narrowings()
+        if (before.gateway_entries, before.replica_entries) != (registry.gateway_entries, registry.replica_entries):
+            self._apply_registry()
+        for gateway_id, policy in changed_policies(before, registry).items():
+            self.policy_changed(gateway_id, policy)
+        if registry.freeze != before.freeze:
+            freeze = registry.freeze
+            self.driver.submit(FreezeLifted() if freeze is None else FreezeOrdered(freeze.reason))
+
+    def _apply_narrowings(self) -> None:
+        self.driver.submit(NarrowingApplied(tuple(self.registry.narrowings.values())))
+
+    def _apply_registry(self) -> None:
+        self._forget_down(self._down - self.registry.gateways.keys())
+        self.driver.submit(RegistryApplied(self.registry.gateway_entries, self.registry.replica_entries))
+
+    # What is written
+
+    def _take(self, is_whole: bool) -> Written:
+        """As a write begins: what is in force now is in it, unless there is too much for one."""
+        owners, policies, records = self.core.owners, dict(self.core.policies), self._records
+        if not is_whole and self.board.newest is not None:
+            newest = self.board.newest
+            owners, policies, records = dict(newest.owners), dict(newest.policies), newest.records
+
+        def written(asked: Changes, version: ControlVersion) -> None:
+            registry = self.registry.changed(asked) if asked else self.registry
+            self.board.put(View(version, registry, owners, in_force(policies, registry), records))
+            if registry is not self.registry:
+                self._apply(registry)
+
+        return written
+
+    def _keep(self, effect: KeepOwners | KeepPolicy | TellCondition) -> None:
+        if isinstance(effect, TellCondition):
+            self._keep_condition(effect.gateway_id, effect.condition)
+            return
+        if isinstance(effect, KeepPolicy):
+            self.keeper.keep({documents.POLICY + effect.policy.place.region: encode(effect.policy)})
+            return
+        changes: Changes = {documents.OWNER + replica: owner.encode() for replica, owner in effect.owners}
+        changes |= {documents.OWNER + replica: None for replica in effect.orphans}
+        self.keeper.keep(changes | {documents.ASSIGNMENT: str(effect.version).encode()})
+
+    def _keep_condition(self, gateway_id: GatewayId, condition: Condition) -> None:
+        """One that returns is down until it is up."""
+        if condition is Condition.DOWN and gateway_id not in self._down:
+            self._down.add(gateway_id)
+            self.keeper.keep({documents.DOWN + gateway_id: b""})
+        elif condition is Condition.UP:
+            self._forget_down([gateway_id])
+
+    def _forget_down(self, gateways: Iterable[GatewayId]) -> None:
+        known = self._down.intersection(gateways)
+        if known:
+            self._down -= known
+            self.keeper.keep(dict.fromkeys(documents.DOWN + each for each in sorted(known)))
+
+    def _name(self, tree: RecordTree) -> None:
+        records = self.naming.dressed(tree, self._records, self._now_s)
+        if records is not self._records:
+            self._say(records)
+
+    @property
+    def _now_s(self) -> int:
+        return self._wall_ns() // _SECOND_NS
+
+    def _say(self, records: RecordTree) -> None:
+        self._records = records
+        self.keeper.keep({documents.RECORDS: encode(records)})
+        for publish in self._on_records:
+            publish(records)
+
+
+def in_force(
+    policies: Mapping[RegionName, ResidencyPolicy], registry: Registry
+) -> Mapping[RegionName, ResidencyPolicy]:
+    """What is left of the regions' own."""
+    return {
+        region: narrowed(own, registry.narrowings[region]) if region in registry.narrowings else own
+        for region, own in policies.items()
+    }
+
+
+def changed_policies(before: Registry, after: Registry) -> dict[GatewayId, ResidencyPolicy]:
+    """The regions' own, by gateway, where one says another now."""
+    return {
+        gateway_id: said.policy
+        for gateway_id, said in after.announced.items()
+        if gateway_id not in before.announced or before.announced[gateway_id].policy != said.policy
+    }
+
+
+def _records_in(contents: Mapping[str, bytes]) -> RecordTree | None:
+    text = contents.get(documents.RECORDS)
+    return None if text is None else decode(documents.RECORDS, text, RecordTree)

@@ -1,0 +1,80 @@
+"""Real time's owner of the controller's core: hands each effect to whoever performs it.
+
+It decides nothing and waits for nothing: whoever performs an effect takes its time somewhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, assert_never
+
+from controller.core.effects import (
+    Assign,
+    Effect,
+    KeepOwners,
+    KeepPolicy,
+    PublishRecords,
+    StartRecovery,
+    TellCondition,
+    TellFrozen,
+    TellOrphans,
+)
+from controller.core.events import Event, TimePassed
+from gateway.ground.clock import Clock
+from gateway.ground.naming.tree import RecordTree
+from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step
+
+ControllerStep: TypeAlias = Step[Event, Effect]
+ControllerCrash: TypeAlias = Crash[Event, Effect]
+ControllerObserver: TypeAlias = Observer[Event, Effect]
+
+
+class Driver(Pump[Event, Effect]):
+    """Pumps a `ControllerCore`. All calls come from one event loop's thread."""
+
+    def __init__(
+        self,
+        core: Core[Event, Effect],
+        clock: Clock,
+        *,
+        observers: Iterable[ControllerObserver] = (),
+        on_crash: Callable[[ControllerCrash], None] | None = None,
+        tail_steps: int = TAIL_STEPS_DEFAULT,
+    ) -> None:
+        super().__init__(core, clock, TimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps)
+        self._keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None] = _nobody
+        self._publish: list[Callable[[RecordTree], None]] = []
+        self._recover: Callable[[StartRecovery], None] = _nobody
+
+    def on_keep(self, keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None]) -> None:
+        """Who writes down. What an `Assign` says goes out once that is written, as part of a whole snapshot."""
+        self._keep = keep
+
+    def on_records(self, publish: Callable[[RecordTree], None]) -> None:
+        """One more who answers by what the name says; told at once, written down or not: a name has to lead away from
+        the dead also while nothing can be written."""
+        self._publish.append(publish)
+
+    def on_recovery(self, recover: Callable[[StartRecovery], None]) -> None:
+        self._recover = recover
+
+    def perform(self, effect: Effect) -> None:
+        match effect:
+            case KeepOwners() | KeepPolicy() | TellCondition():
+                self._keep(effect)
+            case PublishRecords():
+                for publish in self._publish:
+                    publish(effect.tree)
+            case StartRecovery():
+                self._recover(effect)
+            case Assign() | TellFrozen() | TellOrphans():
+                pass  # for the observers
+            case _:
+                assert_never(effect)
+
+    def stopped(self) -> None:
+        """Nobody waits for this core: gateways go on by what they were told last."""
+
+
+def _nobody(_: object) -> None:
+    pass

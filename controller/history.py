@@ -1,0 +1,84 @@
+"""Who changed what, one JSON object a line. Lines are only added; a file that has grown large is put aside once."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from gateway.ground.private_files import make_private_folder, private_opener
+from gateway.ground.threads import finish_in_thread
+
+SHOWN_MAX = 1000
+_LINE_BYTES_MAX = 64 * 1024
+
+
+class Entry(msgspec.Struct, frozen=True):
+    time: str
+    by: str
+    """As they call themselves."""
+    address: str
+    """Where they asked from."""
+    order: dict[str, object]
+    result: str
+    """`applied`, or why not."""
+    term: int = 0
+    version: int = 0
+    """Of the first snapshot with it."""
+
+
+class History:
+    """All calls come from one event loop's thread; the writing is done in another."""
+
+    def __init__(self, path: Path, file_bytes_max: int) -> None:
+        """Raises OSError when it cannot be written: that is better known at the start."""
+        self.path = path
+        self.fault = ""
+        """Why the last line is not in the file."""
+        self._file_bytes_max = file_bytes_max
+        make_private_folder(path.parent)
+        with open(path, "ab", opener=private_opener):
+            pass
+        self._last: deque[Entry] = deque(_last_entries([self._aside, path]), maxlen=SHOWN_MAX)
+
+    @property
+    def _aside(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.1")
+
+    def last(self, count: int) -> list[Entry]:
+        """The newest last."""
+        return list(self._last)[-count:] if count > 0 else []
+
+    async def add(self, entry: Entry) -> None:
+        """A disk that cannot take it is told of; the entry is still shown."""
+        self._last.append(entry)
+        line = msgspec.json.encode(entry)
+        if len(line) > _LINE_BYTES_MAX:
+            line = msgspec.json.encode(msgspec.structs.replace(entry, order={"order": entry.order.get("order", "")}))
+        try:
+            await finish_in_thread(self._write, line + b"\n")
+            self.fault = ""
+        except OSError as error:
+            self.fault = f"{self.path} cannot be written: {error.strerror or error}"
+
+    def _write(self, line: bytes) -> None:
+        if self.path.exists() and self.path.stat().st_size + len(line) > self._file_bytes_max:
+            self.path.replace(self._aside)
+        with open(self.path, "ab", opener=private_opener) as file:
+            file.write(line)
+
+
+def _last_entries(paths: list[Path]) -> list[Entry]:
+    """A line that was cut off, or is none of ours, is left out."""
+    found: deque[Entry] = deque(maxlen=SHOWN_MAX)
+    for path in paths:
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    found.append(msgspec.json.decode(line, type=Entry))
+                except (msgspec.DecodeError, msgspec.ValidationError):
+                    continue
+    return list(found)

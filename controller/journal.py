@@ -1,0 +1,74 @@
+"""Keeps a live controller's story, one step a line, and tells it again to a fresh core.
+
+Nothing in it is secret: replicas are named, and how to reach them is not the core's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from controller.core.controller_core import ControllerCore
+from controller.core.effects import Effect
+from controller.core.events import Event
+from controller.driver import ControllerCrash
+from gateway.ground.journal import JournalFiles, JournalSettings, code_version
+from gateway.ground.pump import Step
+from gateway.ground.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
+
+FORMAT = 1
+
+
+class Header(msgspec.Struct, frozen=True):
+    """A file's first line. A controller's core begins with nothing: all that it knows it was told."""
+
+    format: int
+    code_version: str
+    controller: str
+    story: str
+    """Names one run of one process; the files of a run share it."""
+    part: int
+    """The story's files count from 0."""
+    tail: bool = False
+    """The last steps before a crash, not a story from its beginning."""
+
+
+class Journal(JournalFiles):
+    """An observer of the driver, which only encodes."""
+
+    def __init__(self, settings: JournalSettings, header: Header, on_stopped: Callable[[str], None]) -> None:
+        """Raises OSError when the folder cannot be written."""
+        self.header = header
+        super().__init__(settings, header.story, self._begin_part, on_stopped)
+
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+        self.keep(encode_step(Step(now_ns, event, effects)))
+
+    def on_crash(self, crash: ControllerCrash) -> Path:
+        """Keep the step that failed, over which a replay is expected to fail too, and the steps before it in a file of
+        their own, whose path it gives. Raises OSError."""
+        last = crash.tail[-1] if crash.tail else None
+        if last is not None and last.effects is None:
+            self.keep(encode_step(last))
+        path = self.folder / f"{self.header.story}.crash"
+        write_tail(path, self.header, crash.tail)
+        return path
+
+    def _begin_part(self, part: int) -> bytes:
+        return encode_header(msgspec.structs.replace(self.header, part=part))
+
+
+def new_header(controller: str, story: str) -> Header:
+    return Header(FORMAT, code_version(), controller, story, part=0)
+
+
+_READER: StoryReader[Header, Event, Effect] = StoryReader(Header, FORMAT, Event, Effect)
+read_journal = _READER.read
+
+
+def replay(paths: Sequence[Path]) -> ReplayReport:
+    """Tell a story to a fresh core and compare every effect. Raises JournalUnreadable."""
+    header, steps = _READER.whole_story(paths)
+    return tell_again(ControllerCore(), header.code_version, steps)

@@ -1,0 +1,185 @@
+"""Writes down what must not be forgotten, one write at a time, and says what has been written.
+
+What the core decided is written again and again until it is on the disk; what somebody asked for is written once, and
+he is told if it was not. Nothing that is not written goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from structlog.typing import FilteringBoundLogger
+
+from controller.documents import Changes
+from controller.store.store import CHANGES_MAX, Holding, Store, StoreError, StoreLost, check_changes
+from gateway.core.vocabulary import ControlVersion
+from gateway.ground.supervisor import Backoff
+
+_BACKOFF = Backoff(min_ns=200_000_000, max_ns=10_000_000_000)
+_ASKED_MAX = 1024
+"""Whoever asks waits for the answer, so there are no more than gateways and operators at once."""
+
+
+Written = Callable[[Changes, ControlVersion], None]
+"""Called once a write is on the disk, with what others asked for and the version."""
+Take = Callable[[bool], Written]
+"""Called as a write begins. True: it has all that the core decided until now."""
+
+
+@dataclass
+class _Asked:
+    changes: Mapping[str, bytes | None]
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Keeper:
+    """The one who writes to the store. Not shared between event loops."""
+
+    def __init__(
+        self,
+        store: Store,
+        holding: Holding,
+        revision: int,
+        log: FilteringBoundLogger,
+        *,
+        on_failure: Callable[[StoreError], None] = lambda _: None,
+        backoff: Backoff = _BACKOFF,
+    ) -> None:
+        self.version = ControlVersion(holding.token, revision)
+        """Of the last write."""
+        self.fault = ""
+        """Why the last write failed; empty once one did not."""
+        self.lost = asyncio.Event()
+        """The store is another controller's now: nothing is written or said any more."""
+        self._store = store
+        self._holding = holding
+        self._above = 0
+        """Terms that gateways have heard of are up to this."""
+        self._log = log
+        self._on_failure = on_failure
+        self._backoff = backoff
+        self._pending: Changes = {}
+        self._under_way = 0
+        self._asked: deque[_Asked] = deque()
+        self._wanted = asyncio.Event()
+        self._take: Take | None = None
+
+    def follow(self, take: Take) -> None:
+        self._take = take
+
+    @property
+    def pending(self) -> int:
+        """Documents of the core's that are not known to be written."""
+        return len(self._pending) + self._under_way
+
+    def keep(self, changes: Mapping[str, bytes | None]) -> None:
+        """Until it is written. Whoever changes a document again before that has the last word."""
+        for name in changes:
+            check_changes({name: changes[name]})
+        self._pending |= changes
+        self._wanted.set()
+
+    @property
+    def holding(self) -> Holding:
+        """To be given back in the end."""
+        return self._holding
+
+    async def write(self, changes: Mapping[str, bytes | None], *, above: int = 0) -> None:
+        """On the disk when this returns, with a term above that one. Raises StoreError, and nothing has changed then;
+        ValueError for what no store takes."""
+        check_changes(changes)
+        if self.lost.is_set():
+            raise StoreLost("the store is another controller's now")
+        if len(self._asked) >= _ASKED_MAX:
+            raise StoreError(f"{_ASKED_MAX} changes wait to be written")
+        self._above = max(self._above, above)
+        asked = _Asked(changes)
+        self._asked.append(asked)
+        self._wanted.set()
+        await asked.done
+
+    async def run(self) -> None:
+        """Until cancelled, or until the store is lost."""
+        failures = 0
+        while not self.lost.is_set():
+            await self._wanted.wait()
+            self._wanted.clear()
+            while (self._pending or self._asked) and not self.lost.is_set():
+                failures = 0 if await self._write() else failures + 1
+                if failures and self._pending:
+                    await self._pause(failures)
+
+    async def write_last(self) -> None:
+        """What waits to be written, once, when nothing else runs any more. Raises StoreError."""
+        if self._pending and not self.lost.is_set():
+            batch = self._batch([])
+            await self._store.write(self._holding, batch)
+
+    async def _pause(self, failures: int) -> None:
+        """Whoever asks is not kept waiting by what failed before: it is tried at once, for all."""
+        try:
+            async with asyncio.timeout(self._backoff.pause_s(failures)):
+                while not self._asked:
+                    self._wanted.clear()
+                    await self._wanted.wait()
+        except TimeoutError:
+            pass
+
+    async def _write(self) -> bool:
+        asked = list(self._asked)
+        self._asked.clear()
+        batch = self._batch(asked)
+        written = self._take(not self._pending) if self._take is not None else None
+        wanted: Changes = {name: text for each in asked for name, text in each.changes.items()}
+        self._under_way = len(batch)
+        try:
+            if self._above >= self._holding.token:
+                self._holding = await self._store.rise(self._holding, self._above)
+            revision = await self._store.write(self._holding, wanted | batch)
+        except StoreError as error:
+            self._under_way = 0
+            self._failed(error, asked)
+            self._pending = batch | self._pending
+            return False
+        except asyncio.CancelledError:
+            for each in asked:
+                each.done.cancel()
+            raise
+        self._under_way = 0
+        self._succeeded(revision)
+        if written is not None:
+            written(wanted, self.version)
+        for each in asked:
+            if not each.done.done():
+                each.done.set_result(None)
+        self._wanted.set()
+        return True
+
+    def _batch(self, asked: list[_Asked]) -> Changes:
+        """As much as a store takes at once; what is left is written next."""
+        room = CHANGES_MAX - sum(len(each.changes) for each in asked)
+        names = list(self._pending)[: max(room, 0)]
+        return {name: self._pending.pop(name) for name in names}
+
+    def _succeeded(self, revision: int) -> None:
+        self.version = ControlVersion(self._holding.token, revision)
+        if self.fault:
+            self._log.info("the store can be written again", version=revision)
+            self.fault = ""
+
+    def _failed(self, error: StoreError, asked: list[_Asked]) -> None:
+        if str(error) != self.fault:
+            self._log.error("THE STORE CANNOT BE WRITTEN: nothing new is assigned", reason=str(error))
+        self.fault = str(error)
+        self._on_failure(error)
+        if isinstance(error, StoreLost):
+            self.lost.set()
+            for each in self._asked:
+                each.done.set_exception(error)
+            self._asked.clear()
+        for each in asked:
+            if not each.done.done():
+                each.done.set_exception(error)

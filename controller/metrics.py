@@ -1,0 +1,137 @@
+"""Counts what the controller was told, decided and pushed, for Prometheus. It decides nothing.
+
+No label names a gateway or a replica: what grows with the mesh is on the page of its state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+
+from controller.core.effects import Effect, KeepOwners, TellCondition
+from controller.core.events import Event
+from controller.core.vocabulary import Condition
+from controller.desk import Desk
+from controller.server import ServerWatch
+from gateway.ground.series import Described, Distribution, Level, Tally, described
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "nightside_controller_"
+_SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+
+
+class Metrics(ServerWatch):
+    """An observer of the driver, and told of what happens on streams."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._conditions = self._tally(
+            "condition_changes_total", "Gateways that came into this condition.", ("condition",)
+        )
+        self._moved = self._tally("replicas_moved_total", "Replicas that came to another gateway.")
+        self._pushes = self._tally("snapshots_pushed_total", "Snapshots sent to gateways.")
+        self._rejections = self._tally("snapshots_rejected_total", "Snapshots that a gateway did not take.")
+        self._refused = self._tally("streams_refused_total", "Streams that were turned away.", ("reason",))
+        self._store_errors = self._tally("store_errors_total", "Writes that the store did not take.")
+        self._orders = self._tally("orders_total", "Orders of operators.", ("order", "result"))
+        self._recoveries = self._tally("recoveries_total", "Recoveries that have ended.", ("result",))
+        self._restarts = self._tally("loop_restarts_total", "Background loops that failed and run again.", ("loop",))
+        self._reloads = self._tally("reloads_total", "Files that were read anew.", ("part", "result"))
+        self._sizes = Distribution(_PREFIX + "snapshot_bytes", "Size of snapshots as sent.", _SIZES, ())
+        self.registry.register(self._sizes)
+        self._expiry = self._level("certificate_expiry_seconds", "Until a certificate in use expires.", ("role",))
+        self._journal_stopped = self._level("journal_stopped", "1 once the journal could not be written.")
+        ProcessCollector(registry=self.registry)
+
+    def render(self) -> bytes:
+        """The metrics page, of CONTENT_TYPE."""
+        return generate_latest(self.registry)
+
+    def catalogue(self) -> list[Described]:
+        return [described(family) for family in self.registry.collect()]
+
+    def follow(self, desk: Desk, attached: Callable[[], int], is_ready: Callable[[], bool]) -> None:
+        """Ask at each scrape how things are."""
+        core = desk.core
+        conditions = self._level("gateways", "Registered gateways, by condition.", ("condition",))
+        for condition in Condition:
+            conditions.follow(lambda wanted=condition: _conditions(desk)[wanted], condition)  # type: ignore[misc]
+        for name, words, read in (
+            ("gateways_attached", "Gateways with an open stream.", attached),
+            ("replicas", "Registered replicas.", lambda: len(desk.registry.replicas)),
+            ("replicas_away", "Replicas that somebody other than their home serves.", lambda: _away(desk)),
+            ("replicas_orphaned", "Replicas that nobody may have.", lambda: sum(n for n, _ in core.orphans.values())),
+            ("registry_faults", "Replicas that are announced and cannot be used.", lambda: len(desk.registry.faults)),
+            ("frozen", "1 while nothing is taken from anybody.", lambda: bool(core.frozen)),
+            ("store_failing", "1 while the last write did not succeed.", lambda: bool(desk.keeper.fault)),
+            ("documents_pending", "Documents that wait to be written.", lambda: desk.keeper.pending),
+            ("term", "Of the controller that has the store.", lambda: desk.keeper.version.term),
+            ("version", "Of the last write to the store.", lambda: desk.keeper.version.version),
+            ("ready", "1 while it is ready.", is_ready),
+        ):
+            self._level(name, words).follow(read)
+
+    def add(self, collectors: Iterable[Collector]) -> None:
+        """Of another part that counts by itself."""
+        for each in collectors:
+            self.registry.register(each)
+
+    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:  # noqa: ARG002 - as observers have it
+        for effect in effects:
+            if isinstance(effect, TellCondition):
+                self._conditions.add(effect.condition)
+            elif isinstance(effect, KeepOwners) and effect.owners:
+                self._moved.add(amount=len(effect.owners))
+
+    def refused(self, reason: str) -> None:
+        self._refused.add(reason)
+
+    def pushed(self, size_bytes: int) -> None:
+        self._pushes.add()
+        self._sizes.observe(size_bytes)
+
+    def rejected(self) -> None:
+        self._rejections.add()
+
+    def store_failed(self, _: Exception) -> None:
+        self._store_errors.add()
+
+    def ordered(self, order: str, result: str) -> None:
+        self._orders.add(order, result)
+
+    def recovered(self, result: str) -> None:
+        self._recoveries.add(result)
+
+    def restarted(self, loop: str) -> None:
+        self._restarts.add(loop)
+
+    def reloaded(self, part: str, is_in_force: bool) -> None:
+        self._reloads.add(part, "applied" if is_in_force else "refused")
+
+    def journal_stopped(self) -> None:
+        self._journal_stopped.set(1)
+
+    def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
+        self._expiry.follow(left_s, role)
+
+    def _tally(self, name: str, words: str, labels: tuple[str, ...] = ()) -> Tally:
+        tally = Tally(_PREFIX + name.removesuffix("_total"), words, labels)
+        self.registry.register(tally)
+        return tally
+
+    def _level(self, name: str, words: str, labels: tuple[str, ...] = ()) -> Level:
+        level = Level(_PREFIX + name, words, labels)
+        self.registry.register(level)
+        return level
+
+
+def _conditions(desk: Desk) -> Counter[Condition]:
+    return Counter(health.condition for health in desk.core.health.values())
+
+
+def _away(desk: Desk) -> int:
+    replicas = desk.core.replicas
+    return sum(owner != replicas[each].home for each, owner in desk.core.owners.items() if each in replicas)

@@ -1,0 +1,180 @@
+"""Takes operators' orders: says what each would do, writes it down, and keeps who gave it. One at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from controller.core.vocabulary import Condition
+from controller.desk import Desk, changed_policies
+from controller.documents import Changes
+from controller.history import Entry, History
+from controller.links import Links
+from controller.orders import Order, OrderRefused, changes_of, export_of
+from controller.preview import Preview, preview
+from controller.registry import Registered
+from controller.store.store import StoreError
+from gateway.ground.clock import Clock
+
+_SECOND_NS = 1_000_000_000
+_LENGTH_MAX = 200
+
+
+class OrderBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of `POST /admin/orders`."""
+
+    order: Order
+    by: str = ""
+    """Who orders it, as they call themselves."""
+    dry_run: bool = False
+
+
+class OrderAnswer(msgspec.Struct, frozen=True):
+    applied: bool
+    changes: int
+    """Documents that were, or would be, changed."""
+    preview: Preview
+    term: int = 0
+    version: int = 0
+    """Of the first snapshot with it."""
+    history_fault: str = ""
+    """It is in force, and the record of who ordered it cannot be written."""
+
+
+class NotWritten(Exception):
+    """The store did not take it, in words. Nothing has changed."""
+
+
+class Operations:
+    def __init__(
+        self,
+        desk: Desk,
+        history: History,
+        clock: Clock,
+        on_order: Callable[[str, str], None] = lambda _order, _result: None,
+    ) -> None:
+        """`on_order` is told the kind of each, and what came of it."""
+        self._desk = desk
+        self._history = history
+        self._clock = clock
+        self._on_order = on_order
+        self._one_at_a_time = asyncio.Semaphore(1)
+
+    async def take(self, body: OrderBody, address: str) -> OrderAnswer:
+        """Raises OrderRefused, and NotWritten."""
+        async with self._one_at_a_time:
+            if body.dry_run:
+                changes, seen = self._look(body.order)
+                return OrderAnswer(applied=False, changes=len(changes), preview=seen)
+            return await self._carry_out(body, address)
+
+    async def _carry_out(self, body: OrderBody, address: str) -> OrderAnswer:
+        try:
+            changes, seen = self._look(body.order)
+            version = await self._desk.change(changes) if changes else self._desk.keeper.version
+        except OrderRefused as refused:
+            await self._note(body, address, f"refused: {refused}")
+            raise
+        except (StoreError, ValueError) as error:
+            await self._note(body, address, f"not written: {error}")
+            raise NotWritten(str(error)) from error
+        await self._note(body, address, "applied", version.term, version.version)
+        return OrderAnswer(True, len(changes), seen, version.term, version.version, self._history.fault)
+
+    def _look(self, order: Order) -> tuple[Changes, Preview]:
+        registry = self._desk.registry
+        changes = changes_of(order, registry)
+        changes = {name: text for name, text in changes.items() if registry.texts.get(name) != text}
+        changed = registry.changed(changes)
+        policies = changed_policies(registry, changed)
+        return changes, preview(self._desk.core, registry, changed, policies, self._clock.now_ns())
+
+    async def _note(self, body: OrderBody, address: str, result: str, term: int = 0, version: int = 0) -> None:
+        order: dict[str, object] = msgspec.to_builtins(body.order)
+        self._on_order(str(order["order"]), result.partition(":")[0])
+        by = body.by[:_LENGTH_MAX]
+        await self._history.add(Entry(self._clock.wall_time(), by, address, order, result, term, version))
+
+    def export(self) -> dict[str, str]:
+        return export_of(dict(self._desk.registry.texts))
+
+
+def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str, Any]:
+    """All that an operator may want to see, JSON-able."""
+    core, registry, version = desk.core, desk.registry, desk.keeper.version
+    owned: dict[str, int] = {}
+    for owner in core.owners.values():
+        owned[owner] = owned.get(owner, 0) + 1
+    return {
+        "controller": controller,
+        "term": version.term,
+        "version": version.version,
+        "frozen": core.frozen,
+        "store_fault": desk.keeper.fault,
+        "documents_pending": desk.keeper.pending,
+        "gateways": [
+            {**_gateway(each, desk), "replicas_owned": owned.get(each.gateway_id, 0), **_link(each, links, now_ns)}
+            for each in registry.gateways.values()
+        ],
+        "removed_gateways": sorted(name for name, order in registry.gateway_orders.items() if order.is_removed),
+        "replicas": [
+            {
+                "id": each.replica_id,
+                "home": each.home,
+                "owner": core.owners.get(each.replica_id, "") if each.is_served else "",
+                "pinned_to": each.pinned_to or "",
+                "drained": each.is_drained,
+                "removed": each.is_removed,
+                "announced": each.is_announced,
+            }
+            for each in registry.replicas.values()
+        ],
+        "orphans": [
+            {"home": home, "replicas": count, "reason": why} for home, (count, why) in sorted(core.orphans.items())
+        ],
+        "policies": {
+            region: {"digest": policy.digest, "closed_reason": policy.closed_reason}
+            for region, policy in sorted(core.policies.items())
+        },
+        "narrowings": {region: policy.digest for region, policy in sorted(registry.narrowings.items())},
+        "parameters": registry.parameters,
+        "names": [
+            {"region": area.region, "gateways": list(area.gateways), "addresses": list(area.addresses), "why": area.why}
+            for area in (desk.records.areas if desk.records is not None else ())
+        ],
+        "faults": list(registry.faults),
+    }
+
+
+def _gateway(registered: Registered, desk: Desk) -> dict[str, Any]:
+    health = desk.core.health.get(registered.gateway_id)
+    return {
+        "id": registered.gateway_id,
+        "region": registered.place.region,
+        "jurisdiction": registered.place.jurisdiction,
+        "condition": Condition.UNKNOWN if health is None else health.condition,
+        "detail": "" if health is None or health.condition is Condition.UP else health.detail,
+        "drained": registered.is_drained,
+        "announced": registered.has_announced,
+        "client_addresses": list(registered.announcement.client_addresses),
+        "peer_address": registered.announcement.peer_address,
+        "health_url": registered.announcement.health_url,
+    }
+
+
+def _link(registered: Registered, links: Links, now_ns: int) -> dict[str, Any]:
+    link = links.get(registered.gateway_id)
+    if link is None:
+        return {"attached": False}
+    rejected = link.rejected
+    return {
+        "attached": True,
+        "heard_age_s": round((now_ns - link.heard_ns) / _SECOND_NS, 3),
+        "open_requests": link.open_requests,
+        "taken": [link.taken.term, link.taken.version],
+        "pushed": None if link.pushed is None else [link.pushed.term, link.pushed.version],
+        "rejected": "" if rejected is None else rejected.reason,
+    }

@@ -1,0 +1,139 @@
+"""What an order would do: a copy of the core is given it, and what that says is told. Nothing is changed by asking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+
+from controller.core.controller_core import ControllerCore
+from controller.core.events import (
+    ConfigApplied,
+    FreezeLifted,
+    FreezeOrdered,
+    NarrowingApplied,
+    PolicyAccepted,
+    RegistryApplied,
+)
+from controller.registry import Registry
+from gateway.core.residency import ResidencyPolicy, may_accept
+from gateway.core.value import value
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
+
+_MOVES_TOLD_MAX = 1000
+
+
+@value
+class Move:
+    """A replica that changes hands."""
+
+    replica: ReplicaId
+    before: GatewayId | None
+    after: GatewayId | None
+    why: str
+
+
+@value
+class Stay:
+    """Replicas of one gateway that nobody may have, or one that was moved somewhere and may not go there."""
+
+    home: GatewayId
+    replicas: int
+    why: str
+
+
+@value
+class Preview:
+    moves: tuple[Move, ...]
+    """The first of them, where there are very many."""
+    moves_in_all: int
+    stays: tuple[Stay, ...]
+    frozen: str
+    """Why nothing would move yet."""
+    names: tuple[tuple[str, tuple[str, ...]], ...]
+    """By region, what the one name would say there, where that changes."""
+
+
+def preview(
+    core: ControllerCore,
+    registry: Registry,
+    changed: Registry,
+    policies: Mapping[GatewayId, ResidencyPolicy],
+    now_ns: int,
+) -> Preview:
+    """`policies` are those that gateways say anew. Moves that would take several steps are told as one."""
+    copy = _copy_of(core)
+    copy.handle(ConfigApplied(replace(core.config, step_share=1.0)), now_ns)
+    before, areas = dict(copy.owners), _areas(copy)
+    if changed.freeze != registry.freeze:
+        copy.handle(FreezeLifted() if changed.freeze is None else FreezeOrdered(changed.freeze.reason), now_ns)
+    if changed.narrowings != registry.narrowings:
+        copy.handle(NarrowingApplied(tuple(changed.narrowings.values())), now_ns)
+    copy.handle(RegistryApplied(changed.gateway_entries, changed.replica_entries), now_ns)
+    for gateway_id, policy in policies.items():
+        copy.handle(PolicyAccepted(gateway_id, policy), now_ns)
+    moved = [each for each in {**before, **copy.owners} if before.get(each) != copy.owners.get(each)]
+    stays = tuple(Stay(home, count, why) for home, (count, why) in sorted(copy.orphans.items()))
+    return Preview(
+        tuple(_move(each, before, copy, changed) for each in sorted(moved)[:_MOVES_TOLD_MAX]),
+        len(moved),
+        (*stays, *_not_where_ordered(copy, changed)),
+        copy.frozen,
+        tuple(each for each in _areas(copy).items() if areas.get(each[0]) != each[1]),
+    )
+
+
+def _copy_of(core: ControllerCore) -> ControllerCore:
+    """What never changes is shared: with ten thousand replicas the rest is small."""
+    shared = (
+        *core.gateways.values(),
+        *core.replicas.values(),
+        *core.policies.values(),
+        *core.narrowings.values(),
+    )
+    return deepcopy(core, {id(each): each for each in shared})
+
+
+def _areas(core: ControllerCore) -> dict[str, tuple[str, ...]]:
+    return {} if core.tree is None else {area.region: area.gateways for area in core.tree.areas}
+
+
+def _move(
+    replica_id: ReplicaId, before: Mapping[ReplicaId, GatewayId], core: ControllerCore, registry: Registry
+) -> Move:
+    after = core.owners.get(replica_id)
+    return Move(replica_id, before.get(replica_id), after, _why(replica_id, after, core, registry))
+
+
+def _why(replica_id: ReplicaId, owner: GatewayId | None, core: ControllerCore, registry: Registry) -> str:
+    replica = registry.replicas.get(replica_id)
+    if replica is None or not replica.is_served:
+        return "nobody is to serve it"
+    if owner is None:
+        return core.orphans.get(replica.home, (0, "nobody may have it"))[1]
+    if owner == replica.home:
+        return "it is at home there"
+    policy = core.effective_policy(replica.home_place.region)
+    said = policy_says(policy, owner, replica.home_place.region, core)
+    return f"it was moved there; {said}" if owner == replica.pinned_to else f"the nearest that may have it; {said}"
+
+
+def policy_says(policy: ResidencyPolicy | None, owner: GatewayId, region: RegionName, core: ControllerCore) -> str:
+    """Which policy speaks for or against an adopter, and by which word."""
+    if policy is None:
+        return f"the policy of {region} is not known"
+    return f"policy {policy.digest} of {region}: {may_accept(policy, core.gateways[owner].place).why}"
+
+
+def _not_where_ordered(core: ControllerCore, registry: Registry) -> tuple[Stay, ...]:
+    stays = []
+    for replica in registry.replicas.values():
+        to = replica.pinned_to
+        if to is None or not replica.is_served or core.owners.get(replica.replica_id) == to or to not in core.gateways:
+            continue
+        policy = core.effective_policy(replica.home_place.region)
+        is_allowed = policy is not None and may_accept(policy, core.gateways[to].place).allowed
+        because = f"{to} is {core.health[to].condition}"
+        why = because if is_allowed else policy_says(policy, to, replica.home_place.region, core)
+        stays.append(Stay(replica.home, 1, f"{replica.replica_id} does not go to {to}: {why}"))
+    return tuple(stays)

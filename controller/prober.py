@@ -1,0 +1,152 @@
+"""Asks each registered gateway for its health, again and again, and tells the core of it. It judges nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+
+from controller.config import ProbeConfig
+from controller.core.events import Event, GatewayProbed
+from controller.registry import Registry
+from gateway.core.vocabulary import GatewayId
+
+_SECOND_NS = 1_000_000_000
+_LOOK_S = 1.0
+"""How soon a new gateway is asked at the latest."""
+DETAIL_LENGTH_MAX = 200
+_ADDRESSES_AT_ONCE = 1 << 16
+"""All that a host has: a connection that failed is not tried again with only some of them, so that what is said of it
+is said of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a gateway is not well."""
+
+    detail: str
+    was_refused: bool = False
+
+
+class _Target:
+    """One gateway, as it is asked now."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.kick = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Prober:
+    """Each gateway is asked on its own: one that hangs holds up nobody else."""
+
+    def __init__(
+        self,
+        registry: Callable[[], Registry],
+        is_attached: Callable[[GatewayId], bool],
+        submit: Callable[[Event], None],
+        config: ProbeConfig,
+        *,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
+        """Without a `resolver` the system's is asked where a gateway's host is."""
+        self._resolver = resolver
+        self._registry = registry
+        self._is_attached = is_attached
+        self._submit = submit
+        self._config = config
+        self._tls = _context(config)
+        self._targets: dict[GatewayId, _Target] = {}
+        self._changed = asyncio.Event()
+
+    def configure(self, config: ProbeConfig) -> None:
+        """Raises OSError where the authorities cannot be read, and has changed nothing then."""
+        self._tls = _context(config)
+        self._config = config
+        self.look()
+
+    def look(self) -> None:
+        """Who is registered or attached has changed: whoever's stream was lost is asked at once."""
+        self._changed.set()
+        for gateway_id, target in self._targets.items():
+            if not self._is_attached(gateway_id):
+                target.kick.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._targets.clear()
+        connector = aiohttp.TCPConnector(
+            limit=0,
+            force_close=True,  # a connection that is kept says less of a listener
+            interleave=_ADDRESSES_AT_ONCE,
+            resolver=self._resolver,
+        )
+        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as tasks:
+            while True:
+                self._follow(session, tasks)
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+
+    def _follow(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        wanted = {each.gateway_id: each.announcement.health_url for each in self._registry().gateways.values()}
+        for gateway_id in [each for each, target in self._targets.items() if wanted.get(each) != target.url]:
+            task = self._targets.pop(gateway_id).task
+            assert task is not None, "it runs as long as it is a target"
+            task.cancel()
+        for gateway_id in wanted.keys() - self._targets.keys():
+            target = self._targets[gateway_id] = _Target(wanted[gateway_id])
+            target.task = tasks.create_task(self._ask_again_and_again(session, gateway_id, target))
+
+    async def _ask_again_and_again(
+        self, session: aiohttp.ClientSession, gateway_id: GatewayId, target: _Target
+    ) -> None:
+        while True:
+            if target.url:
+                self._submit(_probed(gateway_id, await self._ask(session, target.url)))
+            elif not self._is_attached(gateway_id):
+                self._submit(GatewayProbed(gateway_id, healthy=False, detail="it names no URL for its health"))
+            target.kick.clear()
+            try:
+                async with asyncio.timeout(self._config.interval_ns / _SECOND_NS):
+                    await target.kick.wait()
+            except TimeoutError:
+                pass
+
+    async def _ask(self, session: aiohttp.ClientSession, url: str) -> _Fault | None:
+        """What is wrong; None when it is well."""
+        tls = self._tls if self._tls is not None else True
+        try:
+            async with (
+                asyncio.timeout(self._config.timeout_ns / _SECOND_NS),
+                session.get(url, allow_redirects=False, ssl=tls) as answer,
+            ):
+                return None if answer.status == 200 else _Fault(f"it answers {answer.status}")
+        except TimeoutError:
+            return _Fault("it does not answer in time")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            detail = (str(error) or type(error).__name__)[:DETAIL_LENGTH_MAX]
+            return _Fault(detail, was_refused=_was_refused(error))
+
+
+def _probed(gateway_id: GatewayId, fault: _Fault | None) -> GatewayProbed:
+    if fault is None:
+        return GatewayProbed(gateway_id, healthy=True)
+    return GatewayProbed(gateway_id, healthy=False, detail=fault.detail, was_refused=fault.was_refused)
+
+
+def _was_refused(error: Exception) -> bool:
+    """By the host, at each of its addresses: one that cannot be reached may yet be listened on."""
+    return isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
+
+
+def _context(config: ProbeConfig) -> ssl.SSLContext | None:
+    return None if config.ca_file is None else ssl.create_default_context(cafile=config.ca_file)

@@ -1,0 +1,105 @@
+"""Starts what may bring a dead gateway back. The core waits for nothing of it, and a failure changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from structlog.typing import FilteringBoundLogger
+
+from controller.config import RecoveryConfig, RecoveryKind
+from controller.core.effects import StartRecovery
+from gateway.core.vocabulary import GatewayId, RegionName
+
+_SECOND_NS = 1_000_000_000
+OUTPUT_BYTES_MAX = 2000
+"""Of the end of what it says."""
+
+
+class Recovery:
+    """One at a time for each gateway, and so many at once; others wait."""
+
+    def __init__(
+        self,
+        config: RecoveryConfig,
+        region_of: Callable[[GatewayId], RegionName],
+        start: Callable[[Coroutine[None, None, None]], object],
+        log: FilteringBoundLogger,
+        on_end: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_end` is told how each ended: `done`, `failed` or `timed_out`."""
+        self._config = config
+        self._region_of = region_of
+        self._start = start
+        self._log = log
+        self._on_end = on_end
+        self._places = asyncio.Semaphore(config.running_max)
+        self.under_way: set[GatewayId] = set()
+
+    def configure(self, config: RecoveryConfig) -> None:
+        if config.running_max != self._config.running_max:
+            self._places = asyncio.Semaphore(config.running_max)
+        self._config = config
+
+    def begin(self, order: StartRecovery) -> None:
+        if self._config.kind is RecoveryKind.NONE or order.gateway_id in self.under_way:
+            return
+        self.under_way.add(order.gateway_id)
+        self._start(self._recover(order, self._config))
+
+    async def _recover(self, order: StartRecovery, config: RecoveryConfig) -> None:
+        try:
+            async with self._places:
+                result, detail = await self._run(order, config)
+            log = self._log.info if result == "done" else self._log.error
+            log("recovery has ended", gateway=order.gateway_id, result=result, detail=detail)
+            self._on_end(result)
+        finally:
+            self.under_way.discard(order.gateway_id)
+
+    async def _run(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
+        filled = {"{gateway}": order.gateway_id, "{region}": self._region_of(order.gateway_id), "{why}": order.why}
+        arguments = [_filled(each, filled) for each in config.command]
+        self._log.info("recovery begins", gateway=order.gateway_id, command=arguments[0])
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return "failed", str(error)
+        said = bytearray()
+        try:
+            async with asyncio.timeout(config.timeout_ns / _SECOND_NS):
+                await _listen(process, said)
+                status = await process.wait()
+        except TimeoutError:
+            return "timed_out", said.decode(errors="replace")
+        finally:
+            await _end(process)
+        return ("done" if status == 0 else "failed"), f"exit status {status}: {said.decode(errors='replace')}"
+
+
+def _filled(argument: str, filled: dict[str, str]) -> str:
+    return filled.get(argument, argument)
+
+
+async def _listen(process: asyncio.subprocess.Process, said: bytearray) -> None:
+    assert process.stdout is not None, "it was asked for"
+    while chunk := await process.stdout.read(4096):
+        said += chunk
+        del said[:-OUTPUT_BYTES_MAX]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all that it has started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()

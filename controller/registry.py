@@ -1,0 +1,333 @@
+"""Who and what is registered: what gateways announce of themselves, with what operators ordered on top.
+
+It is read from documents and never changes: a change makes another one. It decides neither who lives nor who has what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import msgspec
+
+from controller import documents
+from controller.core.vocabulary import GatewayEntry, Location, ReplicaEntry
+from controller.documents import Announced, Changes, Freeze, GatewayOrder, ReplicaOrder, decode, encode, under
+from controller.store.store import DOCUMENT_BYTES_MAX
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.value import value
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
+from gateway.ground.control.vocabulary import Announcement, Hello, PeerGrant
+from gateway.ground.values import REPLICA_ID_PATTERN
+
+REPLICA_DOCUMENT_BYTES_MAX = 16 * 1024
+_NO_ORDER = GatewayOrder()
+
+_Kind = TypeVar("_Kind")
+
+
+@value
+class Registered:
+    """A gateway, by its own word or by an operator's."""
+
+    gateway_id: GatewayId
+    place: Place
+    announcement: Announcement
+    number: int
+    is_drained: bool
+    has_announced: bool
+
+    @property
+    def entry(self) -> GatewayEntry:
+        said = self.announcement
+        is_located = said.latitude is not None and said.longitude is not None
+        location = Location(said.latitude, said.longitude) if is_located else None  # type: ignore[arg-type] # just asked
+        return GatewayEntry(self.gateway_id, self.place, said.client_addresses, location, self.is_drained)
+
+    @property
+    def grant(self) -> PeerGrant | None:
+        """How other gateways reach it, where it says so."""
+        address = self.announcement.peer_address
+        return PeerGrant(self.gateway_id, self.place, address) if address else None
+
+
+@value
+class RegisteredReplica:
+    replica_id: ReplicaId
+    home: GatewayId
+    home_place: Place
+    document: str
+    """With region and jurisdiction."""
+    is_announced: bool
+    """By its home, which so serves it unless it is told otherwise."""
+    is_drained: bool = False
+    is_removed: bool = False
+    pinned_to: GatewayId | None = None
+
+    @property
+    def is_served(self) -> bool:
+        return not self.is_drained and not self.is_removed
+
+
+class DocumentFault(ValueError):
+    """A replica's document that cannot be used, in words."""
+
+
+class AnnouncementRefused(Exception):
+    """A gateway says of itself what cannot be, in words."""
+
+
+class _Table(Generic[_Kind]):
+    """Documents of one kind, by what they are of."""
+
+    def __init__(self, prefix: str, read: Callable[[str, bytes], _Kind], texts: Mapping[str, bytes]) -> None:
+        self._prefix = prefix
+        self._read = read
+        self.texts = under(prefix, texts)
+        self.values = {name: read(prefix + name, text) for name, text in self.texts.items()}
+
+    def changed(self, texts: Mapping[str, bytes]) -> _Table[_Kind]:
+        """What is the same is not read again: a large gateway's announcement takes its time."""
+        table = _Table(self._prefix, self._read, {})
+        table.texts = under(self._prefix, texts)
+        table.values = {
+            name: self.values[name] if self.texts.get(name) is text else self._read(self._prefix + name, text)
+            for name, text in table.texts.items()
+        }
+        return table
+
+
+@value
+class _Said:
+    """What a gateway announces, with its replicas read."""
+
+    announced: Announced
+    replicas: dict[ReplicaId, str | DocumentFault]
+    """Their whole documents."""
+
+
+@value
+class _Tables:
+    said: _Table[_Said]
+    gateway_orders: _Table[GatewayOrder]
+    replica_orders: _Table[ReplicaOrder]
+    narrowings: _Table[ResidencyPolicy]
+
+    def changed(self, texts: Mapping[str, bytes]) -> _Tables:
+        return _Tables(
+            self.said.changed(texts),
+            self.gateway_orders.changed(texts),
+            self.replica_orders.changed(texts),
+            self.narrowings.changed(texts),
+        )
+
+
+class Registry:
+    """One state of the mesh as it was written down. Shared freely: nobody changes it."""
+
+    def __init__(self, texts: Mapping[str, bytes], tables: _Tables) -> None:
+        self.texts = texts
+        """The documents that it was read from."""
+        self._tables = tables
+        self.gateway_orders = tables.gateway_orders.values
+        self.replica_orders = tables.replica_orders.values
+        self.narrowings = {RegionName(region): each for region, each in tables.narrowings.values.items()}
+        self.parameters = texts.get(documents.PARAMETERS, b"").decode()
+        freeze = texts.get(documents.FREEZE)
+        self.freeze = None if freeze is None else decode(documents.FREEZE, freeze, Freeze)
+
+    def changed(self, changes: Mapping[str, bytes | None]) -> Registry:
+        """Another one, with these documents put and deleted."""
+        texts = {name: each for name, each in self.texts.items() if name not in changes}
+        texts |= {name: each for name, each in changes.items() if each is not None and _is_ours(name)}
+        return Registry(texts, self._tables.changed(texts))
+
+    @cached_property
+    def announced(self) -> dict[GatewayId, Announced]:
+        return {GatewayId(name): each.announced for name, each in self._tables.said.values.items()}
+
+    # What there is
+
+    @cached_property
+    def gateways(self) -> dict[GatewayId, Registered]:
+        """In the order in which they came; those added by an operator and not heard of yet last."""
+        found = [
+            Registered(
+                name,
+                each.place,
+                each.announcement,
+                each.number,
+                self.gateway_orders.get(name, _NO_ORDER).is_drained,
+                has_announced=True,
+            )
+            for name, each in sorted(self.announced.items(), key=lambda item: (item[1].number, item[0]))
+            if not self.is_removed(name)
+        ]
+        found += [
+            Registered(GatewayId(name), each.place, each.announcement, -1, each.is_drained, has_announced=False)
+            for name, each in sorted(self.gateway_orders.items())
+            if each.place is not None and not each.is_removed and name not in self.announced
+        ]
+        return {each.gateway_id: each for each in found}
+
+    @cached_property
+    def replicas(self) -> dict[ReplicaId, RegisteredReplica]:
+        """With those that nobody is to serve."""
+        found: dict[ReplicaId, RegisteredReplica] = {}
+        for replica_id, home, document, is_announced in self._claims():
+            if replica_id in found or isinstance(document, DocumentFault):
+                continue
+            order = self.replica_orders.get(replica_id)
+            ordered = order if order is not None and order.home == home else ReplicaOrder(home)
+            found[replica_id] = RegisteredReplica(
+                replica_id,
+                home,
+                self.gateways[home].place,
+                document,
+                is_announced,
+                ordered.is_drained,
+                ordered.is_removed,
+                ordered.pinned_to,
+            )
+        return found
+
+    @cached_property
+    def faults(self) -> tuple[str, ...]:
+        """What is registered and cannot be used, in words."""
+        homes: dict[ReplicaId, GatewayId] = {}
+        faults: list[str] = []
+        for replica_id, home, document, _ in self._claims():
+            if isinstance(document, DocumentFault):
+                faults.append(f"{home}: {document}")
+            elif (first := homes.setdefault(replica_id, home)) != home:
+                faults.append(f"{home}: replica {replica_id} is {first}'s already")
+        return tuple(faults)
+
+    def _claims(self) -> Iterator[tuple[ReplicaId, GatewayId, str | DocumentFault, bool]]:
+        """Whoever says first whose a replica is, is believed; an operator who added one is heard last."""
+        for home in self.gateways:
+            for replica_id, document in self._announced_by(home).items():
+                yield replica_id, home, document, True
+        for name, order in self.replica_orders.items():
+            if order.document and order.home in self.gateways:
+                yield ReplicaId(name), order.home, order.document, False
+
+    def _announced_by(self, home: GatewayId) -> Mapping[ReplicaId, str | DocumentFault]:
+        said = self._tables.said.values.get(home)
+        return {} if said is None else said.replicas
+
+    @cached_property
+    def gateway_entries(self) -> tuple[GatewayEntry, ...]:
+        return tuple(each.entry for each in self.gateways.values())
+
+    @cached_property
+    def replica_entries(self) -> tuple[ReplicaEntry, ...]:
+        return tuple(
+            ReplicaEntry(each.replica_id, each.home, each.pinned_to)
+            for each in self.replicas.values()
+            if each.is_served
+        )
+
+    def is_removed(self, gateway_id: GatewayId) -> bool:
+        return self.gateway_orders.get(gateway_id, _NO_ORDER).is_removed
+
+    def jurisdiction_of(self, region: RegionName) -> Jurisdiction | None:
+        return next((each.place.jurisdiction for each in self.gateways.values() if each.place.region == region), None)
+
+    # What a gateway says
+
+    def announce(self, hello: Hello) -> Changes:
+        """What is to be written for what a gateway says of itself; nothing where nothing is new. Raises
+        AnnouncementRefused."""
+        gateway_id = hello.gateway_id
+        if self.is_removed(gateway_id):
+            raise AnnouncementRefused(f"gateway {gateway_id} was removed by an operator, who has to add it again")
+        others = (each for each in self.gateways.values() if each.gateway_id != gateway_id)
+        known = next((each.place.jurisdiction for each in others if each.place.region == hello.place.region), None)
+        if known not in (None, hello.place.jurisdiction):
+            raise AnnouncementRefused(
+                f"region {hello.place.region} is in {known} for others, and not in {hello.place.jurisdiction}"
+            )
+        before = self.announced.get(gateway_id)
+        number = (
+            before.number
+            if before is not None
+            else 1 + max((each.number for each in self.announced.values()), default=0)
+        )
+        said = Announced(hello.place, hello.announcement, hello.policy, number)
+        if said == before:
+            return {}
+        text = encode(said)
+        if len(text) > DOCUMENT_BYTES_MAX:
+            raise AnnouncementRefused(f"it announces {len(text)} bytes, and at most {DOCUMENT_BYTES_MAX} are kept")
+        return {documents.ANNOUNCED + gateway_id: text}
+
+    def says(self, hello: Hello) -> bool:
+        """It is registered with just these words."""
+        said = self.announced.get(hello.gateway_id)
+        if said is None or self.is_removed(hello.gateway_id):
+            return False
+        return said == replace(said, place=hello.place, announcement=hello.announcement, policy=hello.policy)
+
+
+def read_replica(document: str, home: Place) -> tuple[ReplicaId, str]:
+    """Its id, and its document with region and jurisdiction. How the engine is reached is for gateways to check.
+    Raises DocumentFault."""
+    if len(document.encode()) > REPLICA_DOCUMENT_BYTES_MAX:
+        raise DocumentFault(f"a replica's description is larger than {REPLICA_DOCUMENT_BYTES_MAX // 1024} KiB")
+    try:
+        keys = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
+        name = msgspec.json.decode(keys.get("id", msgspec.Raw(b"null")), type=str)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError) as error:
+        raise DocumentFault(f"a replica's description is no JSON object with an id: {error}") from error
+    if REPLICA_ID_PATTERN.fullmatch(name) is None:
+        raise DocumentFault(f"{name[:100]!r} is not a replica's id")
+    keys = {key: each for key, each in keys.items() if bytes(each) != b"null"}
+    if ("region" in keys) != ("jurisdiction" in keys):
+        raise DocumentFault(f"replica {name}: region and jurisdiction are written together or not at all")
+    if "region" in keys:
+        return ReplicaId(name), document
+    keys["region"] = msgspec.Raw(encode(home.region))
+    keys["jurisdiction"] = msgspec.Raw(encode(home.jurisdiction))
+    return ReplicaId(name), msgspec.json.encode(keys).decode()
+
+
+def _listed(replicas: tuple[str, ...], home: Place) -> dict[ReplicaId, str | DocumentFault]:
+    listed: dict[ReplicaId, str | DocumentFault] = {}
+    for index, each in enumerate(replicas):
+        try:
+            replica_id, document = read_replica(each, home)
+        except DocumentFault as fault:
+            listed[ReplicaId(f"[{index}]")] = fault
+            continue
+        if replica_id in listed:
+            listed[ReplicaId(f"[{index}]")] = DocumentFault(f"replica {replica_id} stands there twice")
+        else:
+            listed[replica_id] = document
+    return listed
+
+
+_OURS = (documents.ANNOUNCED, *documents.ORDERED)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(_OURS)
+
+
+def registry_of(contents: Mapping[str, bytes]) -> Registry:
+    """From everything in a store. Raises StoreUnusable over a document that cannot be read."""
+    texts = {name: each for name, each in contents.items() if _is_ours(name)}
+    tables = _Tables(
+        _Table(documents.ANNOUNCED, _read_said, texts),
+        _Table(documents.GATEWAY_ORDER, lambda name, text: decode(name, text, GatewayOrder), texts),
+        _Table(documents.REPLICA_ORDER, lambda name, text: decode(name, text, ReplicaOrder), texts),
+        _Table(documents.NARROWING, lambda name, text: decode(name, text, ResidencyPolicy), texts),
+    )
+    return Registry(texts, tables)
+
+
+def _read_said(name: str, text: bytes) -> _Said:
+    announced = decode(name, text, Announced)
+    return _Said(announced, _listed(announced.announcement.replicas, announced.place))

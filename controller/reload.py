@@ -1,0 +1,49 @@
+"""What a controller reads anew while it runs: its own file. What cannot change then is refused, by its key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from controller.config import ControllerFile, read_controller_file
+from controller.desk import Naming
+from gateway.ground.faults import ConfigError, Fault, FileError
+from gateway.ground.reloader import ReloadRefused
+from gateway.ground.settings import changed_keys
+
+LIVE_KEYS = frozenset({"decisions", "probes", "recovery", "naming"})
+"""Sections that are taken in while the controller runs. All else waits for a restart."""
+
+
+class FilePart:
+    def __init__(self, file: ControllerFile, apply: Callable[[ControllerFile], None]) -> None:
+        """`apply` puts a whole valid file in force, at once. It may raise OSError, and has done nothing then."""
+        self._file = file
+        self._apply = apply
+
+    def files(self) -> list[Path]:
+        return [self._file.path] if self._file.sections.reload.controller_file else []
+
+    async def reload(self) -> None:
+        """Raises ReloadRefused, and nothing has changed then."""
+        try:
+            file = await asyncio.to_thread(read_controller_file, self._file.path)
+            if at_rest := changed_at_rest(self._file, file):
+                faults = [Fault(key, "cannot change while the controller runs") for key in at_rest]
+                raise FileError(file.path, file.source.located(faults))
+            self._apply(file)
+        except (ConfigError, OSError) as error:
+            raise ReloadRefused(str(error)) from error
+        self._file = file
+
+
+def changed_at_rest(old: ControllerFile, new: ControllerFile) -> list[str]:
+    """The paths of the keys that differ and cannot be changed at run time."""
+    changed = changed_keys(old.as_document(), new.as_document())
+    return [key for key in changed if key.split(".")[0] not in LIVE_KEYS]
+
+
+def naming_of(file: ControllerFile) -> Naming:
+    naming = file.naming
+    return Naming(naming.zone_name, naming.servers, naming.region_networks, naming.port)

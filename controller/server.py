@@ -1,0 +1,325 @@
+"""The gateways' end of the controller: one stream for each, over which it says what it is and is told what to serve.
+
+It decides nothing. A gateway is told only what was written down, and whoever is slow is told only the newest of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+import grpc
+import grpc.aio
+from structlog.typing import FilteringBoundLogger
+
+from controller.config import LinkConfig
+from controller.core.events import GatewayDisconnected, PeersHeard
+from controller.core.vocabulary import HeardPeer
+from controller.desk import Desk
+from controller.links import Link, Links
+from controller.registry import AnnouncementRefused
+from controller.snapshots import snapshot_for
+from controller.store.store import StoreError
+from controller.views import View
+from gateway.core.residency import ResidencyPolicy
+from gateway.ground.channels import server_options
+from gateway.ground.clock import Clock
+from gateway.ground.control.codec import read_from_gateway, said_by_controller
+from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
+from gateway.ground.supervisor import Backoff
+from gateway.ground.transport import Door
+from gateway.ground.values import Address
+from gateway.ground.wire import WireError
+from protos.mesh.v1 import control_pb2 as pb
+from protos.mesh.v1 import control_pb2_grpc
+
+_SECOND_NS = 1_000_000_000
+_REPORTS_APART_NS = 50_000_000
+"""Of reports that come faster some are passed over: each is whole, and costs a look at every gateway."""
+_NEWS_APART_S = 0.1
+"""Each makes a write, and a snapshot for everybody."""
+_RETRY = Backoff(min_ns=200_000_000, max_ns=5 * _SECOND_NS)
+_MESSAGE_ROOM_BYTES = 1024
+
+_Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why a stream ends, as the gateway is told."""
+
+    code: grpc.StatusCode
+    detail: str
+
+
+class ServerWatch:
+    """Told of what happens on streams; counts nothing by itself."""
+
+    def refused(self, reason: str) -> None: ...
+    def pushed(self, size_bytes: int) -> None: ...
+    def rejected(self) -> None: ...
+
+
+class ControlService:
+    """`control.proto`'s one call."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        links: Links,
+        transport: Door,
+        config: LinkConfig,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        watch: ServerWatch | None = None,
+        on_link: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_link` is told whenever a stream has come or gone."""
+        self.links = links
+        self._desk = desk
+        self._transport = transport
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._watch = watch or ServerWatch()
+        self._on_link = on_link
+        self._unknown = 0
+        """Streams that have not said yet whose they are."""
+
+    async def Attach(self, _: object, context: _Context) -> None:  # noqa: N802
+        end = await self._attach(context)
+        if end.code is not grpc.StatusCode.OK:
+            await context.abort(end.code, end.detail)
+
+    async def _attach(self, context: _Context) -> _End:
+        if (fault := self._transport.caller_fault(context.auth_context(), None)) is not None:
+            return self._refused(context, _End(grpc.StatusCode.PERMISSION_DENIED, fault))
+        if self._unknown >= self._config.gateways_max:
+            return self._refused(context, _End(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams without a hello"))
+        self._unknown += 1
+        try:
+            hello = await self._hello(context)
+        finally:
+            self._unknown -= 1
+        if isinstance(hello, _End):
+            return self._refused(context, hello)
+        claim = hello.gateway_id, hello.place.region
+        if (fault := self._transport.caller_fault(context.auth_context(), claim)) is not None:
+            return self._refused(context, _End(grpc.StatusCode.PERMISSION_DENIED, fault))
+        if len(self.links) >= self._config.gateways_max and hello.gateway_id not in self.links:
+            return self._refused(context, _End(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many gateways"))
+        return await self._hold(Link(hello, self._clock.now_ns()), context)
+
+    async def _hello(self, context: _Context) -> Hello | _End:
+        try:
+            async with asyncio.timeout(self._config.silence_max_ns / _SECOND_NS):
+                said = _read(await context.read())
+        except TimeoutError:
+            return _End(grpc.StatusCode.DEADLINE_EXCEEDED, "no hello came")
+        except WireError as error:
+            return _End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if not isinstance(said, Hello):
+            return _End(grpc.StatusCode.INVALID_ARGUMENT, "a stream begins with hello")
+        return said
+
+    def _refused(self, context: _Context, end: _End) -> _End:
+        self._watch.refused(end.code.name.lower())
+        self._log.error("REFUSED: a caller may not attach", detail=end.detail, caller=context.peer())
+        return end
+
+    async def _hold(self, link: Link, context: _Context) -> _End:
+        await context.send_initial_metadata(())  # by itself: with a first write that is cut off it would go out twice
+        self.links.put(link)
+        self._log.info("a gateway is attached", gateway=link.gateway_id, region=link.hello.place.region)
+        why = "its stream broke"
+        try:
+            end = await _first(
+                self._listen(link, context), self._tell(link, context), self._register(link), _until_replaced(link)
+            )
+            why = end.detail
+            return end
+        finally:
+            self._leave(link, why)
+
+    def _leave(self, link: Link, why: str) -> None:
+        if not self.links.drop(link):
+            return
+        self._log.info("a gateway is no longer attached", gateway=link.gateway_id, reason=why)
+        if link.is_registered:
+            self._desk.driver.submit(GatewayDisconnected(link.gateway_id, why))
+        self._on_link()
+
+    # What it says
+
+    async def _listen(self, link: Link, context: _Context) -> _End:
+        silence_s = self._config.silence_max_ns / _SECOND_NS
+        while True:
+            try:
+                async with asyncio.timeout(silence_s):
+                    message = await context.read()
+            except TimeoutError:
+                return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it said nothing for {silence_s:g} s")
+            except grpc.aio.BaseError as error:
+                return _End(grpc.StatusCode.ABORTED, f"its stream broke: {error}")
+            if _is_end(message):
+                return _End(grpc.StatusCode.OK, "it has left")
+            link.heard_ns = self._clock.now_ns()
+            try:
+                said = _read(message)
+            except WireError as error:
+                return _End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            if isinstance(said, Hello):
+                return _End(grpc.StatusCode.INVALID_ARGUMENT, "hello was said before")
+            if said is not None:
+                self._heard(link, said)
+
+    def _heard(self, link: Link, said: Announcement | ResidencyPolicy | Report | Taken | Rejected) -> None:
+        match said:
+            case Announcement():
+                link.hello = replace(link.hello, announcement=said)
+                link.news.set()
+            case ResidencyPolicy():
+                link.hello = replace(link.hello, policy=said)
+                link.news.set()
+            case Report():
+                self._reported(link, said)
+            case Taken():
+                link.taken, link.rejected = said.version, None
+            case Rejected():
+                link.rejected = said
+                self._watch.rejected()
+                self._log.warning(
+                    "a gateway rejected a snapshot, and goes on as before",
+                    gateway=link.gateway_id,
+                    version=str(said.version),
+                    reason=said.reason,
+                )
+            case _:
+                assert_never(said)
+
+    def _reported(self, link: Link, report: Report) -> None:
+        now_ns = self._clock.now_ns()
+        if not link.is_registered or (link.report_ns is not None and now_ns < link.report_ns + _REPORTS_APART_NS):
+            return
+        link.report_ns, link.open_requests = now_ns, report.open_requests
+        peers = tuple(
+            HeardPeer(
+                each.gateway_id,
+                None if each.heard_ago_ns is None else now_ns - each.heard_ago_ns,
+                each.is_broken,
+                each.rtt_ns,
+            )
+            for each in report.peers
+        )
+        self._desk.driver.submit(PeersHeard(link.gateway_id, peers))
+
+    async def _register(self, link: Link) -> _End:
+        """Until it is refused. A gateway whose words cannot be written down yet is served as it was before."""
+        failures = 0
+        while True:
+            await link.news.wait()
+            link.news.clear()
+            hello = link.hello
+            try:
+                await self._desk.register(hello)
+            except AnnouncementRefused as refused:
+                self._log.error("REFUSED: what a gateway says of itself", gateway=link.gateway_id, detail=str(refused))
+                return _End(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+            except StoreError:
+                failures += 1
+                link.news.set()
+                await asyncio.sleep(_RETRY.pause_s(failures))
+                continue
+            failures = 0
+            self._registered(link, hello)
+            await asyncio.sleep(_NEWS_APART_S)
+
+    def _registered(self, link: Link, hello: Hello) -> None:
+        if not link.is_registered:
+            link.is_registered = True
+            self._desk.connected(hello)
+            self._on_link()
+
+    # What it is told
+
+    async def _tell(self, link: Link, context: _Context) -> _End:
+        seen: View | None = None
+        alive_s = self._config.alive_interval_ns / _SECOND_NS
+        stall_s = self._config.silence_max_ns / _SECOND_NS
+        while True:
+            newest = await self._desk.board.other_than(seen, alive_s)
+            message = None
+            if newest is not None and newest is not seen:
+                if link.is_registered and link.gateway_id not in newest.registry.gateways:
+                    return _End(grpc.StatusCode.FAILED_PRECONDITION, "it was removed by an operator")
+                message = self._snapshot(link, newest)
+            seen = newest
+            if message is not None and message.ByteSize() > self._config.message_max_bytes - _MESSAGE_ROOM_BYTES:
+                return _End(grpc.StatusCode.RESOURCE_EXHAUSTED, f"its snapshot has {message.ByteSize()} bytes")
+            try:
+                async with asyncio.timeout(stall_s):
+                    await context.write(message or said_by_controller(Alive()))
+            except TimeoutError:
+                return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it read nothing for {stall_s:g} s")
+            except grpc.aio.BaseError as error:
+                return _End(grpc.StatusCode.ABORTED, f"its stream broke: {error}")
+            if message is not None and newest is not None:
+                link.pushed = newest.version
+                self._watch.pushed(message.ByteSize())
+
+    def _snapshot(self, link: Link, view: View) -> pb.AttachResponse | None:
+        """None while what is written down of it is not what it says, and while it has something newer, which it would
+        only reject: it is not told of replicas as they were."""
+        is_outdated = link.hello.taken.is_newer_than(view.version) or not view.registry.says(link.hello)
+        if self._desk.keeper.lost.is_set() or is_outdated:
+            return None
+        return said_by_controller(snapshot_for(link.gateway_id, view))
+
+
+class ControlServer:
+    """The gRPC listener."""
+
+    def __init__(self, service: ControlService, config: LinkConfig, transport: Door) -> None:
+        self._transport = transport
+        self._server = grpc.aio.server(options=server_options(config), maximum_concurrent_rpcs=3 * config.gateways_max)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
+
+    async def start(self, address: Address) -> Address:
+        """Listen. Returns the real address, also where the system chose the port. Raises OSError if it is taken."""
+        try:
+            port = self._transport.add_port(self._server, str(address))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address} for gateways") from error
+        await self._server.start()
+        return replace(address, port=port)
+
+    async def stop(self) -> None:
+        """Gateways go on without us, and so nobody is waited for."""
+        await self._server.stop(0)
+
+
+def _is_end(message: object) -> bool:
+    """GRPC's types do not say that it may be."""
+    return message is grpc.aio.EOF
+
+
+def _read(message: pb.AttachRequest) -> FromGateway | None:
+    return None if _is_end(message) else read_from_gateway(message)
+
+
+async def _until_replaced(link: Link) -> _End:
+    await link.replaced.wait()
+    return _End(grpc.StatusCode.ABORTED, "a newer stream of this gateway has come")
+
+
+async def _first(*works: Coroutine[Any, Any, _End]) -> _End:
+    """Of whichever is done first; the others are cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(work) for work in works]
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for each in running:
+            each.cancel()
+    return done.pop().result()

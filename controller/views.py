@@ -1,0 +1,78 @@
+"""What has been written down, whole, at one moment: all that gateways are told comes from one of these."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from controller.registry import RegisteredReplica, Registry
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
+from gateway.ground.control.vocabulary import NOBODY, ReplicaOwner
+from gateway.ground.naming.tree import RecordTree
+
+
+@dataclass(frozen=True)
+class View:
+    """Nobody changes what is in it."""
+
+    version: ControlVersion
+    registry: Registry
+    owners: Mapping[ReplicaId, GatewayId]
+    policies: Mapping[RegionName, ResidencyPolicy]
+    """By region, the last one in force there."""
+    records: RecordTree | None
+
+    def owner(self, replica: RegisteredReplica) -> GatewayId | None:
+        """None: nobody may have it as things are."""
+        if not replica.is_served:
+            return NOBODY
+        owner = self.owners.get(replica.replica_id)
+        return owner if owner in self.registry.gateways else None
+
+    @cached_property
+    def owned(self) -> Mapping[GatewayId, list[RegisteredReplica]]:
+        """By owner. Worked out once, for all who ask."""
+        owned: dict[GatewayId, list[RegisteredReplica]] = {}
+        for replica in self.registry.replicas.values():
+            owner = self.owner(replica)
+            if owner is not None:
+                owned.setdefault(owner, []).append(replica)
+        return owned
+
+    @cached_property
+    def away(self) -> tuple[ReplicaOwner, ...]:
+        """Those that somebody other than their home serves, or nobody by an order. One that merely nobody may have is
+        not among them: its home goes on with it for as long as it can."""
+        return tuple(
+            ReplicaOwner(each.replica_id, each.home, owner)
+            for owner, replicas in self.owned.items()
+            for each in replicas
+            if owner != each.home and (owner != NOBODY or each.is_announced)
+        )
+
+
+class Board:
+    """The newest view, for everybody who follows it. Whoever is slow misses those in between."""
+
+    def __init__(self) -> None:
+        self.newest: View | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, view: View) -> None:
+        assert self.newest is None or view.version.is_newer_than(self.newest.version), "versions rise"
+        self.newest = view
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def other_than(self, seen: View | None, wait_max_s: float) -> View | None:
+        """The newest view once it is another one, or after so long."""
+        if self.newest is seen:
+            try:
+                async with asyncio.timeout(wait_max_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        return self.newest

@@ -1,0 +1,192 @@
+"""What a gateway has to do with its controllers, put together: the stream, what is kept of it, what peers say
+meanwhile, and what all of that comes to. Where no controllers are named, it does nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.app.precedence import Precedence
+from gateway.config.sections import GatewayConfig
+from gateway.control.announcing import announcement_of
+from gateway.control.attachment import Attachment
+from gateway.control.keeping import Kept, SnapshotKeeper
+from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.ground.clock import Clock
+from gateway.ground.control.vocabulary import Hello, Ownership, Report, Snapshot
+from gateway.ground.faults import ConfigError
+from gateway.ground.supervisor import Supervisor
+from gateway.ground.transport import Transport
+from gateway.ground.values import Address
+from gateway.peers.ears import Ears
+
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What it is asked of the rest of the gateway."""
+
+    ears: Ears
+    """What is heard of peers."""
+    open_requests: Callable[[], int]
+    left_out: Callable[[], dict[str, str]]
+    """Replicas that are granted and cannot be served, and why."""
+
+
+class Control:
+    """One gateway's side of it. It speaks for the gateway on the stream, and is what metrics show."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        transport: Transport,
+        surroundings: Surroundings,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.precedence = Precedence(config)
+        self.is_wanted = bool(config.control.controllers)
+        self.keeper = SnapshotKeeper(config.state.folder, config.gateway_id, log)
+        self.attachment = Attachment(config.control, transport, self, clock=clock, rng=random.Random(), log=log)
+        self.ears = surroundings.ears
+        self.transport = transport
+        self._surroundings = surroundings
+        self._http, self._peers = config.listen.http, config.listen.peers
+        self._policy = closed_policy(config.place, "no policy read yet")
+        self._clock = clock
+        self._log = log
+        self._taken_ns: int | None = None
+
+    def restore(self) -> None:
+        """Begin with what was taken before the restart, where that can still be served by."""
+        kept = self.keeper.restore() if self.is_wanted else None
+        if kept is None:
+            return
+        version = kept.snapshot.version
+        try:
+            self.precedence.restore(kept.snapshot)
+        except ConfigError as error:
+            self.keeper.refuse(str(error))
+            return
+        self._taken_ns = kept.taken_ns
+        self._log.info("begins with what a controller said last", term=version.term, version=version.version)
+
+    def run(self, loops: Supervisor, http: Address, peers: Address) -> None:
+        """From now on, for as long as the gateway runs: it is reached there."""
+        self._http, self._peers = http, peers
+        if self.is_wanted:
+            loops.run("control", self.attachment.run)
+            loops.run("control_state", self.keeper.run)
+
+    def follow_policy(self, policy: ResidencyPolicy) -> None:
+        """The region's own, narrowed by nobody."""
+        self._policy = policy
+        self.attachment.changed()
+
+    async def reload(self, local: GatewayConfig) -> None:
+        """Another region file. Raises ConfigError, and nothing has changed then."""
+        await self.precedence.reload(local)
+        self.attachment.changed()
+
+    # For the stream
+
+    def hello(self) -> Hello:
+        local = self.precedence.local
+        announcement = announcement_of(local, self._http, self._peers)
+        return Hello(local.gateway_id, local.place, self.version, announcement, self._policy)
+
+    def report(self) -> Report:
+        return Report(tuple(self.ears.heard()), self._surroundings.open_requests())
+
+    async def take(self, snapshot: Snapshot) -> None:
+        before = self.version
+        await self.precedence.take(snapshot)
+        if snapshot.version != before:
+            self._log.info("snapshot taken", term=snapshot.version.term, version=snapshot.version.version)
+        self._taken_ns = self._clock.wall_ns()
+        self.keeper.keep(Kept(snapshot, self._taken_ns))
+
+    # For what peers say
+
+    def is_news(self, version: ControlVersion) -> bool:
+        """Would what was said then change anything? While a controller speaks to us, peers are not asked."""
+        return self.is_wanted and self.precedence.would_be_news(version) and not self._is_spoken_to
+
+    def learnt(self, peer: GatewayId, ownership: Ownership) -> None:
+        """Of a peer that was asked."""
+        self._log.warning(
+            "a peer knows of newer owners: what is somebody else's is left to them until a controller says as much",
+            peer=peer,
+            term=ownership.version.term,
+            version=ownership.version.version,
+        )
+        self.precedence.hear(ownership)
+
+    @property
+    def _is_spoken_to(self) -> bool:
+        """A controller that is attached and has just spoken would have told us itself."""
+        silent_ns = self.attachment.silent_ns
+        half_ns = self.precedence.local.control.silence_max_ns // 2
+        return self.is_attached and silent_ns is not None and silent_ns <= half_ns
+
+    # For operators
+
+    @property
+    def is_attached(self) -> bool:
+        return self.attachment.controller is not None
+
+    @property
+    def version(self) -> ControlVersion:
+        return self.precedence.version
+
+    @property
+    def snapshot_age_s(self) -> float | None:
+        return None if self._taken_ns is None else max(self._clock.wall_ns() - self._taken_ns, 0) / _SECOND_NS
+
+    @property
+    def is_kept(self) -> bool:
+        return not self.keeper.fault
+
+    @property
+    def taken(self) -> int:
+        return self.attachment.tallies.taken
+
+    @property
+    def rejected(self) -> int:
+        return self.attachment.tallies.rejected
+
+    @property
+    def left_out(self) -> int:
+        return len(self._surroundings.left_out())
+
+    @property
+    def away(self) -> int:
+        return len(self.precedence.away)
+
+    def describe(self) -> dict[str, object] | None:
+        """None where no controllers are named."""
+        if not self.is_wanted:
+            return None
+        attachment, hearsay = self.attachment, self.precedence.hearsay.version
+        silent_ns = attachment.silent_ns
+        return {
+            "attached": self.is_attached,
+            "controller": "" if attachment.controller is None else str(attachment.controller),
+            "silent_s": None if silent_ns is None else silent_ns / _SECOND_NS,
+            "last_loss": attachment.tallies.last_loss,
+            "term": self.version.term,
+            "version": self.version.version,
+            "snapshot_age_s": self.snapshot_age_s,
+            "not_kept_reason": self.keeper.fault,
+            "last_rejection": attachment.tallies.last_rejection,
+            "left_out": dict(self._surroundings.left_out()),
+            "away": sorted(self.precedence.away),
+            "heard_of": {"term": hearsay.term, "version": hearsay.version},
+        }

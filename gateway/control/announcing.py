@@ -1,0 +1,34 @@
+"""What a gateway says of itself to a controller, as its region file has it. It holds no secret."""
+
+from __future__ import annotations
+
+from gateway.config.sections import GatewayConfig
+from gateway.ground.control.vocabulary import Announcement
+from gateway.ground.values import Address
+
+_ANYWHERE = frozenset({"0.0.0.0", "::"})
+
+
+def announcement_of(config: GatewayConfig, http: Address, peers: Address) -> Announcement:
+    """`http` and `peers` are where it really listens."""
+    control = config.control
+    return Announcement(
+        client_addresses=control.client_addresses,
+        peer_address=_dialled(control.peer_address or peers),
+        health_url=control.health_url or _health_url(config, http),
+        latitude=control.latitude,
+        longitude=control.longitude,
+        replicas=config.replica_documents,
+    )
+
+
+def _dialled(address: Address) -> str:
+    """An address that is listened on and that nobody can dial is not told."""
+    return "" if address.host in _ANYWHERE or address.port == 0 else str(address)
+
+
+def _health_url(config: GatewayConfig, http: Address) -> str:
+    if not config.control.client_addresses:
+        return ""
+    scheme = "http" if config.listen.tls is None else "https"
+    return f"{scheme}://{Address(config.control.client_addresses[0], http.port)}/health"

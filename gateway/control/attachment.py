@@ -1,0 +1,290 @@
+"""Holds one stream to one of the controllers: says what this gateway is and hears, and hands over what it is told.
+
+A controller that cannot be reached, falls silent, talks nonsense or is no controller is left for the next one, after a
+pause that grows. It decides nothing about what it is told, and nothing else of a gateway waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Never, Protocol
+
+import grpc
+import grpc.aio
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.sections import ControlConfig
+from gateway.ground.channels import client_options
+from gateway.ground.clock import Clock
+from gateway.ground.control import codec
+from gateway.ground.control.vocabulary import FromGateway, Hello, Rejected, Report, Snapshot, Taken
+from gateway.ground.faults import ConfigError
+from gateway.ground.supervisor import Backoff
+from gateway.ground.transport import Transport
+from gateway.ground.values import Address
+from gateway.ground.wire import WireError
+from protos.mesh.v1 import control_pb2 as pb
+from protos.mesh.v1 import control_pb2_grpc
+
+_SECOND_NS = 1_000_000_000
+_ANSWERS_MAX = 4
+"""Unsent answers; until the controller reads them, no further snapshot is read from it."""
+
+_READS_NOTHING = "it reads nothing"
+
+_Call = grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
+
+
+class ControllerLost(Exception):
+    """A stream is over: why, in words."""
+
+
+class Gateway(Protocol):
+    """Whom it speaks for."""
+
+    def hello(self) -> Hello: ...
+
+    def report(self) -> Report: ...
+
+    async def take(self, snapshot: Snapshot) -> None:
+        """Put it in force. Raises ConfigError, and nothing has changed then."""
+        ...
+
+
+@dataclass(slots=True)
+class Tallies:
+    taken: int = 0
+    rejected: int = 0
+    lost: int = 0
+    """Streams that broke, or never came to be."""
+    last_rejection: str = ""
+    """Why the last snapshot was rejected; empty once a later one was taken."""
+    last_loss: str = ""
+
+
+class Attachment:
+    """Runs for as long as the gateway does."""
+
+    def __init__(
+        self,
+        settings: ControlConfig,
+        transport: Transport,
+        gateway: Gateway,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.tallies = Tallies()
+        self.controller: Address | None = None
+        """Whom we are attached to: it has said something on the stream that is open."""
+        self.heard_ns: int | None = None
+        """When a controller last said anything."""
+        self.settings = settings
+        self.gateway = gateway
+        self._transport = transport
+        self._clock = clock
+        self._rng = rng
+        self._log = log
+        self._backoff = Backoff(settings.reconnect_min_ns, settings.reconnect_max_ns)
+        self._news = asyncio.Event()
+        self._is_report_due = False
+
+    @property
+    def silent_ns(self) -> int | None:
+        """For how long no controller has said anything; None: none ever did."""
+        return None if self.heard_ns is None else self._clock.now_ns() - self.heard_ns
+
+    def changed(self) -> None:
+        """What the gateway says of itself may be different now."""
+        self._news.set()
+
+    def report_soon(self) -> None:
+        """A peer's link broke: that is news by itself."""
+        self._is_report_due = True
+        self._news.set()
+
+    async def run(self) -> Never:
+        """Until cancelled. The controllers take turns; whoever was well is tried again first."""
+        turn = failures = 0
+        while True:
+            address = self.settings.controllers[turn % len(self.settings.controllers)]
+            began_ns, was_attached = self._clock.now_ns(), False
+            try:
+                await self._attach(address)
+            except ControllerLost as lost:
+                was_attached = self.controller is not None
+                self._tell_of_loss(address, lost, was_attached=was_attached)
+            finally:
+                self.controller = None
+            well_ns = self._clock.now_ns() - began_ns if was_attached else 0
+            failures = self._backoff.failures_in_a_row(failures, well_ns)
+            turn += not was_attached or failures > 1
+            await asyncio.sleep(self._backoff.pause_s(failures, self._rng))
+
+    async def _attach(self, address: Address) -> Never:
+        version = self._transport.version
+        channel = self._transport.open_controller_channel(str(address), client_options(self.settings))
+        try:
+            stub: control_pb2_grpc.ControlServiceAsyncStub = control_pb2_grpc.ControlServiceStub(channel)
+            call = stub.Attach()
+            try:
+                await self._converse(call, address, version)
+            finally:
+                call.cancel()
+        finally:
+            await channel.close()
+
+    async def _converse(self, call: _Call, address: Address, version: int) -> Never:
+        conversation = _Conversation(self, call, address)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(conversation.say())
+                tasks.create_task(conversation.hear())
+                tasks.create_task(self._until_credentials_change(version))
+        except* ControllerLost as group:
+            raise _first(group) from None
+        raise AssertionError("a conversation ends by being lost")
+
+    async def _until_credentials_change(self, version: int) -> None:
+        await self._transport.newer_than(version)
+        raise ControllerLost("our credentials have changed")
+
+    def _tell_of_loss(self, address: Address, lost: ControllerLost, *, was_attached: bool) -> None:
+        """Once for each reason, not once for each try."""
+        self.tallies.lost += 1
+        if was_attached or str(lost) != self.tallies.last_loss:
+            word = "controller lost" if was_attached else "controller not reached"
+            self._log.warning(word, controller=str(address), detail=str(lost))
+        self.tallies.last_loss = str(lost)
+
+    # For a conversation
+
+    def heard(self, address: Address) -> None:
+        self.heard_ns = self._clock.now_ns()
+        if self.controller is None:
+            self.controller = address
+            self.tallies.last_loss = ""
+            self._log.info("attached to a controller", controller=str(address))
+
+    async def until_news(self, until_s: float) -> bool:
+        """Gives whether a report is due, as it is by then."""
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._news.wait()
+        except TimeoutError:
+            return True
+        self._news.clear()
+        is_due, self._is_report_due = self._is_report_due, False
+        return is_due
+
+    async def answer_to(self, message: pb.AttachResponse) -> FromGateway:
+        """Take a snapshot in, or say why not."""
+        version = codec.version_of(message)
+        try:
+            said = await asyncio.to_thread(codec.read_from_controller, message)
+            assert isinstance(said, Snapshot), "only snapshots are answered"
+            await self.gateway.take(said)
+        except (WireError, ConfigError) as error:
+            self.tallies.rejected += 1
+            self.tallies.last_rejection = str(error)
+            self._log.error(
+                "SNAPSHOT REJECTED: what was in force stays in force",
+                term=version.term,
+                version=version.version,
+                why=str(error),
+            )
+            return Rejected(version, str(error))
+        self.tallies.taken += 1
+        self.tallies.last_rejection = ""
+        return Taken(version)
+
+
+class _Conversation:
+    """One stream. Both of its loops end in ControllerLost."""
+
+    def __init__(self, attachment: Attachment, call: _Call, address: Address) -> None:
+        self._attachment = attachment
+        self._settings = attachment.settings
+        self._gateway = attachment.gateway
+        self._call = call
+        self._address = address
+        self._answers: deque[FromGateway] = deque()
+        self._answered = asyncio.Event()
+
+    async def say(self) -> Never:
+        hello = self._gateway.hello()
+        await self._write(hello)
+        report_at_s = await self._report()
+        while True:
+            is_report_due = await self._attachment.until_news(report_at_s)
+            await self._write_answers()
+            now = self._gateway.hello()
+            if now.announcement != hello.announcement:
+                await self._write(now.announcement)
+            if now.policy != hello.policy:
+                await self._write(now.policy)
+            hello = now
+            if is_report_due:
+                report_at_s = await self._report()
+
+    async def hear(self) -> Never:
+        while True:
+            message = await self._bounded(self._call.read(), "it fell silent")
+            if not isinstance(message, pb.AttachResponse):
+                raise ControllerLost(await self._how_it_ended())
+            self._attachment.heard(self._address)
+            if message.WhichOneof("kind") == "snapshot":
+                self._answers.append(await self._attachment.answer_to(message))
+                self._attachment.changed()
+                await self._until_few_are_unsent()
+
+    async def _report(self) -> float:
+        """Gives when the next one is due, by the event loop's clock."""
+        await self._write(self._gateway.report())
+        return asyncio.get_running_loop().time() + self._settings.report_interval_ns / _SECOND_NS
+
+    async def _write_answers(self) -> None:
+        while self._answers:
+            await self._write(self._answers.popleft())
+            self._answered.set()
+
+    async def _until_few_are_unsent(self) -> None:
+        while len(self._answers) >= _ANSWERS_MAX:
+            self._answered.clear()
+            await self._bounded(self._answered.wait(), _READS_NOTHING)
+
+    async def _write(self, said: FromGateway) -> None:
+        await self._bounded(self._call.write(codec.said_by_gateway(said)), _READS_NOTHING)
+
+    async def _bounded(self, wait: Awaitable[object], too_long: str) -> object:
+        try:
+            async with asyncio.timeout(self._settings.silence_max_ns / _SECOND_NS):
+                return await wait
+        except TimeoutError as error:
+            raise ControllerLost(too_long) from error
+        except grpc.aio.AioRpcError as error:
+            raise ControllerLost(_in_words(error.code(), error.details())) from error
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise ControllerLost(await self._how_it_ended()) from error
+
+    async def _how_it_ended(self) -> str:
+        """Asked once the stream is over."""
+        if not self._call.done():
+            return "the stream is closed"
+        return _in_words(await self._call.code(), await self._call.details())
+
+
+def _in_words(code: grpc.StatusCode, details: str | None) -> str:
+    return "it closed the stream" if code is grpc.StatusCode.OK else f"{code.name}: {details}"
+
+
+def _first(group: BaseExceptionGroup[ControllerLost]) -> ControllerLost:
+    found = group.exceptions[0]
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

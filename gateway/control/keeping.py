@@ -1,0 +1,100 @@
+"""Keeps the last snapshot that was taken on the disk, and gives it back after a restart. It judges no snapshot: whether
+one can still be served by is asked anew by whoever starts from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.control.vocabulary import Snapshot
+from gateway.ground.state_files import StateFile, StateUnusable
+from gateway.ground.threads import finish_in_thread
+
+_KIND = "control snapshot"
+_VERSION = 1
+_AGAIN_S = 30.0
+"""How long a disk that took nothing is left alone, unless there is something newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    snapshot: Snapshot
+    taken_ns: int
+    """Wall time: it has to mean something after a restart."""
+
+
+class SnapshotKeeper:
+    """One file, replaced whole. Only the newest snapshot matters, so a slow disk skips those in between."""
+
+    def __init__(self, folder: Path | None, gateway_id: GatewayId, log: FilteringBoundLogger) -> None:
+        self.fault = "" if folder is not None else "no state.folder is configured"
+        """Why the newest would not be there after a restart; empty: it would."""
+        self._file = None if folder is None else snapshot_file(folder, gateway_id)
+        self._log = log
+        self._unwritten: Kept | None = None
+        self._changed = asyncio.Event()
+
+    def restore(self) -> Kept | None:
+        """What was kept last; None where there is nothing, or nothing that can be trusted."""
+        if self._file is None:
+            return None
+        try:
+            return self._file.read()
+        except StateUnusable as error:
+            self.refuse(str(error))
+            return None
+
+    def refuse(self, why: str) -> None:
+        """What was kept is of no use."""
+        self.fault = why
+        self._log.error("what a controller said last cannot be used: this gateway begins without it", why=why)
+
+    def keep(self, kept: Kept) -> None:
+        """Soon, where there is anywhere to keep it."""
+        if self._file is not None:
+            self._unwritten = kept
+            self._changed.set()
+
+    async def run(self) -> Never:
+        """Until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._unwritten is not None:
+                await self._write(self._unwritten)
+
+    async def _write(self, kept: Kept) -> None:
+        problem = await finish_in_thread(lambda: self._problem_with(kept))
+        if problem and problem != self.fault:
+            self._log.error("the controller's snapshot is not kept over a restart", problem=problem)
+        self.fault = problem
+        if problem:
+            await self._pause()
+        elif self._unwritten is kept:
+            self._unwritten = None
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(_AGAIN_S):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        self._changed.clear()
+
+    def _problem_with(self, kept: Kept) -> str:
+        assert self._file is not None, "there is nothing to write without a file"
+        try:
+            self._file.write(kept)
+        except OSError as error:
+            return str(error)
+        return ""
+
+
+def snapshot_file(folder: Path, gateway_id: GatewayId) -> StateFile[Kept]:
+    return StateFile(folder / f"{gateway_id}.control.json", _KIND, _VERSION, Kept)

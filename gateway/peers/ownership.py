@@ -1,0 +1,84 @@
+"""Asks a peer which replicas are not at home, once its heartbeats say that it serves by a newer word than ours.
+
+What a peer says is hearsay: it is handed on, and nothing here decides what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+
+import grpc.aio
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.ground.clock import Clock
+from gateway.ground.control.vocabulary import Ownership
+from gateway.ground.wire import WireError
+from gateway.peers import codec
+from gateway.peers.link import PeerLink
+
+_SECOND_NS = 1_000_000_000
+ASKED_AT_ONCE_MAX = 4
+"""Peers. One that stalls keeps no other from being asked."""
+REST_NS = 5 * _SECOND_NS
+"""How long a peer is not asked again that gave no answer, or nothing newer than it had promised."""
+
+Learnt = Callable[[GatewayId, Ownership], None]
+
+
+class OwnershipAsker:
+    """At most one question to each peer at a time, each with a deadline."""
+
+    def __init__(
+        self,
+        links: Mapping[GatewayId, PeerLink],
+        gateway_id: GatewayId,
+        *,
+        is_news: Callable[[ControlVersion], bool],
+        learnt: Learnt,
+        start: Callable[[Coroutine[None, None, None]], object],
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """`is_news` says whether what was said then would change anything here."""
+        self._links = links
+        self._question = codec.ownership_request(gateway_id)
+        self._is_news = is_news
+        self._learnt = learnt
+        self._start = start
+        self._clock = clock
+        self._log = log
+        self._asked: set[GatewayId] = set()
+        self._rests_until_ns: dict[GatewayId, int] = {}
+
+    def heard(self, peer: GatewayId, version: ControlVersion) -> None:
+        """A heartbeat says by which word the peer serves."""
+        if not self._is_news(version) or peer in self._asked or len(self._asked) >= ASKED_AT_ONCE_MAX:
+            return
+        link = self._links.get(peer)
+        if link is None or self._clock.now_ns() < self._rests_until_ns.get(peer, 0):
+            return
+        self._asked.add(peer)
+        self._start(self._ask(peer, link))
+
+    async def _ask(self, peer: GatewayId, link: PeerLink) -> None:
+        try:
+            answer = await link.stub.Ownership(self._question, timeout=link.peering.ping_timeout_ns / _SECOND_NS)
+            ownership = codec.read_ownership(answer)
+        except grpc.aio.AioRpcError as error:
+            self._rest(peer, f"{error.code().name}: {error.details()}")
+        except WireError as error:
+            self._rest(peer, f"its answer is malformed: {error}")
+        else:
+            if self._is_news(ownership.version):
+                self._learnt(peer, ownership)
+            else:
+                self._rest(peer, "it says nothing new")
+        finally:
+            self._asked.discard(peer)
+
+    def _rest(self, peer: GatewayId, why: str) -> None:
+        now_ns = self._clock.now_ns()
+        resting = {each: until_ns for each, until_ns in self._rests_until_ns.items() if until_ns > now_ns}
+        self._rests_until_ns = {**resting, peer: now_ns + REST_NS}
+        self._log.debug("a peer could not say who serves what", peer=peer, why=why)

@@ -1,0 +1,72 @@
+"""How this gateway stands with its controllers, for Prometheus: asked for at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.core.vocabulary import ControlVersion
+
+
+class ControlSight(Protocol):
+    """What is to be seen of it."""
+
+    @property
+    def is_wanted(self) -> bool: ...
+    @property
+    def is_attached(self) -> bool: ...
+    @property
+    def version(self) -> ControlVersion: ...
+    @property
+    def snapshot_age_s(self) -> float | None: ...
+    @property
+    def is_kept(self) -> bool: ...
+    @property
+    def taken(self) -> int: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def left_out(self) -> int: ...
+    @property
+    def away(self) -> int: ...
+
+
+class ControlLevels(Collector):
+    """Where no controllers are named, they are named here and have no value."""
+
+    def __init__(self, control: ControlSight | None) -> None:
+        self._control = control
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        control = self._control
+        attached = _gauge("attached", "1 while a controller is attached and speaks.")
+        term = _gauge("term", "Term of the controller whose snapshot this gateway serves by; 0: of none.")
+        version = _gauge("version", "Version of that snapshot, within its term.")
+        age = _gauge("snapshot_age_seconds", "Since that snapshot was taken, by this gateway's clock.")
+        kept = _gauge("snapshot_kept", "1 where that snapshot would be there after a restart.")
+        left_out = _gauge("replicas_left_out", "Replicas granted to this gateway that it cannot serve.")
+        away = _gauge("replicas_away", "Replicas of the mesh that others serve, and that this gateway leaves to them.")
+        words = "Snapshots of controllers, by what became of them."
+        snapshots = CounterMetricFamily("nightside_control_snapshots", words, labels=("result",))
+        if control is not None and control.is_wanted:
+            attached.add_metric((), control.is_attached)
+            term.add_metric((), control.version.term)
+            version.add_metric((), control.version.version)
+            if control.snapshot_age_s is not None:
+                age.add_metric((), control.snapshot_age_s)
+            kept.add_metric((), control.is_kept)
+            left_out.add_metric((), control.left_out)
+            away.add_metric((), control.away)
+            snapshots.add_metric(("taken",), control.taken)
+            snapshots.add_metric(("rejected",), control.rejected)
+        yield from (attached, term, version, age, kept, left_out, away, snapshots)
+
+
+def _gauge(name: str, words: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"nightside_control_{name}", words, labels=())

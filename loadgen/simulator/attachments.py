@@ -1,0 +1,303 @@
+"""A simulated gateway's end of the control stream: it says what it is, takes snapshots in, keeps the last one on its
+disk, and hears from its peers who serves by a newer one.
+
+It follows the rules of a real gateway (`docs/decisions/0006-a-controller-beside-the-road.md`) and decides nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, ReplicaSpec
+from gateway.ground.control.vocabulary import PeerHeard, ReplicaOwner, Snapshot
+from gateway.ground.naming.tree import RecordTree
+from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.gateways import SimGateway
+from loadgen.simulator.network import Line, Network
+from loadgen.simulator.observers import ControlObserver
+
+_NONE = ControlVersion()
+_DISK_MAX = 8
+"""Older snapshots than so many nobody could have on a disk by mistake."""
+_ASK_TIMEOUT_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimHello:
+    """What a gateway says first."""
+
+    gateway_id: GatewayId
+    place: Place
+    replicas: tuple[ReplicaId, ...]
+    taken: ControlVersion
+    policy: ResidencyPolicy
+
+
+class Stream(Protocol):
+    """The far end of a control stream."""
+
+    def said_hello(self, hello: SimHello) -> None: ...
+
+    def reported(self, peers: tuple[PeerHeard, ...]) -> None: ...
+
+    def accepted_policy(self, policy: ResidencyPolicy) -> None: ...
+
+    def broke(self, detail: str) -> None: ...
+
+
+class Switchboard(Protocol):
+    """Whoever answers when a gateway dials."""
+
+    @property
+    def region(self) -> RegionName: ...
+
+    def answer(self, near: Attachment, life: int, line: Line) -> Stream: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTimes:
+    """How often things are said, and how long silence is borne."""
+
+    report_interval_ns: int
+    stream_timeout_ns: int
+    redial_ns: int
+    peer_timeout_ns: int
+    """A peer that was not heard for so long cannot be connected to either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """What all attachments of a world share."""
+
+    peers: dict[GatewayId, Attachment]
+    """Each of them, by gateway."""
+    specs: dict[ReplicaId, ReplicaSpec]
+    board: Switchboard
+    agenda: Agenda
+    network: Network
+    times: ControlTimes
+    observers: tuple[ControlObserver, ...]
+    rng: random.Random
+
+
+def served(
+    own: Iterable[ReplicaId], gateway_id: GatewayId, snapshot: Snapshot | None, disowned: Iterable[ReplicaId]
+) -> tuple[ReplicaId, ...]:
+    """What a gateway serves: what the snapshot gives it, and its own that is not away; never what it knows to be
+    somebody else's."""
+    if snapshot is None:
+        return tuple(own)
+    away = {each.replica_id for each in snapshot.away if each.owner != gateway_id}
+    granted = [ReplicaId(each.document) for each in snapshot.replicas]
+    not_ours = {*away, *disowned}
+    return tuple(each for each in dict.fromkeys([*granted, *own]) if each not in not_ours)
+
+
+class Attachment:
+    """One gateway's. The disk outlives the process, everything else is lost with it."""
+
+    def __init__(self, gateway: SimGateway, ties: Ties) -> None:
+        self.gateway = gateway
+        self.is_up = False
+        self.delay_ns = 0
+        """A fault: so late do snapshots come."""
+        self.loss_share = 0.0
+        """A fault: of snapshots, whose way to here breaks."""
+        self.told = 0
+        """How often a peer has told it who serves what."""
+        self._rng = ties.rng
+        self._peers = ties.peers
+        self._specs = ties.specs
+        self._board = ties.board
+        self._agenda = ties.agenda
+        self._network = ties.network
+        self._times = ties.times
+        self._observers = ties.observers
+        self._life = 0
+        self._policy = gateway.spec.policy
+        self._disk: deque[Snapshot] = deque(maxlen=_DISK_MAX)
+        """The last one is what it starts from."""
+        self._snapshot: Snapshot | None = None
+        self._told_version = _NONE
+        """The newest of which a peer has told us who serves what."""
+        self._told_away: dict[ReplicaId, GatewayId] = {}
+        self._asking_until_ns = -1
+        self._stream: Stream | None = None
+        self._line: Line | None = None
+        self._stream_heard_ns = 0
+        self._heard_ns: dict[GatewayId, int] = {}
+        self._broken: set[GatewayId] = set()
+
+    @property
+    def gateway_id(self) -> GatewayId:
+        return self.gateway.gateway_id
+
+    @property
+    def region(self) -> RegionName:
+        return self.gateway.region
+
+    @property
+    def taken(self) -> ControlVersion:
+        return _NONE if self._snapshot is None else self._snapshot.version
+
+    @property
+    def records(self) -> RecordTree | None:
+        """What it answers from, as one of the zone's name servers."""
+        return None if self._snapshot is None or not self.is_up else self._snapshot.records
+
+    # A life
+
+    def began(self) -> tuple[ReplicaSpec, ...]:
+        self._life += 1
+        self.is_up = True
+        self._snapshot = self._disk[-1] if self._disk else None
+        self._told_version, self._told_away, self._asking_until_ns = _NONE, {}, -1
+        self._heard_ns, self._broken = {}, set()
+        self._note_taken()
+        self._dial(self._life)
+        self._report(self._life)
+        return self._specs_now()
+
+    def ended(self, is_told: bool) -> None:
+        self._life += 1
+        self.is_up = False
+        line, self._line, self._stream = self._line, None, None
+        if line is None:
+            return
+        if is_told:
+            line.close_near("the gateway's connection was reset")
+        else:
+            self._network.fall_silent(line)
+
+    def loses_this(self) -> bool:
+        return self.loss_share > 0 and self._rng.random() < self.loss_share
+
+    def age_disk(self, by: int) -> None:
+        """A fault: what was kept last is lost, and older ones are there still."""
+        for _ in range(min(by, len(self._disk) - 1)):
+            self._disk.pop()
+
+    # The stream
+
+    def _dial(self, life: int) -> None:
+        if life != self._life or self._line is not None:
+            return
+
+        def far_broke(detail: str) -> None:
+            stream.broke(detail)
+
+        line = self._network.connect(self.region, self._board.region, lambda _: self._lost(life), far_broke)
+        stream = self._board.answer(self, life, line)
+        self._line, self._stream, self._stream_heard_ns = line, stream, self._agenda.now_ns
+        own = tuple(each.replica_id for each in self.gateway.spec.replicas)
+        place = self.gateway.spec.place
+        line.to_far(stream.said_hello, SimHello(self.gateway_id, place, own, self.taken, self._policy))
+
+    def _lost(self, life: int) -> None:
+        if life == self._life:
+            self._line = self._stream = None
+            self._agenda.after(self._times.redial_ns, self._dial, life)
+
+    def policy_changed(self, policy: ResidencyPolicy) -> None:
+        self._policy = policy
+        if self._line is not None and self._stream is not None:
+            self._line.to_far(self._stream.accepted_policy, policy)
+
+    def _report(self, life: int) -> None:
+        if life != self._life:
+            return
+        if self._line is not None and self._stream is not None:
+            self._line.to_far(self._stream.reported, self._peers_heard())
+            if self._agenda.now_ns - self._stream_heard_ns > self._times.stream_timeout_ns:
+                self._line.close_near("the controller fell silent")
+                self._lost(life)
+        self._agenda.after(self._times.report_interval_ns, self._report, life)
+
+    def _peers_heard(self) -> tuple[PeerHeard, ...]:
+        return tuple(self._peer_heard(each) for each in self._peers if each != self.gateway_id)
+
+    def _peer_heard(self, peer: GatewayId) -> PeerHeard:
+        heard_ns = self._heard_ns.get(peer)
+        ago_ns = None if heard_ns is None else self._agenda.now_ns - heard_ns
+        is_gone = ago_ns is not None and ago_ns > self._times.peer_timeout_ns
+        rtt_ns = self._network.round_trip_ns(self.region, self._peers[peer].region)
+        return PeerHeard(peer, ago_ns, peer in self._broken or is_gone, None if ago_ns is None else rtt_ns)
+
+    # Snapshots
+
+    def is_alive(self, life: int, line: Line) -> None:
+        if life == self._life and line is self._line:
+            self._stream_heard_ns = self._agenda.now_ns
+
+    def snapshot_came(self, life: int, snapshot: Snapshot) -> None:
+        """It may be late, and so be older than what we have."""
+        if life != self._life:
+            return
+        self._stream_heard_ns = self._agenda.now_ns
+        if self.taken.is_newer_than(snapshot.version):
+            return
+        self._snapshot = snapshot
+        self._disk.append(snapshot)
+        self._note_taken()
+        self.gateway.assign(self._specs_now())
+
+    def _note_taken(self) -> None:
+        for observer in self._observers:
+            observer.on_snapshot_taken(self._agenda.now_ns, self.gateway_id, self.taken)
+
+    def _specs_now(self) -> tuple[ReplicaSpec, ...]:
+        own = (each.replica_id for each in self.gateway.spec.replicas)
+        replicas = served(own, self.gateway_id, self._snapshot, self._disowned())
+        granted = () if self._snapshot is None else self._snapshot.replicas
+        accepts = {ReplicaId(each.document): each.accepts for each in granted}
+        return tuple(replace(self._specs[each], accepts=accepts.get(each)) for each in replicas)
+
+    # What peers say
+
+    def heard(self, peer: GatewayId, version: ControlVersion) -> None:
+        if not self.is_up:
+            return
+        self._heard_ns[peer] = self._agenda.now_ns
+        self._broken.discard(peer)
+        if not version.is_newer_than(self.taken):
+            return
+        for observer in self._observers:
+            observer.on_newer_heard(self._agenda.now_ns, self.gateway_id, version)
+        if version.is_newer_than(self._told_version) and self._agenda.now_ns >= self._asking_until_ns:
+            self._asking_until_ns = self._agenda.now_ns + _ASK_TIMEOUT_NS
+            other = self._peers[peer]
+            self._network.datagram(self.region, other.region, other.asked_for_owners, self, self._life)
+
+    def peer_gone(self, gateway_id: GatewayId) -> None:
+        self._broken.add(gateway_id)
+
+    def asked_for_owners(self, asker: Attachment, life: int) -> None:
+        if self.is_up and self._snapshot is not None:
+            snapshot = self._snapshot
+            self._network.datagram(self.region, asker.region, asker.owners_told, life, snapshot.version, snapshot.away)
+
+    def owners_told(self, life: int, version: ControlVersion, away: tuple[ReplicaOwner, ...]) -> None:
+        """By a peer that serves by a newer snapshot: nothing is served because of it, but no more than before."""
+        if life != self._life:
+            return
+        self._asking_until_ns = -1
+        if version.is_newer_than(self.taken) and version.is_newer_than(self._told_version):
+            self.told += 1
+            self._told_version, self._told_away = version, {each.replica_id: each.owner for each in away}
+            self.gateway.assign(self._specs_now())
+
+    def _disowned(self) -> list[ReplicaId]:
+        """What somebody else serves by what peers said, if that is newer than our snapshot: an adopted one that is
+        away no more is at home again."""
+        if not self._told_version.is_newer_than(self.taken):
+            return []
+        own = [each.replica_id for each in self.gateway.spec.replicas]
+        granted = [] if self._snapshot is None else self._snapshot.replicas
+        homes = dict.fromkeys(own, self.gateway_id)
+        homes |= {ReplicaId(each.document): each.home for each in granted}
+        return [each for each, home in homes.items() if self._told_away.get(each, home) != self.gateway_id]

@@ -1,0 +1,233 @@
+"""A request of a client that knows only the mesh's name: it is looked up, the addresses are tried in turn, and what
+failed before anything came back is tried again after a while, as the official SDKs do by default.
+
+Each request that fails is put down to somebody: the process that died while it ran, an answer from a cache, a name that
+still said so, or the mesh itself. Where a request goes beyond the gateway is none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId
+from loadgen.simulator.asks import TRY_MARK, Ask, RanAt
+from loadgen.simulator.clients import LEFT, Town, finish
+from loadgen.simulator.gateways import SimGateway
+from loadgen.simulator.naming import Answer, Names
+from loadgen.simulator.network import Line
+
+_TRIED_AGAIN = frozenset(
+    {
+        Outcome.REJECTED_QUEUE_FULL,
+        Outcome.REJECTED_DRAINING,
+        Outcome.REJECTED_TENANT_LIMIT,
+        Outcome.EXPIRED_IN_QUEUE,
+        Outcome.FAILED_BEFORE_FIRST_BYTE,
+        Outcome.FAILED_INTERNALLY,
+    }
+)
+"""What is answered with 429 or 5xx."""
+
+
+_JITTER_SHARE = 0.25
+_TIMED_OUT = "no connection in time"
+
+
+class FailedBy(StrEnum):
+    """Whose failure it is that a client saw."""
+
+    IN_FLIGHT = "in_flight"
+    """The process that had it died, or was cut off."""
+    CACHED_ANSWER = "cached_answer"
+    """The name had been changed, and a cache still gave the old answer."""
+    OLD_ANSWER = "old_answer"
+    """The name itself still led to somebody who is gone, or to nobody."""
+    NO_ANSWER = "no_answer"
+    """No name server answered."""
+    MESH = "mesh"
+    """A gateway answered, with a refusal or an error of its own."""
+    CLIENT = "client"
+    """It left, or asked for what it may not have."""
+    UNCLASSIFIED = "unclassified"
+    """Nobody's: this must not be."""
+
+
+_CLIENTS = frozenset(
+    {
+        Outcome.CLIENT_ERROR,
+        Outcome.ABANDONED,
+        Outcome.REJECTED_UNKNOWN_MODEL,
+        Outcome.REJECTED_RESIDENCY_INGRESS,
+        Outcome.REJECTED_RESIDENCY_PROCESSING,
+        Outcome.REJECTED_UNKNOWN_RESPONSE,
+    }
+)
+
+
+class Caller:
+    """One request as its client holds it, over all of its tries."""
+
+    def __init__(
+        self,
+        town: Town,
+        names: Names,
+        gateways: Mapping[GatewayId, SimGateway],
+        ask: Ask,
+        on_end: Callable[[Ask], None],
+    ) -> None:
+        self._town = town
+        self._names = names
+        self._gateways = gateways
+        self._ask = ask
+        self._on_end = on_end
+        self.connect_timeout_ns = names.section.connect_timeout
+        self._try: _Try | None = None
+        self._is_over = False
+        self._sent = 0
+        self._retries = 0
+        self._look_up()
+
+    def leave(self) -> None:
+        if not self._is_over:
+            if self._try is not None:
+                self._try.close(LEFT)
+            self._end(None, LEFT, FailedBy.CLIENT)
+
+    def first_token(self, ran_at: RanAt) -> None:
+        ask, now_ns = self._ask, self._town.agenda.now_ns
+        self._town.watch.client_heard(ask, now_ns)
+        ask.first_token_ns = now_ns
+        ask.ran_at = ran_at
+
+    def answered(self, outcome: Outcome, detail: str) -> None:
+        """A gateway has said how it ended."""
+        if outcome is Outcome.COMPLETED:
+            self._end(outcome, detail, None)
+            return
+        failed_by = FailedBy.CLIENT if outcome in _CLIENTS else FailedBy.MESH
+        self._failed(outcome, detail, failed_by, may_try_again=outcome in _TRIED_AGAIN)
+
+    def broke(self, gateway_id: GatewayId, detail: str, *, was_there: bool) -> None:
+        """The connection to a gateway that had the request, or never got it."""
+        if was_there:
+            self._failed(None, detail, FailedBy.IN_FLIGHT)
+        elif self._names.says_now(self._ask.region, gateway_id):
+            self._failed(None, detail, FailedBy.OLD_ANSWER)
+        else:
+            self._failed(None, detail, FailedBy.CACHED_ANSWER)
+
+    def _look_up(self) -> None:
+        if not self._is_over:
+            self._names.look_up(self._ask.region, self._looked_up)
+
+    def _looked_up(self, answer: Answer | None) -> None:
+        if self._is_over:
+            return
+        if answer is None:
+            self._failed(None, "the name could not be resolved", FailedBy.NO_ANSWER)
+        elif not answer.gateways:
+            self._failed(None, "the name leads to nobody", FailedBy.OLD_ANSWER)
+        else:
+            addresses = list(answer.gateways)
+            self._names.rng.shuffle(addresses)
+            self._connect(addresses)
+
+    def try_next(self, addresses: list[GatewayId]) -> None:
+        """The next of what the name led to: nobody was there at the one before."""
+        if not self._is_over:
+            self._connect(addresses)
+
+    def _connect(self, addresses: list[GatewayId]) -> None:
+        gateway_id, *others = addresses
+        ask = self._ask
+        ask.gateway_id = gateway_id
+        sent = ask if self._sent == 0 else self._again(ask)
+        self._sent += 1
+        self._try = _Try(self, self._town, self._gateways[gateway_id], sent, others)
+
+    def _again(self, ask: Ask) -> Ask:
+        request_id = RequestId(f"{ask.request_id}{TRY_MARK}{self._sent}")
+        return replace(ask, profile=replace(ask.profile, request_id=request_id))
+
+    def _failed(self, outcome: Outcome | None, detail: str, failed_by: FailedBy, *, may_try_again: bool = True) -> None:
+        ask, section = self._ask, self._names.section
+        self._try = None
+        if not may_try_again or ask.first_token_ns is not None or self._retries >= section.retries:
+            self._end(outcome, detail, failed_by)
+            return
+        wait_ns = min(section.back_off << self._retries, section.back_off_max)
+        wait_ns -= int(wait_ns * _JITTER_SHARE * self._names.rng.random())
+        self._retries += 1
+        ask.tries += 1
+        self._town.agenda.after(wait_ns, self._look_up)
+
+    def _end(self, outcome: Outcome | None, detail: str, failed_by: FailedBy | None) -> None:
+        ask, town = self._ask, self._town
+        self._is_over = True
+        ask.outcome, ask.detail = outcome, detail
+        ask.failed_by = "" if failed_by is None else str(failed_by)
+        town.watch.client_ended(ask, outcome, town.agenda.now_ns)
+        ask.ended_ns = town.agenda.now_ns
+        finish(town, ask)
+        self._on_end(ask)
+
+
+class _Try:
+    """One connection to one gateway: the near end of a line."""
+
+    def __init__(self, caller: Caller, town: Town, gateway: SimGateway, ask: Ask, others: list[GatewayId]) -> None:
+        self._caller = caller
+        self._gateway = gateway
+        self._ask = ask
+        self._others = others
+        self._is_open = True
+        self._was_there = False
+        """The request got to a living process."""
+        self._line: Line = town.network.connect(ask.region, gateway.region, self.broke, self._left)
+        self._line.to_far(self._arrive)
+        town.agenda.after(caller.connect_timeout_ns, self._look_whether_connected)
+
+    def close(self, detail: str) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._line.close_near(detail)
+
+    def forward_accepted(self) -> None:
+        raise AssertionError("a client forwards nothing")
+
+    def forward_refused(self, reason: RefusalReason, detail: str) -> None:
+        raise AssertionError(f"a client forwards nothing: {reason}, {detail}")
+
+    def first_token(self, ran_at: RanAt) -> None:
+        if self._is_open:
+            self._caller.first_token(ran_at)
+
+    def ended(self, outcome: Outcome, detail: str) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._line.finish()
+            self._caller.answered(outcome, detail)
+
+    def broke(self, detail: str) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._others and not self._was_there:
+            self._caller.try_next(self._others)
+        else:
+            self._caller.broke(self._gateway.gateway_id, detail, was_there=self._was_there)
+
+    def _arrive(self) -> None:
+        if self._is_open:
+            self._was_there = self._gateway.is_up
+            self._gateway.request_arrives(self._ask, self._line, self)
+
+    def _left(self, _: str) -> None:
+        self._gateway.upstream_left(self._line, self._ask.request_id)
+
+    def _look_whether_connected(self) -> None:
+        if self._is_open and not self._was_there:
+            self._line.close_near(_TIMED_OUT)
+            self.broke(_TIMED_OUT)

@@ -1,0 +1,214 @@
+"""Everything that a world with a controller has besides: the controller, each gateway's attachment to it, the name that
+clients know, and who watches all of it. Built by the world, which strikes it with faults.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from controller.core import events as news
+from controller.core.effects import Effect as Order
+from controller.core.effects import KeepPolicy
+from controller.core.events import Event as News
+from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
+from gateway.ground.control.vocabulary import Snapshot
+from loadgen.figures import Figures
+from loadgen.simulator.asks import Ask
+from loadgen.simulator.attachments import Attachment, ControlTimes, Ties
+from loadgen.simulator.callers import Caller
+from loadgen.simulator.chronicle import Chronicle
+from loadgen.simulator.clients import Call, Town
+from loadgen.simulator.control_checkers import ControlWatch
+from loadgen.simulator.controller import REGION, SimController
+from loadgen.simulator.failovers import Failovers
+from loadgen.simulator.faults import Fault, FaultKind
+from loadgen.simulator.gateways import Surroundings
+from loadgen.simulator.naming import Names, NameServer, ServedZone
+from loadgen.simulator.network import Way
+from loadgen.simulator.observers import ControlObserver
+from loadgen.simulator.scenario import Scenario
+
+_SECOND_NS = 1_000_000_000
+_OLDER_BY = 3
+STRIKES = frozenset({FaultKind.GATEWAY_CRASH, FaultKind.GATEWAY_SILENT})
+"""What gateways die of, by themselves."""
+_KEEPS_NEWS = frozenset(
+    {
+        FaultKind.SNAPSHOT_LOSS,
+        FaultKind.SNAPSHOT_DELAY,
+        FaultKind.HEARTBEAT_LOSS,
+        FaultKind.HEARTBEAT_DELAY,
+        FaultKind.PARTITION,
+        FaultKind.ONE_WAY_PARTITION,
+        FaultKind.SLOW_LINK,
+        FaultKind.CONTROLLER_CRASH,
+        FaultKind.STORE_LOST,
+    }
+)
+"""While one of these lasts, news may be long on its way."""
+
+
+def controller_ways_ns(scenario: Scenario) -> dict[Way, int]:
+    """From the controller to each region and back: as from the region that it stands beside."""
+    if scenario.controller is None:
+        return {}
+    beside = RegionName(scenario.controller.region)
+    known = scenario.round_trips_ns()
+    ways: dict[Way, int] = {}
+    for name in map(RegionName, scenario.regions):
+        round_trip_ns = scenario.network.in_region if name == beside else known[beside, name]
+        ways[REGION, name] = ways[name, REGION] = round_trip_ns
+    return ways
+
+
+class _Scribe:
+    """Tells the chronicle what the controller does, and what gateways take from it."""
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
+
+    def on_controller_start(self, now_ns: int, term: int) -> None:
+        self._chronicle.note(now_ns, f"controller begins term {term}")
+
+    def on_controller_step(self, now_ns: int, _clock_ns: int, event: News, effects: list[Order]) -> None:
+        if effects or not isinstance(event, news.PeersHeard | news.GatewayProbed | news.TimePassed):
+            told = " ".join(map(_order_in_words, effects))
+            self._chronicle.note(now_ns, f"controller {_news_in_words(event)} -> {told}")
+
+    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+        self._chronicle.note(now_ns, f"controller snapshot {snapshot.version} to {snapshot.gateway_id}")
+
+    def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+        self._chronicle.note(now_ns, f"{gateway_id} takes {version}")
+
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+        self._chronicle.note(now_ns, f"{gateway_id} hears of {version}")
+
+    def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
+        """The fault tells it."""
+
+
+def _news_in_words(event: News) -> str:
+    """Sets have no order to print them in, so of policies and configurations only the name is told."""
+    match event:
+        case news.GatewayConnected() | news.PolicyAccepted():
+            return f"{type(event).__name__} {event.gateway_id} {event.policy.digest}"
+        case news.RegistryApplied():
+            return f"RegistryApplied {len(event.gateways)} {len(event.replicas)}"
+        case news.ConfigApplied() | news.StateRestored():
+            return type(event).__name__
+        case _:
+            return str(event)
+
+
+def _order_in_words(effect: Order) -> str:
+    return f"KeepPolicy {effect.policy.digest}" if isinstance(effect, KeepPolicy) else str(effect)
+
+
+class Control:
+    """A world's controller, and all that it reaches."""
+
+    def __init__(self, scenario: Scenario, around: Surroundings, chronicle: Chronicle, rng: random.Random) -> None:
+        section = scenario.controller
+        assert section is not None
+        homes = {
+            replica.replica_id: gateway_id
+            for gateway_id, gateway in around.gateways.items()
+            for replica in gateway.spec.replicas
+        }
+        self._around = around
+        self.watch = ControlWatch(section, homes)
+        self.failovers = Failovers(homes)
+        watchers: tuple[ControlObserver, ...] = (_Scribe(chronicle), self.watch, self.failovers)
+        around.observers = (*around.observers, self.watch, self.failovers)
+        self._watchers = watchers
+        self.controller = SimController(section, around.agenda, around.network, watchers)
+        times = ControlTimes(
+            section.report_interval, section.stream_timeout, section.redial, scenario.network.connection_timeout
+        )
+        specs = {replica_id: engine.spec for replica_id, engine in around.engines.items()}
+        self.attachments: dict[GatewayId, Attachment] = {}
+        ties = Ties(self.attachments, specs, self.controller, around.agenda, around.network, times, watchers, rng)
+        for gateway_id, gateway in around.gateways.items():
+            self.attachments[gateway_id] = Attachment(gateway, ties)
+            gateway.control = self.attachments[gateway_id]
+        self.controller.know(self.attachments)
+        servers: tuple[NameServer, ...] = (self.controller, *self.attachments.values())
+        zone = ServedZone(servers, around.agenda, around.network, scenario.names, rng)
+        self.names = Names([RegionName(region) for region in scenario.regions], zone)
+
+    def start(self) -> None:
+        self.controller.start()
+
+    def give_clients_the_name(self, town: Town) -> None:
+        def call_by_name(ask: Ask, on_end: Callable[[Ask], None]) -> Call:
+            return Caller(town, self.names, self._around.gateways, ask, on_end)
+
+        town.call_by_name = call_by_name
+
+    def serving(self) -> dict[GatewayId, tuple[ReplicaId, ...]]:
+        """By gateway that is up, what its core pushes to."""
+        return {
+            gateway_id: tuple(state.spec.replica_id for state in gateway.core.replicas)
+            for gateway_id, gateway in self._around.gateways.items()
+            if gateway.core is not None
+        }
+
+    def is_home(self) -> bool:
+        """Everybody serves exactly what is its own."""
+        serving = self.serving()
+        return all(
+            set(serving.get(gateway_id, ())) == {replica.replica_id for replica in gateway.spec.replicas}
+            for gateway_id, gateway in self._around.gateways.items()
+        )
+
+    def figures(self) -> Figures:
+        """JSON-able."""
+        overlaps_ns = self.watch.overlaps_ns.values()
+        return {
+            "failovers": [each.as_figures() for each in self.failovers.found],
+            "overlap_max_s": round(max(overlaps_ns, default=0) / _SECOND_NS, 3),
+            "told_by_peers": sum(each.told for each in self.attachments.values()),
+        }
+
+    # Faults
+
+    def note(self, fault: Fault, begins: bool) -> None:
+        """Something goes wrong, or is over, that may keep news from travelling."""
+        now_ns = self._around.agenda.now_ns
+        if fault.kind in _KEEPS_NEWS:
+            self.watch.disturbed(now_ns, 1 if begins else -1)
+        strikes = fault.kind in STRIKES or fault.kind is FaultKind.OLD_SNAPSHOT
+        if begins and strikes and self._around.gateways[GatewayId(fault.target)].is_up:
+            for watcher in self._watchers:
+                watcher.on_struck(now_ns, GatewayId(fault.target))
+
+    def change(self, fault: Fault, begins: bool) -> None:
+        """What hits the controller, or a gateway's ties to it."""
+        if fault.kind.hits_controller:
+            self._change_controller(fault, begins)
+            return
+        gateway_id = GatewayId(fault.target)
+        attachment, gateway = self.attachments[gateway_id], self._around.gateways[gateway_id]
+        if fault.kind is FaultKind.SNAPSHOT_LOSS:
+            attachment.loss_share = fault.amount if begins else 0.0
+        elif fault.kind is FaultKind.SNAPSHOT_DELAY:
+            attachment.delay_ns = round(fault.amount * _SECOND_NS) if begins else 0
+        elif begins:
+            assert fault.kind is FaultKind.OLD_SNAPSHOT
+            gateway.crash()
+        else:
+            attachment.age_disk(_OLDER_BY)
+            gateway.restart()
+
+    def _change_controller(self, fault: Fault, begins: bool) -> None:
+        if fault.kind is FaultKind.CLOCK_JUMP:
+            if begins:
+                self.controller.jump(fault.amount)
+        elif not begins:
+            self.controller.start()
+        elif fault.kind is FaultKind.STORE_LOST:
+            self.controller.lose_store()
+        else:
+            self.controller.crash()

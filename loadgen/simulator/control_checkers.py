@@ -1,0 +1,386 @@
+"""What must hold of a controller and of the gateways that it steers, checked by an oracle that asks none of them: it
+knows what each was told, and judges by rules that are written out again here.
+
+It looks at no state of a core. The first thing that does not hold ends the run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from controller.core import effects as ordered
+from controller.core import events as news
+from controller.core.effects import Effect as Order
+from controller.core.events import Event as News
+from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer
+from gateway.core import events
+from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
+from gateway.core.events import Event
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, RequestId, TargetKind
+from gateway.ground.control.vocabulary import Snapshot
+from gateway.ground.naming.tree import Area, RecordTree
+from loadgen.simulator.checkers import Broken, names_place
+from loadgen.simulator.control_sections import ControllerSection
+from loadgen.simulator.observers import GatewaySpec
+
+OVERLAP_NS = 5_000_000_000
+"""With default settings, so long may a gateway go on with what is somebody else's while nothing keeps the news from
+it: a keep-alive of its peers or the time after which a stream counts as lost, and a round trip each to ask and dial."""
+_SNAPSHOTS_MAX = 256
+
+
+@dataclass(slots=True)
+class _Served:
+    """What one gateway has been told in its present life."""
+
+    place: Place
+    taken: ControlVersion = field(default_factory=ControlVersion)
+    origins: dict[RequestId, Place] = field(default_factory=dict)
+    """Where each of its requests arrived in the mesh."""
+    behind_ns: int | None = None
+    """Since when something newer than what it serves by was within its reach."""
+    newer: ControlVersion = field(default_factory=ControlVersion)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the controller was told of one gateway in its own present life."""
+
+    condition: Condition = Condition.UNKNOWN
+    is_connected: bool = False
+    failures: int = 0
+    was_refused: bool = False
+    is_gone: bool = False
+    """Its host refused us, and somebody whom we hear lost it too; until it is heard of again."""
+    last_bad_ns: int | None = None
+    lost_ns: int | None = None
+    """When its stream was lost; None while it is open, or where it was never."""
+    said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
+
+
+class ControlWatch:
+    """Sees every step of the controller and of each gateway."""
+
+    def __init__(self, section: ControllerSection, homes: Mapping[ReplicaId, GatewayId]) -> None:
+        self.overlaps_ns: dict[ReplicaId, int] = {}
+        """Of each replica, the longest for which two gateways pushed to it."""
+        self._section = section
+        self._config = section.as_config()
+        self._homes = homes
+        self._now_ns = 0
+        self._served: dict[GatewayId, _Served] = {}
+        self._snapshots: dict[tuple[GatewayId, ControlVersion], tuple[Snapshot, dict[RegionName, ResidencyPolicy]]] = {}
+        self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
+        self._seen: dict[GatewayId, _Seen] = {}
+        self._gateways: dict[GatewayId, GatewayEntry] = {}
+        self._policies: dict[RegionName, ResidencyPolicy] = {}
+        self._owners: dict[ReplicaId, GatewayId] = {}
+        self._frozen = ""
+        self._frozen_since_ns = 0
+        self._is_loss_believed = False
+        """Most were missing for as long as it takes to believe it."""
+        self._steps: dict[GatewayId, deque[tuple[int, int]]] = {}
+        """By home, when how many of its replicas moved without need."""
+        self._pushed: dict[ReplicaId, dict[GatewayId, int]] = {}
+        """By replica and gateway, when it was last pushed to."""
+        self._disturbed_ns = 0
+        self._disturbances = 0
+
+    # Gateways
+
+    def on_start(self, spec: GatewaySpec, _policy: ResidencyPolicy, _core: GatewayCore) -> None:
+        before = self._served.get(spec.gateway_id)
+        taken = ControlVersion() if before is None else before.taken
+        self._served[spec.gateway_id] = _Served(spec.place, taken)
+
+    def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
+        self._now_ns = now_ns
+        served = self._served[gateway_id]
+        if isinstance(event, events.RequestArrived):
+            served.origins[event.profile.request_id] = served.place
+        elif isinstance(event, events.ForwardArrived):
+            served.origins[event.profile.request_id] = event.stamp.origin
+        for effect in effects:
+            if isinstance(effect, StartLeg) and effect.target.kind is TargetKind.REPLICA:
+                self._check_push(gateway_id, served, ReplicaId(effect.target.id), effect.request_id)
+            elif isinstance(effect, EndRequest | RefuseForward):
+                served.origins.pop(effect.request_id, None)
+
+    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+        self._now_ns = now_ns
+        self._away[snapshot.version] = {each.replica_id: each.owner for each in snapshot.away}
+        self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(self._policies)
+        if len(self._away) > _SNAPSHOTS_MAX:
+            del self._away[next(iter(self._away))]
+        if len(self._snapshots) > _SNAPSHOTS_MAX:
+            del self._snapshots[next(iter(self._snapshots))]
+        self._note_newer(snapshot.gateway_id, snapshot.version)
+
+    def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+        self._now_ns = now_ns
+        served = self._served.get(gateway_id)
+        if served is None:
+            return
+        served.taken = version
+        if not served.newer.is_newer_than(version):
+            served.behind_ns = None
+
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+        self._now_ns = now_ns
+        self._note_newer(gateway_id, version)
+
+    def on_struck(self, _now_ns: int, gateway_id: GatewayId) -> None:
+        served = self._served[gateway_id]
+        served.behind_ns = None
+        served.newer = ControlVersion()
+        for by_gateway in self._pushed.values():
+            by_gateway.pop(gateway_id, None)
+
+    def disturbed(self, now_ns: int, by: int) -> None:
+        """One more or one less thing keeps news from travelling: whoever is behind may be so for as long again."""
+        self._disturbances += by
+        self._disturbed_ns = now_ns
+
+    def _note_newer(self, gateway_id: GatewayId, version: ControlVersion) -> None:
+        served = self._served.get(gateway_id)
+        if served is None or not version.is_newer_than(served.taken):
+            return
+        if served.behind_ns is None:
+            served.behind_ns = self._now_ns
+        if version.is_newer_than(served.newer):
+            served.newer = version
+
+    def _check_push(self, gateway_id: GatewayId, served: _Served, replica_id: ReplicaId, request_id: RequestId) -> None:
+        home = self._homes[replica_id]
+        where = f"{request_id} from {gateway_id} to {replica_id}"
+        if home != gateway_id:
+            self._check_adopted(gateway_id, served, replica_id, served.origins[request_id], where)
+        if served.taken in self._away:
+            owner = self._away[served.taken].get(replica_id, home)
+            self._expect("nobody pushes to what its own snapshot gives another", owner == gateway_id, where)
+        if served.behind_ns is not None and not self._disturbances:
+            owner = self._away.get(served.newer, {}).get(replica_id, home)
+            late_ns = self._now_ns - max(served.behind_ns, self._disturbed_ns)
+            is_late = owner != gateway_id and served.newer in self._away and late_ns > OVERLAP_NS
+            self._expect("who hears of a newer owner stops pushing", not is_late, f"{where}, which {owner} has")
+        self._note_overlap(gateway_id, replica_id)
+
+    def _check_adopted(
+        self, gateway_id: GatewayId, served: _Served, replica_id: ReplicaId, origin: Place, where: str
+    ) -> None:
+        found = self._snapshots.get((gateway_id, served.taken))
+        if found is None:
+            return  # forgotten long ago
+        snapshot, policies = found
+        granted = {ReplicaId(each.document): each for each in snapshot.replicas}
+        self._expect("only what was assigned is adopted", replica_id in granted, where)
+        home = granted[replica_id].home_place
+        policy = policies.get(home.region)
+        for place in (served.place, origin):
+            accepted = policy is not None and not policy.closed_reason
+            accepted = accepted and (place == home or names_place(policy.accept, place))  # type: ignore[union-attr]
+            self._expect("an adopted replica takes what its home accepts", accepted, f"{where}, come in at {place}")
+
+    def _note_overlap(self, gateway_id: GatewayId, replica_id: ReplicaId) -> None:
+        """From the first push of a newer owner to the last one of the one before."""
+        by_gateway = self._pushed.setdefault(replica_id, {})
+        began_ns = by_gateway.setdefault(gateway_id, self._now_ns)
+        owner = self._owners.get(replica_id)
+        if owner != gateway_id and owner in by_gateway and by_gateway[owner] >= began_ns:
+            overlap_ns = self._now_ns - by_gateway[owner]
+            self.overlaps_ns[replica_id] = max(overlap_ns, self.overlaps_ns.get(replica_id, 0))
+
+    # The controller
+
+    def on_controller_start(self, now_ns: int, _term: int) -> None:
+        self._now_ns = now_ns
+        self._seen, self._gateways, self._policies, self._owners = {}, {}, {}, {}
+        self._frozen = ""
+        self._is_loss_believed = False
+        self._steps = {}
+
+    def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
+        self._now_ns = now_ns
+        self._take_in(event, clock_ns)
+        for seen in self._seen.values():
+            seen.is_gone = not seen.is_connected and (seen.is_gone or self._is_gone(seen))
+        for effect in effects:
+            match effect:
+                case ordered.TellFrozen():
+                    self._note_frozen(effect.reason, clock_ns)
+                case ordered.TellCondition():
+                    self._check_condition(effect, clock_ns)
+                case ordered.KeepPolicy():
+                    self._policies[effect.policy.place.region] = effect.policy
+                case ordered.KeepOwners():
+                    self._check_owners(effect, clock_ns)
+                case ordered.PublishRecords():
+                    self._check_records(effect.tree)
+                case _:
+                    pass
+
+    def _take_in(self, event: News, clock_ns: int) -> None:
+        match event:
+            case news.StateRestored():
+                self._owners = dict(event.owners)
+                self._policies = {each.place.region: each for each in event.policies}
+            case news.RegistryApplied():
+                self._gateways = {each.gateway_id: each for each in event.gateways}
+                for gateway_id in self._gateways:
+                    self._seen.setdefault(gateway_id, _Seen())
+            case news.GatewayConnected():
+                seen = self._seen[event.gateway_id]
+                seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
+                if not any(each.lost_ns is not None for each in self._seen.values()):
+                    self._is_loss_believed = False
+            case news.GatewayDisconnected():
+                seen = self._seen[event.gateway_id]
+                seen.is_connected, seen.last_bad_ns, seen.lost_ns = False, clock_ns, clock_ns
+            case news.GatewayProbed():
+                seen = self._seen[event.gateway_id]
+                seen.failures = 0 if event.healthy else seen.failures + 1
+                seen.was_refused = event.was_refused
+                seen.is_gone &= not event.healthy
+                if not event.healthy:
+                    seen.last_bad_ns = clock_ns
+            case news.PeersHeard():
+                for said in event.peers:
+                    if said.gateway_id in self._seen:
+                        self._seen[said.gateway_id].said_by[event.gateway_id] = said
+            case _:
+                pass
+
+    def _check_condition(self, told: ordered.TellCondition, clock_ns: int) -> None:
+        seen = self._seen[told.gateway_id]
+        is_sure = self._is_loss_believed or not self._has_lost_most(clock_ns)
+        before, seen.condition = seen.condition, told.condition
+        if told.condition is Condition.DOWN and before is not Condition.RETURNING:
+            self._expect("nobody whose stream is open is called down", not seen.is_connected, told.gateway_id)
+            enough = seen.failures >= self._config.probe_failures_min
+            self._expect("who is called down did not answer probes", enough, f"{told.gateway_id}: {seen.failures}")
+            witnesses = [each for each in self._witnesses_of(seen) if self._heard_lately(each, clock_ns)]
+            self._expect("nobody whom a peer hears is called down", not witnesses, told.gateway_id)
+            self._expect("nobody is called down while frozen", not self._frozen, told.gateway_id)
+            self._expect("nobody is called down when most are missing at once", is_sure, told.gateway_id)
+        if told.condition is Condition.UP and before is not Condition.UNKNOWN:
+            since_ns = None if seen.last_bad_ns is None else clock_ns - seen.last_bad_ns
+            is_watched = since_ns is None or since_ns >= self._config.return_after_ns
+            self._expect("who returns is watched for a while", is_watched, f"{told.gateway_id}: {since_ns}")
+
+    def _note_frozen(self, reason: str, clock_ns: int) -> None:
+        if not reason and clock_ns - self._frozen_since_ns >= self._config.freeze_max_ns:
+            self._is_loss_believed = True
+        if reason and not self._frozen:
+            self._frozen_since_ns = clock_ns
+        self._frozen = reason
+
+    def _has_lost_most(self, clock_ns: int) -> bool:
+        """Of those that were there a while ago, more than are there now, and not known to be gone."""
+        lost = [
+            seen
+            for seen in self._seen.values()
+            if seen.lost_ns is not None and clock_ns - seen.lost_ns < self._config.freeze_window_ns
+        ]
+        missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not seen.is_gone]
+        return len(missing) > sum(seen.is_connected for seen in self._seen.values())
+
+    def _is_gone(self, seen: _Seen) -> bool:
+        is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min
+        return is_refused and any(said.is_broken for said in self._witnesses_of(seen))
+
+    def _witnesses_of(self, seen: _Seen) -> Iterable[HeardPeer]:
+        return (said for peer, said in seen.said_by.items() if peer in self._seen and self._seen[peer].is_connected)
+
+    def _heard_lately(self, said: HeardPeer, clock_ns: int) -> bool:
+        is_recent = said.heard_ns is not None and clock_ns - said.heard_ns < self._config.silence_ns
+        return is_recent and not said.is_broken
+
+    def _check_owners(self, kept: ordered.KeepOwners, clock_ns: int) -> None:
+        forced: dict[GatewayId, int] = {}
+        for replica_id, owner in kept.owners:
+            before = self._owners.get(replica_id)
+            home = self._homes[replica_id]
+            self._expect("nothing is assigned against a policy", self._may_have(home, owner), f"{replica_id}: {owner}")
+            if before is None or not self._may_have(home, before) or before not in self._seen:
+                continue
+            self._expect("nothing moves while frozen", not self._frozen, f"{replica_id} from {before} to {owner}")
+            if self._seen[before].condition in (Condition.UP, Condition.UNKNOWN):
+                forced[home] = forced.get(home, 0) + 1
+        for home, count in forced.items():
+            self._check_step(home, count, clock_ns)
+        for orphan in kept.orphans:
+            before = self._owners.get(orphan)
+            keeps = before is not None and before in self._seen and self._may_have(self._homes[orphan], before)
+            self._expect("nothing moves while frozen", not (self._frozen and keeps), f"{orphan} from {before}")
+            self._owners.pop(orphan, None)
+        self._owners |= dict(kept.owners)
+
+    def _check_step(self, home: GatewayId, count: int, clock_ns: int) -> None:
+        """What moves without need moves a part at a time."""
+        steps = self._steps.setdefault(home, deque())
+        steps.append((clock_ns, count))
+        while clock_ns - steps[0][0] >= self._config.step_ns:
+            steps.popleft()
+        owned = sum(each == home for each in self._homes.values())
+        limit = max(1, ceil(self._config.step_share * owned))
+        moved = sum(each for _, each in steps)
+        self._expect("what moves without need moves in steps", moved <= limit, f"{home}: {moved} of {owned} at once")
+
+    def _may_have(self, home: GatewayId, owner: GatewayId) -> bool:
+        if home == owner:
+            return True
+        if home not in self._gateways or owner not in self._gateways:
+            return False
+        there = self._gateways[home].place
+        policy = self._policies.get(there.region)
+        if policy is None or policy.closed_reason:
+            return False
+        place = self._gateways[owner].place
+        return place == there or names_place(policy.accept, place)
+
+    def _check_records(self, tree: RecordTree) -> None:
+        lives = {gateway_id for gateway_id, seen in self._seen.items() if seen.condition in _LIVES}
+        self._expect("nothing at all is never published", bool(tree.anywhere), f"version {tree.version}")
+        for area in tree.areas:
+            allowed = {each for each in lives if self._may_be_sent(area, each)}
+            there = set(area.gateways)
+            detail = f"{area.region} of version {tree.version}: {sorted(there)}"
+            self._expect(
+                "no name is without an answer while an allowed gateway lives", bool(there or not allowed), detail
+            )
+            self._expect("a name leads to nobody who is down or not allowed", there <= allowed, detail)
+
+    def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
+        """A client of this region, as far as its own region's rule and closed jurisdictions go."""
+        place = self._gateways[to].place
+        if place.region == area.region:
+            return True
+        if area.jurisdiction in self._config.closed_jurisdictions and place.jurisdiction != area.jurisdiction:
+            return False
+        policy = self._policies.get(area.region)
+        return policy is not None and names_place(policy.process, place)
+
+    # At the end
+
+    def expect_home(self, now_ns: int, serving: Mapping[GatewayId, tuple[ReplicaId, ...]]) -> None:
+        """After everything has healed, for long enough."""
+        self._now_ns = now_ns
+        away = {each: owner for each, owner in self._owners.items() if owner != self._homes[each]}
+        self._expect("everything comes home", not away, str(away))
+        self._expect("everything is somebody's", len(self._owners) == len(self._homes), str(len(self._owners)))
+        self._expect("nobody stays frozen", not self._frozen, self._frozen)
+        for gateway_id, replicas in serving.items():
+            own = {each for each, home in self._homes.items() if home == gateway_id}
+            self._expect("everything is served at home", set(replicas) == own, f"{gateway_id} serves {replicas}")
+
+    def _expect(self, what: str, holds: bool, detail: str) -> None:
+        if not holds:
+            raise Broken(self._now_ns, what, detail)
+
+
+_LIVES = (Condition.UP, Condition.UNKNOWN)

@@ -1,0 +1,136 @@
+"""Worlds in which much goes wrong with a controller and with those that it steers, drawn from a seed: gateways that
+die, flap and come back with old snapshots, a controller that is killed, cut off, without its store or in another time.
+
+Everything in them is quicker than in life, so that much happens in little time.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+from typing import Any
+
+from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind, FaultPlaces, random_faults
+
+JURISDICTIONS = {"us-east-1": "US", "us-west-2": "US", "eu-west-1": "EU", "eu-north-1": "EU", "ap-northeast-1": "JP"}
+_LOAD_S = 24
+_MILLISECOND_NS = 1_000_000
+_SECOND_NS = 1_000 * _MILLISECOND_NS
+
+
+def controller_document(seed: int) -> dict[str, Any]:
+    """The scenario as it would be written in a file, without its faults."""
+    rng = random.Random(f"controller chaos/{seed}")
+    names = rng.sample(list(JURISDICTIONS), rng.choice((2, 3, 3, 4, 5)))
+    return {
+        "name": f"controller-chaos-{seed}",
+        "seed": seed,
+        "duration": f"{_LOAD_S}s",
+        "drain": "60s",
+        "preset": "tiny",
+        "slots": rng.choice((1, 2, 4)),
+        "prefix_block": "64B",
+        "heartbeat_batch": rng.choice(("0s", "0s", "5ms")),
+        "request_deadline": "10s",
+        "pause_after_failure": "200ms",
+        "round_trips": [[one, other, f"{rng.randrange(4, 220)}ms"] for one, other in combinations(sorted(names), 2)],
+        "network": {
+            "jitter_share": rng.choice((0.0, 0.1, 0.5)),
+            "loss_share": rng.choice((0.0, 0.0, 0.02)),
+            "connection_timeout": f"{rng.choice((2, 4))}s",
+        },
+        "regions": {name: _region(rng, name, names) for name in names},
+        "workloads": {"chat": {"conversations": _CHAT}},
+        "clients": [{"region": name, "workload": "chat", "clients": rng.choice((1, 3, 6))} for name in names],
+        "controller": _controller(rng, names),
+        "names": {"resolvers": rng.choice((1, 3)), "connect_timeout": f"{rng.choice((1, 3))}s"},
+        "runs": [{"system": "skywalker", "placement": {"overflow": rng.choice(("on", "on", "off"))}}],
+    }
+
+
+def controller_faults(seed: int, places: FaultPlaces) -> list[Fault]:
+    """Some by chance, and now and then one of those that chance alone seldom draws."""
+    rng = random.Random(f"controller chaos/{seed}/faults")
+    until_ns = _LOAD_S * _SECOND_NS
+    faults = random_faults(rng, places, count=rng.randrange(1, 7), until_ns=until_ns)
+    draw = rng.random()
+    if draw < 0.2:
+        faults += _all_but_one(rng, places, until_ns)
+    elif draw < 0.35:
+        faults += _cut_off_from_all(rng, places, until_ns)
+    elif draw < 0.5:
+        faults.append(_flapping(rng, places, until_ns))
+    return faults
+
+
+def _region(rng: random.Random, name: str, names: list[str]) -> dict[str, Any]:
+    others = [other for other in names if other != name]
+    return {
+        "jurisdiction": JURISDICTIONS[name],
+        "gateways": rng.choice((1, 1, 1, 2)),
+        "replicas": rng.choice((2, 3, 5)),
+        "accept": _accept(rng, others),
+    }
+
+
+def _accept(rng: random.Random, others: list[str]) -> dict[str, list[str]]:
+    draw = rng.random()
+    if draw < 0.5:
+        return {"jurisdictions": ["EU", "JP", "US"]}
+    if draw < 0.65:
+        return {}
+    return {"regions": [other for other in others if rng.random() < 0.6]}
+
+
+def _controller(rng: random.Random, names: list[str]) -> dict[str, Any]:
+    return {
+        "region": rng.choice(names),
+        "probe_interval": rng.choice(("200ms", "500ms")),
+        "probe_timeout": "600ms",
+        "report_interval": "300ms",
+        "stream_timeout": rng.choice(("1s", "2s")),
+        "redial": "300ms",
+        "store_delay": rng.choice(("0s", "5ms", "300ms")),
+        "silence": rng.choice(("1s", "2s")),
+        "unknown_for": "4s",
+        "return_after": rng.choice(("500ms", "2s")),
+        "return_after_max": "4s",
+        "steady_after": "10s",
+        "freeze_window": rng.choice(("2s", "6s")),
+        "freeze_max": rng.choice(("2s", "6s")),
+        "step_share": rng.choice((0.2, 0.5, 1.0)),
+        "step": rng.choice(("300ms", "1s")),
+        "ttl_s": rng.choice((1, 3)),
+        "closed_jurisdictions": rng.choice(([], [], ["EU"])),
+    }
+
+
+def _all_but_one(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[Fault]:
+    at_ns = rng.randrange(until_ns // 3)
+    lasts_ns = rng.randrange(2 * _SECOND_NS, until_ns // 2)
+    kind = rng.choice((FaultKind.GATEWAY_CRASH, FaultKind.GATEWAY_CRASH, FaultKind.GATEWAY_SILENT))
+    survivor = rng.choice(places.gateways)
+    return [Fault(kind, at_ns, lasts_ns, each) for each in places.gateways if each != survivor]
+
+
+def _cut_off_from_all(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[Fault]:
+    at_ns = rng.randrange(until_ns // 2)
+    lasts_ns = rng.randrange(_SECOND_NS, until_ns // 3)
+    return [Fault(FaultKind.PARTITION, at_ns, lasts_ns, CONTROLLER, each) for each in places.regions]
+
+
+def _flapping(rng: random.Random, places: FaultPlaces, until_ns: int) -> Fault:
+    every_ns = rng.randrange(2 * _SECOND_NS, 5 * _SECOND_NS)
+    times = until_ns * 3 // 4 // every_ns
+    kind = rng.choice((FaultKind.GATEWAY_CRASH, FaultKind.OLD_SNAPSHOT))
+    return Fault(kind, _SECOND_NS, every_ns // 2, rng.choice(places.gateways), times=times, every_ns=every_ns)
+
+
+_CHAT = {
+    "applications": 2,
+    "system_prompt_words": 60,
+    "profile_words": 10,
+    "question_words": {"median": 12, "sigma": 0.6, "minimum": 2, "maximum": 60},
+    "output_tokens": {"median": 24, "sigma": 0.7, "minimum": 1, "maximum": 200},
+    "think_s": {"median": 0.2, "sigma": 0.8, "minimum": 0.01, "maximum": 1},
+}

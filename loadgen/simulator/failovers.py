@@ -1,0 +1,154 @@
+"""What followed the death of each gateway, and when: called down, its replicas given away, the name changed, its
+replicas serving again, everything home. It only watches and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.core.effects import Effect as Order
+from controller.core.effects import KeepOwners, PublishRecords, TellCondition
+from controller.core.events import Event as News
+from controller.core.events import StateRestored
+from controller.core.vocabulary import Condition
+from gateway.core import events
+from gateway.core.effects import Effect, StartLeg
+from gateway.core.events import Event
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId, RequestId, TargetKind
+from gateway.ground.control.vocabulary import Snapshot
+from gateway.ground.naming.tree import RecordTree
+from loadgen.figures import Figures
+from loadgen.simulator.observers import GatewaySpec
+
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Failover:
+    """One death. Each is None where it did not come to that."""
+
+    gateway_id: GatewayId
+    struck_ns: int
+    down_ns: int | None = None
+    reassigned_ns: int | None = None
+    """The controller has decided who has its replicas."""
+    renamed_ns: int | None = None
+    """The name leads nobody there any more."""
+    last_forward_ns: int | None = None
+    """A peer has forwarded something there, for the last time before it came back."""
+    adopted_ns: int | None = None
+    """The first answer of one of its replicas has begun at an adopter."""
+    returned_ns: int | None = None
+    """Its process is there again."""
+    home_ns: int | None = None
+    """It has everything back, as the controller has it."""
+
+    def as_figures(self) -> Figures:
+        """JSON-able: seconds from the death on."""
+        after = {name: getattr(self, f"{name}_ns") for name in _STAGES}
+        return {"gateway": self.gateway_id, "at_s": self.struck_ns / _SECOND_NS} | {
+            f"{name}_s": None if at_ns is None else round((at_ns - self.struck_ns) / _SECOND_NS, 3)
+            for name, at_ns in after.items()
+        }
+
+
+_STAGES = ("down", "reassigned", "renamed", "last_forward", "adopted", "returned", "home")
+
+
+class Failovers:
+    """Those of one run."""
+
+    def __init__(self, homes: Mapping[ReplicaId, GatewayId]) -> None:
+        self.found: list[Failover] = []
+        self._homes = homes
+        self._open: dict[GatewayId, Failover] = {}
+        """By gateway, the last one, until everything is home."""
+        self._owners: dict[ReplicaId, GatewayId] = {}
+        self._adopted: dict[tuple[GatewayId, RequestId, int, int], GatewayId] = {}
+        """Legs to adopted replicas that have not ended, and whose those are."""
+
+    def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
+        failover = Failover(gateway_id, now_ns)
+        self.found.append(failover)
+        self._open[gateway_id] = failover
+
+    # The controller
+
+    def on_controller_start(self, _now_ns: int, _term: int) -> None:
+        self._owners = {}
+
+    def on_controller_step(self, now_ns: int, _clock_ns: int, event: News, effects: list[Order]) -> None:
+        if isinstance(event, StateRestored):
+            self._owners = dict(event.owners)
+        for effect in effects:
+            if isinstance(effect, TellCondition):
+                self._condition_told(effect, now_ns)
+            elif isinstance(effect, KeepOwners):
+                self._owners_kept(effect, now_ns)
+            elif isinstance(effect, PublishRecords):
+                self._records_published(effect.tree, now_ns)
+
+    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+        """Decisions are what counts here."""
+
+    def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+        """So does what gateways do after it."""
+
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+        """And after this."""
+
+    def _condition_told(self, told: TellCondition, now_ns: int) -> None:
+        failover = self._open.get(told.gateway_id)
+        if failover is not None and told.condition is Condition.DOWN and failover.down_ns is None:
+            failover.down_ns = now_ns
+
+    def _owners_kept(self, kept: KeepOwners, now_ns: int) -> None:
+        self._owners |= dict(kept.owners)
+        for orphan in kept.orphans:
+            self._owners.pop(orphan, None)
+        for gateway_id, failover in list(self._open.items()):
+            own = [self._owners.get(each) for each, home in self._homes.items() if home == gateway_id]
+            if failover.down_ns is not None and failover.reassigned_ns is None and gateway_id not in own:
+                failover.reassigned_ns = now_ns
+            if failover.reassigned_ns is not None and all(each == gateway_id for each in own):
+                failover.home_ns = now_ns
+                del self._open[gateway_id]
+
+    def _records_published(self, tree: RecordTree, now_ns: int) -> None:
+        named = {each for area in tree.areas for each in area.gateways}
+        for gateway_id, failover in self._open.items():
+            if failover.renamed_ns is None and gateway_id not in named:
+                failover.renamed_ns = now_ns
+
+    # Gateways
+
+    def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
+        """Its steps tell when."""
+
+    def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
+        returned = self._open.get(gateway_id)
+        if returned is not None and returned.returned_ns is None:
+            returned.returned_ns = now_ns
+        if isinstance(event, events.FirstToken):
+            home = self._adopted.get((gateway_id, event.request_id, event.attempt, event.leg))
+            failover = None if home is None else self._open.get(home)
+            if failover is not None and failover.adopted_ns is None:
+                failover.adopted_ns = now_ns
+        elif isinstance(event, events.LegEnded):
+            self._adopted.pop((gateway_id, event.request_id, event.attempt, event.leg), None)
+        for effect in effects:
+            if isinstance(effect, StartLeg):
+                self._leg_started(gateway_id, effect, now_ns)
+
+    def _leg_started(self, gateway_id: GatewayId, leg: StartLeg, now_ns: int) -> None:
+        if leg.target.kind is TargetKind.PEER:
+            failover = self._open.get(GatewayId(leg.target.id))
+            if failover is not None and failover.returned_ns is None:
+                failover.last_forward_ns = now_ns
+            return
+        home = self._homes[ReplicaId(leg.target.id)]
+        if home != gateway_id and self._open:
+            self._adopted[gateway_id, leg.request_id, leg.attempt, leg.leg] = home

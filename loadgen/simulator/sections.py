@@ -1,0 +1,36 @@
+"""What the sections of a scenario are made of: kinds of values, each written as in a region file.
+
+It decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+from gateway.ground.values import parse_duration_ns, parse_size_bytes
+
+
+def _duration_or_zero(text: object) -> int:
+    return 0 if text in (0, "0s") else parse_duration_ns(text)
+
+
+Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0)]
+Moment = Annotated[int, BeforeValidator(_duration_or_zero)]
+Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
+Count = Annotated[int, Strict(), Field(ge=1)]
+CountOrNone = Annotated[int, Strict(), Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Read once, whole, and never changed; a key that it does not know is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    def _holds_one_of(self, *names: str) -> None:
+        """Raises ValueError for none or several of them."""
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            raise ValueError(f"should hold one of {', '.join(names)}")

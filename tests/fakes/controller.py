@@ -1,0 +1,135 @@
+"""A small real gRPC server that a gateway attaches to, and that says what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+
+from gateway.ground.control import codec
+from gateway.ground.control.vocabulary import (
+    Alive,
+    Announcement,
+    FromController,
+    FromGateway,
+    Hello,
+    Rejected,
+    Report,
+    Snapshot,
+    Taken,
+)
+from gateway.ground.tls import ControllerTls, MeshTls
+from protos.mesh.v1 import control_pb2 as pb
+from protos.mesh.v1 import control_pb2_grpc
+
+Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
+_Kind = TypeVar("_Kind", Hello, Announcement, Report, Taken, Rejected)
+_ALIVE_S = 0.02
+
+
+@dataclass
+class Attached:
+    """One stream of one gateway."""
+
+    context: Context
+    said: list[FromGateway] = field(default_factory=list)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    one_writer: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def say(self, said: FromController) -> None:
+        """One thing after another: gRPC takes no two at once."""
+        async with self.one_writer:
+            await self.context.write(codec.said_by_controller(said))
+
+    def all(self, kind: type[_Kind]) -> list[_Kind]:
+        return [each for each in self.said if isinstance(each, kind)]
+
+    async def first(self, kind: type[_Kind], *, after: int = 0) -> _Kind:
+        """The first of that kind, once there are more than `after` of them."""
+        while len(self.all(kind)) <= after:
+            self.heard.clear()
+            await self.heard.wait()
+        return self.all(kind)[after]
+
+    async def answer(self, snapshot: Snapshot) -> Taken | Rejected:
+        """To that snapshot."""
+        before = len(self._answers())
+        await self.say(snapshot)
+        while len(self._answers()) <= before:
+            self.heard.clear()
+            await self.heard.wait()
+        return self._answers()[before]
+
+    def _answers(self) -> list[Taken | Rejected]:
+        return [each for each in self.said if isinstance(each, Taken | Rejected)]
+
+
+class FakeController:
+    """Reads what gateways say, and tells each that it is alive unless `is_silent`."""
+
+    def __init__(self) -> None:
+        self.attached: list[Attached] = []
+        self.is_silent = False
+        self.hangs_up = False
+        self.first_words: list[FromController] = []
+        """What each stream begins with."""
+        self.port = 0
+        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        self._changed = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def Attach(self, _: object, context: Context) -> None:  # noqa: N802
+        if self.hangs_up:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you?")
+        attached = Attached(context)
+        for word in self.first_words:
+            await attached.say(word)
+        self.attached.append(attached)
+        self._changed.set()
+        async with asyncio.TaskGroup() as tasks:
+            living = tasks.create_task(self._live(attached))
+            while isinstance(message := await context.read(), pb.AttachRequest):
+                said = codec.read_from_gateway(message)
+                assert said is not None, "a gateway of this version says what this version knows"
+                attached.said.append(said)
+                attached.heard.set()
+            living.cancel()
+
+    async def stream(self, number: int) -> Attached:
+        """The stream of that number, from 0, once it is there."""
+        while len(self.attached) <= number:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.attached[number]
+
+    async def _live(self, attached: Attached) -> None:
+        while True:
+            if not self.is_silent:
+                await attached.say(Alive())
+            await asyncio.sleep(_ALIVE_S)
+
+
+@asynccontextmanager
+async def serve_fake_controller(
+    tls: ControllerTls | MeshTls | None = None, *, port: int = 0
+) -> AsyncIterator[FakeController]:
+    controller = FakeController()
+    control_pb2_grpc.add_ControlServiceServicer_to_server(controller, controller.server)  # type: ignore[arg-type]
+    address = f"127.0.0.1:{port}"
+    if tls is None:
+        controller.port = controller.server.add_insecure_port(address)
+    else:
+        controller.port = tls.add_port(controller.server, address)
+    await controller.server.start()
+    try:
+        yield controller
+    finally:
+        await controller.server.stop(0)

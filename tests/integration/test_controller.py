@@ -1,0 +1,132 @@
+"""A controller with gateways that attach to it: what they are told, and what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import dns.asyncquery
+import dns.message
+import pytest
+
+from controller.app import ControllerHandle, serve_controller
+from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.ground.control.vocabulary import PeerHeard
+from tests.fakes.attached import hello
+from tests.fakes.engine import FakeEngine
+from tests.support.controllers import plain_gateway, read_file
+from tests.support.core import AP, EU, US
+from tests.support.gateways import until
+from tests.support.processes import gateway_process, region_file
+
+
+@pytest.fixture
+async def controller(tmp_path: Path) -> AsyncIterator[ControllerHandle]:
+    async with serve_controller(read_file(tmp_path)) as handle:
+        yield handle
+
+
+async def test_a_gateway_that_attaches_is_told_what_it_serves_and_who_else_there_is(
+    controller: ControllerHandle,
+) -> None:
+    address = controller.grpc_address
+    async with plain_gateway(address, hello("us-1", US)) as us, plain_gateway(address, hello("eu-1", EU)) as eu:
+        await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"] and len(us.newest.peers) == 1)
+        await eu.until(lambda eu: eu.replica_ids == ["eu-1-r0", "eu-1-r1"] and len(eu.newest.peers) == 1)
+        assert us.newest.peers[0].gateway_id == "eu-1"
+        assert us.newest.version.term == 1
+        link = controller.links.get(GatewayId("us-1"))
+        assert link is not None
+        await us.until(lambda us: us.alive > 0)
+        assert link.taken == us.newest.version == link.pushed
+
+
+async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(controller: ControllerHandle) -> None:
+    address = controller.grpc_address
+    async with plain_gateway(address, hello("eu-1", EU)) as eu, plain_gateway(address, hello("ap-1", AP)) as ap:
+        async with plain_gateway(address, hello("us-1", US)) as us:
+            await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+        for each in (eu, ap):
+            await each.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
+        await eu.until(lambda eu: len(eu.newest.away) == 2)
+        both = [*eu.replica_ids, *ap.replica_ids]
+        await ap.until(lambda ap: len(ap.newest.away) == 2)
+        adopted = [each for each in (*eu.newest.replicas, *ap.newest.replicas) if each.home == "us-1"]
+        assert len(adopted) == 2, both
+        assert all(each.accepts is not None and each.accepts.allows(US) for each in adopted)
+        async with plain_gateway(address, hello("us-1", US)) as us:
+            await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"] and not us.newest.away)
+
+
+async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path: Path) -> None:
+    naming = {"zone": "mesh.test", "networks": {"us-east-1": ["127.0.0.0/8"]}}
+    file = read_file(tmp_path, naming=naming, dns={"listen": ["127.0.0.1:0"]})
+    async with serve_controller(file) as controller:
+        address = controller.grpc_address
+        async with plain_gateway(address, hello("eu-1", EU)) as eu, plain_gateway(address, hello("ap-1", AP)) as ap:
+            async with plain_gateway(address, hello("us-1", US, address="192.0.2.77")) as us:
+                await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+                await until_named(controller, {"192.0.2.77"})
+            for each in (eu, ap):
+                await each.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
+            others = {hello(name, EU).announcement.client_addresses[0] for name in ("eu-1", "ap-1")}
+            assert await until_named(controller, *({each} for each in others)) <= others
+        page = controller.metrics.render()
+    assert b'nightside_dns_queries_total{answer="answered",type="A"}' in page
+    assert b"nightside_dns_records_version" in page
+
+
+async def until_named(controller: ControllerHandle, *wanted: set[str]) -> set[str]:
+    (server,) = controller.dns_addresses
+    while True:
+        query = dns.message.make_query("mesh.test.", "A")
+        answer = await dns.asyncquery.udp(query, server.host, port=server.port, timeout=30)
+        told = {str(each) for rrset in answer.answer for each in rrset}
+        if told in wanted:
+            return told
+        await asyncio.sleep(0.05)
+
+
+async def test_a_gateway_of_ours_attaches_takes_what_it_is_told_and_dies(tmp_path: Path, engine: FakeEngine) -> None:
+    async with serve_controller(read_file(tmp_path)) as controller:
+        control = {"controllers": [str(controller.grpc_address)], "client_addresses": ["192.0.2.1"]}
+        state = {"folder": str(tmp_path / "us-1")}
+        region = region_file(tmp_path, "us-1", US, engine, control=control, state=state)
+        async with gateway_process(region) as gateway:
+            await until(lambda: GatewayId("us-1") in controller.links)
+            link = controller.links.get(GatewayId("us-1"))
+            assert link is not None
+            await until(lambda: link.pushed is not None and link.taken == link.pushed)
+            assert list(controller.desk.registry.replicas) == ["us-1-r0"]
+            gateway.signal(signal.SIGKILL)
+            await until(lambda: GatewayId("us-1") not in controller.links)
+
+
+async def test_a_gateway_of_ours_takes_what_a_controller_says_that_has_lost_its_store(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    us_1 = GatewayId("us-1")
+
+    async def until_taken(controller: ControllerHandle) -> ControlVersion:
+        await until(lambda: us_1 in controller.links)
+        link = controller.links.get(us_1)
+        assert link is not None
+        await until(lambda: link.pushed is not None and link.taken == link.pushed)
+        return link.taken
+
+    async with AsyncExitStack() as stack:
+        async with serve_controller(read_file(tmp_path / "before")) as controller:
+            address = str(controller.grpc_address)
+            control = {"controllers": [address], "client_addresses": ["192.0.2.1"]}
+            state = {"folder": str(tmp_path / "us-1")}
+            region = region_file(tmp_path, "us-1", US, engine, control=control, state=state)
+            await stack.enter_async_context(gateway_process(region))
+            before = await until_taken(controller)
+        listen = {"grpc": address, "admin": "127.0.0.1:0"}
+        async with serve_controller(read_file(tmp_path / "after", listen=listen)) as controller:
+            assert controller.desk.keeper.version.term == before.term, "its store is another one"
+            after = await until_taken(controller)
+            assert (after.term, list(controller.desk.registry.replicas)) == (before.term + 1, ["us-1-r0"])

@@ -1,0 +1,168 @@
+"""Defects of the controller's core, and of how gateways take in what it says: each a function that stands in for one of
+theirs and is wrong in one way. Nothing runs them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from controller.core.assignment import Assigner
+from controller.core.config import ControllerConfig
+from controller.core.controller_core import ControllerCore
+from controller.core.effects import Effect
+from controller.core.events import Event
+from controller.core.health import GatewayHealth
+from gateway.core.residency import Verdict
+from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
+from gateway.ground.control.vocabulary import Snapshot
+from loadgen.simulator.attachments import Attachment
+from tests.mutants.seams import Mutant, Original
+
+MUTANTS: dict[str, Mutant] = {}
+_TESTS = "tests/unit/controller/core"
+_WORLDS = "tests/unit/loadgen/simulator"
+
+
+def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
+    """Have a function stand in for what is at a seam, as a mutant of the function's own name."""
+
+    def register(mutated: Original) -> Original:
+        assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
+        MUTANTS[mutated.__name__] = Mutant(what, seam, mutated, hunter, in_controller=not hunter)
+        return mutated
+
+    return register
+
+
+# Whether we may believe our eyes
+
+
+@mutant(
+    "a controller that loses most gateways at once believes it",
+    "controller.core.controller_core:ControllerCore._freeze",
+)
+def never_freezes(original: Original, core: ControllerCore, reason: str, now_ns: int) -> None:
+    return
+
+
+@mutant("replicas move while the controller is frozen", "controller.core.assignment:Assigner.wanted")
+def moves_while_frozen(original: Original, assigner: Assigner, owners: Any, now_ns: int) -> Any:
+    mesh = assigner._mesh
+    frozen, mesh.frozen = mesh.frozen, ""
+    wanted = original(assigner, owners, now_ns)
+    mesh.frozen = frozen
+    return wanted
+
+
+@mutant(
+    "one witness is proof that a gateway is gone",
+    "controller.core.health:GatewayHealth.look_for_proof",
+    hunter=f"{_TESTS}/test_controller_core.py::TestFrozen",
+)
+def one_witness_is_enough(
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId]
+) -> None:
+    health.is_proven_gone = health.was_refused and not health.connected
+
+
+@mutant("a gateway that a peer hears is called down", "controller.core.health:GatewayHealth.silent_at_ns")
+def hears_no_witness(
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId]
+) -> int | None:
+    found: int | None = original(health, config, ())
+    return found
+
+
+@mutant("one failed probe is enough", "controller.core.health:GatewayHealth.silent_at_ns")
+def one_probe_is_enough(
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId]
+) -> int | None:
+    found: int | None = original(health, replace(config, probe_failures_min=1), witnesses)
+    return found
+
+
+# What moves, and how fast
+
+
+@mutant("who returns gets everything back at once, unwatched", "controller.core.health:GatewayHealth.back_at_ns")
+def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+    return health.answers_since_ns
+
+
+@mutant("everything that may move moves at once", "controller.core.assignment:Assigner._step")
+def moves_all_at_once(original: Original, assigner: Assigner, waiting: Any, now_ns: int) -> Any:
+    if assigner._mesh.frozen:
+        return original(assigner, waiting, now_ns)
+    return {replica_id: goal for moves in waiting.values() for replica_id, goal in moves}
+
+
+@mutant("nothing ever comes home", "controller.core.assignment:Assigner._step")
+def nothing_comes_home(original: Original, assigner: Assigner, waiting: Any, now_ns: int) -> Any:
+    return {}
+
+
+@mutant("any gateway may adopt, whatever the home's policy says", "controller.core.adoption:may_accept")
+def adopts_anywhere(original: Original, policy: Any, origin: Any) -> Verdict:
+    return Verdict(True, "")
+
+
+@mutant("a closed jurisdiction's clients are led out of it", "controller.core.records:areas_of")
+def leads_anywhere(original: Original, gateways: Any, living: Any, geography: Any, config: ControllerConfig) -> Any:
+    return original(gateways, living, geography, replace(config, closed_jurisdictions=frozenset()))
+
+
+@mutant(
+    "the name still leads to who is down",
+    "controller.core.state:MeshState.living",
+    hunter=f"{_TESTS}/test_controller_core.py::TestRecords",
+)
+def names_the_dead(original: Original, core: ControllerCore) -> Any:
+    return list(core.gateways.values())
+
+
+@mutant(
+    "gateways are told before anything is written down",
+    "controller.core.controller_core:ControllerCore.handle",
+    hunter=f"{_TESTS}/test_controller_core.py::TestDifferences",
+)
+def tells_before_it_writes(original: Original, core: ControllerCore, event: Event, now_ns: int) -> list[Effect]:
+    return list(reversed(original(core, event, now_ns)))
+
+
+# What gateways make of it
+
+
+@mutant("an older snapshot is taken in after a newer one", "loadgen.simulator.attachments:Attachment.snapshot_came")
+def takes_old_snapshots(original: Original, attachment: Attachment, life: int, snapshot: Snapshot) -> None:
+    if attachment._life == life and attachment.taken.is_newer_than(snapshot.version):
+        attachment._snapshot = None
+    original(attachment, life, snapshot)
+
+
+@mutant(
+    "nobody asks who has what when a peer serves by a newer snapshot",
+    "loadgen.simulator.attachments:Attachment.heard",
+    hunter=f"{_WORLDS}/test_control.py::TestTheControllerIsGone",
+)
+def asks_no_peer(original: Original, attachment: Attachment, peer: GatewayId, version: ControlVersion) -> None:
+    attachment._asking_until_ns = 1 << 62
+    original(attachment, peer, version)
+
+
+@mutant(
+    "what is away is served by its home all the same",
+    "loadgen.simulator.attachments:served",
+)
+def serves_what_is_away(
+    original: Original, own: Any, gateway_id: GatewayId, snapshot: Snapshot | None, disowned: Any
+) -> tuple[ReplicaId, ...]:
+    bare = None if snapshot is None else replace(snapshot, away=())
+    found: tuple[ReplicaId, ...] = original(own, gateway_id, bare, disowned)
+    return found
+
+
+@mutant("an adopted replica takes from anywhere", "loadgen.simulator.controller:SimController._accepts")
+def accepts_anything(original: Original, controller: Any, home: Any) -> None:
+    return None

@@ -1,0 +1,18 @@
+"""Two hundred worlds in which much goes wrong with a controller: no policy is broken, nothing moves while it is frozen,
+no name is without an answer, each replica has one owner, and everything comes home."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.simulator.chaos import Finding, endure_controlled
+
+SEEDS_AT_ONCE = 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, 201, SEEDS_AT_ONCE))
+def test_nothing_is_found(first: int) -> None:
+    outcomes = [endure_controlled(seed) for seed in range(first, first + SEEDS_AT_ONCE)]
+    assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
+    assert sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if not isinstance(outcome, Finding)) > 1000

@@ -1,0 +1,122 @@
+"""Controllers for tests: their files, in this process and as processes, and gateways that attach to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import yaml
+
+from controller.config import ControllerFile, read_controller_file
+from gateway.core.vocabulary import GatewayId, Place
+from gateway.ground.clock import Clock
+from gateway.ground.control.vocabulary import Hello
+from gateway.ground.tls import MeshTls
+from gateway.security.development_ca import DevelopmentCa
+from tests.fakes.attached import AttachedGateway, attached
+from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_of
+
+ROOT = Path(__file__).parents[2]
+READY = re.compile(r"^ready: controller \S+, term (?P<term>\d+), gateways (?P<grpc>\S+), admin (?P<admin>\S+)$")
+QUICK = {
+    "decisions": {"silence": "300ms", "unknown_for": "1s", "return_after": "200ms", "step": "50ms"},
+    "probes": {"interval": "50ms", "timeout": "500ms"},
+    "link": {"alive_interval": "100ms", "silence_max": "60s"},
+}
+
+
+def controller_document(folder: Path, **more: object) -> dict[str, object]:
+    document: dict[str, object] = {
+        "controller": "ctl-1",
+        "listen": {"grpc": "127.0.0.1:0", "admin": "127.0.0.1:0"},
+        "store": {"path": str(folder / "state" / "controller.db")},
+        **QUICK,
+    }
+    return document | more
+
+
+def controller_file(folder: Path, **more: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "controller.yaml"
+    path.write_text(yaml.safe_dump(controller_document(folder, **more)))
+    return path
+
+
+def read_file(folder: Path, **more: object) -> ControllerFile:
+    return read_controller_file(controller_file(folder, **more), {})
+
+
+class Mesh:
+    """Certificates of one authority for a controller and for gateways."""
+
+    def __init__(self, folder: Path, ca: DevelopmentCa) -> None:
+        self.folder = folder
+        self.ca = ca
+
+    def controller_tls(self, name: str = "ctl-1") -> dict[str, str]:
+        files = Files(self.folder / name)
+        files.put(controller_leaf(self.ca, name), roots=roots_of(self.ca))
+        return {"certificate": str(files.certificate), "key": str(files.key), "roots": str(files.roots)}
+
+    def gateway_tls(self, name: str, place: Place) -> MeshTls:
+        files = Files(self.folder / name)
+        files.put(mesh_leaf(self.ca, name, place), roots=roots_of(self.ca))
+        return MeshTls(files.mesh(), GatewayId(name), place.region, Clock())
+
+
+@asynccontextmanager
+async def plain_gateway(address: object, said: Hello) -> AsyncIterator[AttachedGateway]:
+    async with grpc.aio.insecure_channel(str(address)) as channel, attached(channel, said) as one:
+        yield one
+
+
+@dataclass
+class ControllerProcess:
+    process: asyncio.subprocess.Process
+    grpc_address: str = ""
+    admin_url: str = ""
+    term: int = 0
+    log_lines: list[dict[str, Any]] = field(default_factory=list)
+
+    async def read_log(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.log_lines.append(json.loads(line))
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "nightside", *map(str, arguments)]
+
+
+@asynccontextmanager
+async def controller_process(file: Path) -> AsyncIterator[ControllerProcess]:
+    """A running controller that has said it is ready. Killed at the end if it has not gone by itself."""
+    process = await asyncio.create_subprocess_exec(
+        *command("controller", "run", file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    running = ControllerProcess(process)
+    assert process.stdout is not None
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(running.read_log())
+        try:
+            match = READY.match((await process.stdout.readline()).decode().strip())
+            assert match is not None, "the first line says where the controller is reached"
+            running.grpc_address, running.admin_url = match["grpc"], match["admin"]
+            running.term = int(match["term"])
+            yield running
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

@@ -1,0 +1,90 @@
+"""A controller's desk without streams, clocks or disks."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from controller.core.config import ControllerConfig
+from controller.core.controller_core import ControllerCore
+from controller.desk import Desk, Naming
+from controller.driver import Driver
+from controller.keeper import Keeper
+from controller.store.store import Contents, Holding, StoreError
+from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.ground.supervisor import Backoff
+from tests.support.clock import StillClock
+
+LOG = make_logger(LoggingConfig(LogFormat.JSON), "ctl", io.StringIO())
+QUICK = Backoff(min_ns=1_000_000, max_ns=2_000_000)
+
+
+class MemoryStore:
+    """Takes writes, or fails them as it is told."""
+
+    def __init__(self, documents: Mapping[str, bytes] | None = None) -> None:
+        self.documents = dict(documents or {})
+        self.writes: list[dict[str, bytes | None]] = []
+        self.failures: list[StoreError] = []
+        self.attempts = 0
+        self.token = 2
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def acquire(self, holder: str) -> Holding:
+        self.token += 1
+        return Holding(self.token, holder)
+
+    async def rise(self, holding: Holding, above: int) -> Holding:
+        self.token = max(self.token, above) + 1
+        return Holding(self.token, holding.holder)
+
+    async def release(self, holding: Holding) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def read(self) -> Contents:
+        return Contents(len(self.writes), dict(self.documents))
+
+    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+        self.attempts += 1
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.writes.append(dict(changes))
+        self.documents = {name: text for name, text in self.documents.items() if name not in changes}
+        self.documents |= {name: text for name, text in changes.items() if text is not None}
+        return len(self.writes)
+
+
+@asynccontextmanager
+async def running_keeper(store: MemoryStore) -> AsyncIterator[Keeper]:
+    holding, contents = await store.acquire("a test"), await store.read()
+    keeper = Keeper(store, holding, contents.revision, LOG, backoff=QUICK)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(keeper.run())
+        yield keeper
+        task.cancel()
+
+
+@asynccontextmanager
+async def running_desk(
+    store: MemoryStore,
+    naming: Naming | None = None,
+    config: ControllerConfig | None = None,
+    *,
+    wall_s: int = 0,
+    clock: Clock | None = None,
+) -> AsyncIterator[Desk]:
+    """On clocks that stand still."""
+    core = ControllerCore()
+    driver = Driver(core, clock or StillClock(1))
+    async with running_keeper(store) as keeper:
+        desk = Desk(core, driver, keeper, store.documents, naming or Naming(), wall_ns=lambda: wall_s * 10**9)
+        desk.start(config or ControllerConfig())
+        yield desk
+    driver.close()

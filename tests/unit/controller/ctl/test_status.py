@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import io
+
+import msgspec
+from rich.console import Console
+
+from controller.ctl.status import GatewayView, NameView, OrphansView, ReplicaView, State, complaints, print_status
+
+US = GatewayView("us-1", "us-east-1", "US", "up", "", False, True, 2, (3, 9), (3, 9))
+EU = GatewayView("eu-1", "eu-west-1", "EU", "down", "it does not answer in time", False, False, 0)
+WELL = State(
+    controller="ctl-1",
+    term=3,
+    version=9,
+    not_ready_reason="",
+    frozen="",
+    store_fault="",
+    history_fault="",
+    gateways=[US],
+    replicas=[ReplicaView("r0", "us-1", "us-1", "", False, False), ReplicaView("r1", "eu-1", "us-1", "", False, False)],
+    orphans=[],
+    narrowings={"us-east-1": "abc"},
+    names=[NameView("us-east-1", ["us-1"], "")],
+    faults=[],
+)
+
+
+def shown(state: State, *, with_replicas: bool = False) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, highlight=False)
+    print_status(state, list(complaints(state)), console, with_replicas=with_replicas)
+    return stream.getvalue()
+
+
+def test_nothing_is_wrong_where_all_is_well() -> None:
+    assert list(complaints(WELL)) == []
+    page = shown(WELL)
+    assert "1 gateways, 2 replicas, 1 of them away from home" in page
+    assert "policy of us-east-1 narrowed by abc" in page
+    assert "r1" in page
+    assert "r0" not in page, "it is at home"
+    assert "r0" in shown(WELL, with_replicas=True)
+
+
+def test_whatever_is_wrong_is_named_worst_first() -> None:
+    rejected = msgspec.structs.replace(US, rejected="no such section")
+    ill = msgspec.structs.replace(
+        WELL,
+        not_ready_reason="the store is another controller's now",
+        frozen="cables",
+        store_fault="full",
+        history_fault="x cannot be written",
+        gateways=[rejected, EU, msgspec.structs.replace(EU, condition="up", detail="")],
+        orphans=[OrphansView("eu-1", 4, "no other gateway lives")],
+        names=[NameView("eu-west-1", [], "no gateway lives")],
+        faults=["us-1: replica r0 is eu-1's already"],
+    )
+    assert list(complaints(ill)) == [
+        "not ready: the store is another controller's now",
+        "the store cannot be written, and nothing new is assigned: full",
+        "frozen, and nothing is taken from anybody: cables",
+        "nobody may have 4 replicas of eu-1: no other gateway lives",
+        "gateway us-1 rejected what it was told: no such section",
+        "gateway eu-1 is down: it does not answer in time",
+        "gateway eu-1 is not attached",
+        "the name leads nowhere for eu-west-1: no gateway lives",
+        "us-1: replica r0 is eu-1's already",
+        "the record of orders: x cannot be written",
+    ]
+
+
+def test_what_looks_like_markup_is_shown_as_it_is() -> None:
+    odd = msgspec.structs.replace(WELL, gateways=[msgspec.structs.replace(US, id="[red]x[/red]")])
+    assert "[red]x[/red]" in shown(odd)

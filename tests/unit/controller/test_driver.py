@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from controller.core import events
+from controller.core.controller_core import ControllerCore
+from controller.core.effects import KeepOwners, KeepPolicy, PublishRecords, StartRecovery
+from controller.driver import Driver
+from gateway.core.vocabulary import GatewayId
+from tests.support.clock import StillClock
+from tests.support.controller import EU, SECOND, US, gateway, policy, replicas
+
+
+async def test_each_effect_goes_to_whoever_performs_it() -> None:
+    clock = StillClock()
+    driver = Driver(ControllerCore(), clock)
+    done: list[object] = []
+    driver.on_keep(done.append)
+    driver.on_records(done.append)
+    driver.on_records(done.append)
+    driver.on_recovery(done.append)
+    driver.submit(events.RegistryApplied((gateway("us", US), gateway("eu", EU)), tuple(replicas("us", 1))))
+    for name, place in (("us", US), ("eu", EU)):
+        driver.submit(events.GatewayConnected(GatewayId(name), policy(place)))
+    kinds = [type(each).__name__ for each in done]
+    assert kinds.count("KeepPolicy") == 2
+    assert kinds.count("KeepOwners") == 1
+    assert kinds.count("RecordTree") == 2, "two have asked for it"
+    done.clear()
+    clock.now += SECOND
+    driver.submit(events.GatewayDisconnected(GatewayId("us"), "gone"))
+    for _ in range(3):
+        driver.submit(events.GatewayProbed(GatewayId("us"), healthy=False))
+    assert [type(each) for each in done if not isinstance(each, KeepOwners | KeepPolicy)][:1] == [StartRecovery]
+    driver.close()
+
+
+async def test_without_anybody_who_performs_them_effects_are_only_told() -> None:
+    seen: list[object] = []
+
+    class Sees:
+        def on_step(self, now_ns: int, event: object, effects: list[object]) -> None:
+            seen.extend(effects)
+
+    driver = Driver(ControllerCore(), StillClock(), observers=[Sees()])  # type: ignore[list-item]
+    driver.submit(events.RegistryApplied((gateway("us", US),), ()))
+    driver.tell_observers()
+    assert any(isinstance(each, PublishRecords) for each in seen)
+    driver.close()

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from controller.metrics import Metrics
+from gateway.ground.control.vocabulary import Hello
+from tests.fakes.attached import hello
+from tests.support.core import EU, US
+from tests.support.desks import MemoryStore, running_desk
+from tests.support.promql import selectors
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/controller.md").read_text()
+RULES = ROOT / "deploy/prometheus/nightside-controller.rules.yaml"
+ROW = re.compile(r"^\| ((?:`nightside_controller_\w+`(?:, )?)+) \|([^|]*)\|", flags=re.MULTILINE)
+OWN = "nightside_controller_"
+
+
+async def whole_page() -> dict[str, tuple[str, ...]]:
+    metrics = Metrics()
+    async with running_desk(MemoryStore()) as desk:
+        metrics.follow(desk, lambda: 0, lambda: True)
+    return {each.name: each.labels for each in metrics.catalogue() if each.name.startswith(OWN)}
+
+
+async def test_every_series_is_on_the_page_for_operators_with_its_labels() -> None:
+    told = {
+        name: tuple(re.findall(r"`(\w+)`", labels))
+        for names, labels in re.findall(
+            r"^\| ((?:`nightside_controller_\w+`(?:, )?)+) \|([^|]*)\|", PAGE, flags=re.MULTILINE
+        )
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert told == await whole_page()
+
+
+async def test_alerts_ask_for_what_there_is_and_each_has_its_section() -> None:
+    names = {*await whole_page(), "up"}
+    alerts = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert all(selector.name in names for alert in alerts for selector in selectors(alert["expr"]))
+    sections = re.findall(r"^### (Nightside\w+)$", PAGE, flags=re.MULTILINE)
+    assert sections == [alert["alert"] for alert in alerts]
+    assert all(alert["annotations"]["runbook"] == f"docs/controller.md#{alert['alert'].lower()}" for alert in alerts)
+
+
+def said(name: str) -> Hello:
+    return hello(name, US if name.startswith("us") else EU)
+
+
+async def test_what_is_counted_is_what_happened() -> None:
+    metrics = Metrics()
+    async with running_desk(MemoryStore()) as desk:
+        metrics.follow(desk, lambda: 2, lambda: False)
+        for name in ("us-1", "eu-1"):
+            await desk.register(said(name))
+            desk.connected(said(name))
+        metrics.pushed(5_000)
+        metrics.refused("permission_denied")
+        page = metrics.render().decode()
+    for line in (
+        'nightside_controller_gateways{condition="up"} 2.0',
+        "nightside_controller_replicas 4.0",
+        "nightside_controller_replicas_away 0.0",
+        "nightside_controller_ready 0.0",
+        "nightside_controller_gateways_attached 2.0",
+        "nightside_controller_term 3.0",
+        'nightside_controller_snapshot_bytes_bucket{le="10000.0"} 1.0',
+        'nightside_controller_streams_refused_total{reason="permission_denied"} 1.0',
+    ):
+        assert line in page.splitlines()

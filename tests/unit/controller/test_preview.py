@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from controller import orders
+from controller.core import events
+from controller.orders import changes_of
+from controller.preview import Preview, preview
+from controller.registry import Registry, registry_of
+from gateway.core.vocabulary import GatewayId
+from tests.fakes.attached import hello
+from tests.support.controller import Told
+from tests.support.core import AP, EU, US, policy, rule
+
+
+def told() -> tuple[Told, Registry]:
+    """Three regions, whose US lets nobody in but EU."""
+    registry, mesh = registry_of({}), Told()
+    own = {US: policy(US, accept=rule(EU)), EU: policy(EU), AP: policy(AP)}
+    for name, place in (("us", US), ("eu", EU), ("ap", AP)):
+        registry = registry.changed(registry.announce(hello(name, place, own=own[place])))
+    mesh.tell(events.RegistryApplied(registry.gateway_entries, registry.replica_entries))
+    mesh.connect("us", "eu", "ap", policies={"us": own[US]})
+    return mesh, registry
+
+
+def look(mesh: Told, registry: Registry, order: orders.Order) -> Preview:
+    changed = registry.changed(changes_of(order, registry))
+    before = dict(mesh.core.owners), mesh.core.version, mesh.core.tree
+    seen = preview(mesh.core, registry, changed, {}, mesh.now_ns)
+    assert (dict(mesh.core.owners), mesh.core.version, mesh.core.tree) == before, "nothing is changed by asking"
+    return seen
+
+
+def test_what_it_says_is_what_happens_in_all_steps_together() -> None:
+    mesh, registry = told()
+    order = orders.DrainGateway("us")
+    seen = look(mesh, registry, order)
+    assert [(each.replica, each.before, each.after) for each in seen.moves] == [
+        ("us-r0", "us", "eu"),
+        ("us-r1", "us", "eu"),
+    ]
+    assert all(
+        "policy policy-of-us-east-1 of us-east-1: accept names region eu-west-1" in each.why for each in seen.moves
+    )
+    assert seen.names, "clients are led elsewhere"
+    changed = registry.changed(changes_of(order, registry))
+    mesh.tell(events.RegistryApplied(changed.gateway_entries, changed.replica_entries))
+    mesh.wait(10 * 10**9)
+    assert mesh.owned_by("eu") == ["eu-r0", "eu-r1", "us-r0", "us-r1"]
+
+
+def test_who_may_not_go_where_it_was_ordered_is_told_with_the_policy_that_says_so() -> None:
+    mesh, registry = told()
+    seen = look(mesh, registry, orders.MoveReplicas(("us-r0", "us-r1"), to="ap"))
+    assert seen.moves == ()
+    assert [each.why for each in seen.stays] == [
+        f"{name} does not go to ap: policy policy-of-us-east-1 of us-east-1: "
+        "accept names neither region ap-northeast-1 nor jurisdiction JP"
+        for name in ("us-r0", "us-r1")
+    ]
+    mesh.kill("ap")
+    (stay,) = look(mesh, registry, orders.MoveReplicas(("eu-r0",), to="ap")).stays[-1:]
+    assert stay.why == "eu-r0 does not go to ap: ap is down"
+
+
+def test_of_a_gateway_that_goes_its_replicas_go_too() -> None:
+    mesh, registry = told()
+    seen = look(mesh, registry, orders.RemoveGateway("ap"))
+    assert [(each.replica, each.after, each.why) for each in seen.moves] == [
+        ("ap-r0", None, "nobody is to serve it"),
+        ("ap-r1", None, "nobody is to serve it"),
+    ]
+    assert GatewayId("ap") in mesh.core.gateways
+
+
+def test_while_it_is_frozen_nothing_would_move() -> None:
+    mesh, registry = told()
+    frozen = registry.changed(changes_of(orders.FreezeAll("cables"), registry))
+    mesh.tell(events.FreezeOrdered("cables"))
+    seen = look(mesh, frozen, orders.DrainGateway("us"))
+    assert (seen.moves, seen.frozen) == ((), "cables")

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from controller.config import ProbeConfig
+from controller.core.events import Event, GatewayProbed
+from controller.prober import Prober
+from controller.registry import Registry, registry_of
+from tests.fakes.attached import hello
+from tests.support.core import EU, US
+from tests.support.gateways import until
+
+QUICK = ProbeConfig(interval_ns=20_000_000, timeout_ns=300_000_000)
+
+
+@asynccontextmanager
+async def serving(status: int = 200, *, hangs: bool = False) -> AsyncIterator[str]:
+    async def answer(_: web.Request) -> web.Response:
+        if hangs:
+            await asyncio.Event().wait()
+        return web.Response(status=status, headers={"location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_get("/health", answer)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/health"
+    finally:
+        await runner.cleanup()
+
+
+class Host(AbstractResolver):
+    """Each name is a host with these addresses."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host, host=each, port=port, family=socket.AF_INET, proto=0, flags=socket.AI_NUMERICHOST
+            )
+            for each in self.addresses
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+class Probed:
+    """A prober, who is registered and attached, and what it said of them."""
+
+    def __init__(self, config: ProbeConfig = QUICK, resolver: AbstractResolver | None = None) -> None:
+        self.registry: Registry = registry_of({})
+        self.attached: set[str] = set()
+        self.said: list[GatewayProbed] = []
+        self.prober = Prober(lambda: self.registry, self.attached.__contains__, self._submit, config, resolver=resolver)
+
+    def _submit(self, event: Event) -> None:
+        assert isinstance(event, GatewayProbed)
+        self.said.append(event)
+
+    def register(self, name: str, url: str) -> None:
+        place = EU if name.startswith("eu") else US
+        self.registry = self.registry.changed(self.registry.announce(hello(name, place, health_url=url)))
+        self.prober.look()
+
+    def of(self, name: str) -> list[GatewayProbed]:
+        return [each for each in self.said if each.gateway_id == name]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(self.prober.run())
+            yield
+            task.cancel()
+
+
+async def test_each_gateway_is_asked_again_and_again_and_one_that_hangs_holds_up_nobody() -> None:
+    probed = Probed()
+    async with serving() as well, serving(503) as ill, serving(302) as moved, serving(hangs=True) as hung:
+        for name, url in (("us-1", well), ("us-2", ill), ("us-3", moved), ("eu-1", hung)):
+            probed.register(name, url)
+        probed.register("eu-2", "http://127.0.0.1:1/health")
+        async with probed.running():
+            await until(lambda: len(probed.of("us-1")) > 3 and len(probed.of("eu-1")) > 0)
+    assert {each.healthy for each in probed.of("us-1")} == {True}
+    assert {(each.healthy, each.detail) for each in probed.of("us-2")} == {(False, "it answers 503")}
+    assert {(each.healthy, each.detail) for each in probed.of("us-3")} == {(False, "it answers 302")}
+    assert {(each.healthy, each.detail) for each in probed.of("eu-1")} == {(False, "it does not answer in time")}
+    assert all(not each.healthy and "127.0.0.1" in each.detail for each in probed.of("eu-2"))
+    assert {name for name in ("us-1", "us-2", "us-3", "eu-1", "eu-2") if probed.of(name)[0].was_refused} == {"eu-2"}
+
+
+NOWHERE = "255.255.255.255"
+"""No connection can be made there, and nobody refuses one."""
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_refused"),
+    [(["127.0.0.1", "127.0.0.2"], True), ([NOWHERE, "127.0.0.1"], False), (["127.0.0.1", NOWHERE], False)],
+)
+async def test_only_a_host_that_refuses_at_each_of_its_addresses_says_that_nobody_listens(
+    addresses: list[str], is_refused: bool
+) -> None:
+    probed = Probed(resolver=Host(*addresses))
+    probed.register("us-1", "http://gateway.test:1/health")
+    async with probed.running():
+        await until(lambda: len(probed.of("us-1")) > 0)
+    assert {(each.healthy, each.was_refused) for each in probed.of("us-1")} == {(False, is_refused)}
+
+
+async def test_one_whose_stream_is_lost_is_asked_at_once_and_one_that_goes_is_asked_no_more() -> None:
+    probed = Probed(ProbeConfig(interval_ns=3600 * 10**9))
+    async with serving() as url:
+        probed.register("us-1", url)
+        probed.attached.add("us-1")
+        async with probed.running():
+            await until(lambda: len(probed.of("us-1")) == 1)
+            probed.prober.look()
+            probed.attached.clear()
+            probed.prober.look()
+            await until(lambda: len(probed.of("us-1")) == 2)
+            probed.registry = registry_of({})
+            probed.prober.look()
+            await until(lambda: not probed.prober._targets)
+
+
+async def test_without_a_url_its_stream_is_all_that_speaks_for_it() -> None:
+    probed = Probed()
+    probed.register("us-1", "")
+    probed.register("us-2", "")
+    probed.attached.add("us-1")
+    async with probed.running():
+        await until(lambda: len(probed.of("us-2")) > 3)
+    assert probed.of("us-1") == []
+    assert {(each.healthy, each.detail) for each in probed.of("us-2")} == {(False, "it names no URL for its health")}

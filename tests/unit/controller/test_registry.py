@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from controller import documents
+from controller.documents import Changes, GatewayOrder, ReplicaOrder, encode
+from controller.registry import AnnouncementRefused, DocumentFault, Registry, read_replica, registry_of
+from controller.store.store import StoreUnusable
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, ReplicaId
+from gateway.ground.control.vocabulary import Hello
+from tests.fakes.attached import hello, replica_document
+from tests.support.core import AP, EU, US, policy
+
+
+def with_hellos(*said: Hello) -> Registry:
+    registry = registry_of({})
+    for each in said:
+        registry = registry.changed(registry.announce(each))
+    return registry
+
+
+def with_replicas(said: Hello, *texts: str) -> Hello:
+    return replace(said, announcement=replace(said.announcement, replicas=texts))
+
+
+def test_what_gateways_announce_is_registered_and_read_back_from_its_documents() -> None:
+    registry = with_hellos(hello("us-1", US), hello("eu-1", EU, replicas=1))
+    again = registry_of(registry.texts)
+    for each in (registry, again):
+        assert [entry.gateway_id for entry in each.gateway_entries] == ["us-1", "eu-1"]
+        assert [(entry.replica_id, entry.home) for entry in each.replica_entries] == [
+            ("us-1-r0", "us-1"),
+            ("us-1-r1", "us-1"),
+            ("eu-1-r0", "eu-1"),
+        ]
+    assert again.says(hello("us-1", US))
+    assert not again.says(hello("us-1", US, replicas=3))
+
+
+def test_nothing_new_changes_nothing_and_something_new_only_what_it_is_of() -> None:
+    registry = with_hellos(hello("us-1", US), hello("eu-1", EU))
+    assert registry.announce(hello("us-1", US)) == {}
+    changes = registry.announce(hello("us-1", US, replicas=1))
+    assert list(changes) == ["announced/us-1"]
+    changed = registry.changed(changes)
+    assert len(changed.replicas) == 3
+    assert len(registry.replicas) == 4, "a registry never changes"
+    assert changed.announced[GatewayId("eu-1")] is registry.announced[GatewayId("eu-1")], "it is not read again"
+
+
+def test_a_replica_that_two_announce_is_the_earlier_ones_also_after_a_restart() -> None:
+    late = with_replicas(hello("aa", EU), replica_document("us-1-r0"), replica_document("own"))
+    registry = with_hellos(hello("us-1", US), late)
+    for each in (registry, registry_of(registry.texts)):
+        assert each.replicas[ReplicaId("us-1-r0")].home == "us-1"
+        assert each.replicas[ReplicaId("own")].home == "aa"
+        assert each.faults == ("aa: replica us-1-r0 is us-1's already",)
+
+
+def test_what_cannot_be_read_is_told_and_costs_nobody_else_a_replica() -> None:
+    odd = with_replicas(
+        hello("us-1", US), "{}", replica_document("a b"), replica_document("twice"), replica_document("twice"), "{"
+    )
+    registry = with_hellos(odd)
+    assert list(registry.replicas) == ["twice"]
+    assert len(registry.faults) == 4
+    assert "us-1: replica twice stands there twice" in registry.faults
+
+
+def test_a_region_is_in_one_jurisdiction() -> None:
+    registry = with_hellos(hello("us-1", US))
+    elsewhere = Place(US.region, Jurisdiction("EU"))
+    with pytest.raises(AnnouncementRefused, match="region us-east-1 is in US for others, and not in EU"):
+        registry.announce(hello("us-2", elsewhere))
+    assert registry.announce(hello("us-1", elsewhere)), "it is the only one there, and may say so"
+
+
+def test_one_that_was_removed_may_not_announce_itself() -> None:
+    removed = registry_of({documents.GATEWAY_ORDER + "us-1": encode(GatewayOrder(is_removed=True))})
+    with pytest.raises(AnnouncementRefused, match="removed by an operator"):
+        removed.announce(hello("us-1", US))
+
+
+def test_more_than_a_document_holds_is_refused_and_not_cut() -> None:
+    large = with_replicas(hello("us-1", US), *(replica_document(f"r{n}", pad="x" * 4000) for n in range(1100)))
+    with pytest.raises(AnnouncementRefused, match=r"announces \d+ bytes"):
+        registry_of({}).announce(large)
+
+
+def test_a_replica_is_told_with_its_place() -> None:
+    _, document = read_replica(replica_document("r"), US)
+    assert json.loads(document) | {"region": "us-east-1", "jurisdiction": "US"} == json.loads(document)
+    elsewhere = replica_document("r", region="eu-west-1", jurisdiction="EU")
+    assert json.loads(read_replica(elsewhere, US)[1])["region"] == "eu-west-1"
+    assert json.loads(read_replica(replica_document("r", region=None, jurisdiction=None), US)[1])["region"] == US.region
+    with pytest.raises(DocumentFault, match="written together"):
+        read_replica(replica_document("r", region="eu-west-1"), US)
+    with pytest.raises(DocumentFault, match="larger than 16 KiB"):
+        read_replica(replica_document("r", pad="x" * 20_000), US)
+
+
+def test_orders_hold_on_top_of_what_is_announced() -> None:
+    registry = with_hellos(hello("us-1", US), hello("eu-1", EU))
+    orders: Changes = {
+        documents.GATEWAY_ORDER + "eu-1": encode(GatewayOrder(is_drained=True)),
+        documents.GATEWAY_ORDER + "ap-1": encode(GatewayOrder(place=AP)),
+        documents.REPLICA_ORDER + "us-1-r0": encode(ReplicaOrder(GatewayId("us-1"), is_drained=True)),
+        documents.REPLICA_ORDER + "us-1-r1": encode(ReplicaOrder(GatewayId("us-1"), pinned_to=GatewayId("eu-1"))),
+        documents.REPLICA_ORDER + "added": encode(ReplicaOrder(GatewayId("eu-1"), replica_document("added"))),
+        documents.REPLICA_ORDER + "eu-1-r0": encode(ReplicaOrder(GatewayId("gone"), is_removed=True)),
+    }
+    ordered = registry.changed(orders)
+    assert [(each.gateway_id, each.is_drained) for each in ordered.gateway_entries] == [
+        ("us-1", False),
+        ("eu-1", True),
+        ("ap-1", False),
+    ]
+    entries = {each.replica_id: each for each in ordered.replica_entries}
+    assert sorted(entries) == ["added", "eu-1-r0", "eu-1-r1", "us-1-r1"], "an order about another home's is void"
+    assert entries[ReplicaId("us-1-r1")].pinned_to == "eu-1"
+    assert ordered.replicas[ReplicaId("us-1-r0")].is_drained
+
+
+def test_a_document_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(StoreUnusable, match="document announced/us-1 in the store cannot be read"):
+        registry_of({"announced/us-1": b"{}"})
+    with pytest.raises(StoreUnusable, match="document narrowing/x"):
+        registry_of({"narrowing/x": b"no"})
+    assert registry_of({"owner/r": b"us-1"}).texts == {}, "what others keep there is theirs"
+
+
+def test_every_policy_that_is_announced_is_read_back_whole() -> None:
+    own = policy(US)
+    registry = registry_of(with_hellos(hello("us-1", US, own=own)).texts)
+    assert registry.announced[GatewayId("us-1")].policy == own

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.orders import Orders, OrdersRefused, read_orders, without_orders
+from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
+from gateway.core.config import OverflowMode
+from gateway.core.residency import closed_policy
+from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, ReplicaId
+from gateway.ground.config import MeshTlsConfig
+from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from tests.support.core import AP, EU, US
+from tests.support.region_files import load_config
+
+OURS, THEIRS = GatewayId("us-1"), GatewayId("eu-1")
+RULE = PlaceRule(jurisdictions=frozenset({EU.jurisdiction}))
+ENVIRON = {"EU_KEY": "sk-eu", "EMPTY": " ", "TOKEN": "sk-token"}
+REGION = f"""
+gateway: us-1
+region: {US.region}
+jurisdiction: {US.jurisdiction}
+replicas:
+  - id: r1
+    url: http://10.0.0.1:8000
+    models: [llama]
+    api_key_env: EU_KEY
+peers:
+  - gateway: eu-1
+    region: {EU.region}
+    jurisdiction: {EU.jurisdiction}
+    address: 127.0.0.1:7071
+queue:
+  length_max: 50
+"""
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> GatewayConfig:
+    path = tmp_path / "us.yaml"
+    path.write_text(REGION)
+    return load_config(path, ENVIRON)
+
+
+def document(name: str = "r9", place: Place = EU, **more: Any) -> str:
+    return json.dumps(
+        {
+            "id": name,
+            "url": "http://10.0.0.9:8000",
+            "models": ["llama"],
+            "region": place.region,
+            "jurisdiction": place.jurisdiction,
+            **more,
+        }
+    )
+
+
+def adopted(text: str) -> ReplicaGrant:
+    return ReplicaGrant(text, THEIRS, EU, RULE)
+
+
+def snapshot(**more: object) -> Snapshot:
+    return replace(Snapshot(ControlVersion(1, 2), OURS), **more)  # type: ignore[arg-type]
+
+
+def orders(local: GatewayConfig, **more: object) -> Orders:
+    return read_orders(snapshot(**more), local, ENVIRON)
+
+
+def refusal(local: GatewayConfig, **more: object) -> str:
+    with pytest.raises(OrdersRefused) as caught:
+        orders(local, **more)
+    return str(caught.value)
+
+
+def test_an_empty_snapshot_changes_nothing_but_says_which_it_was(local: GatewayConfig) -> None:
+    assert orders(local) == replace(without_orders(local), version=ControlVersion(1, 2))
+
+
+def test_an_announced_replica_reads_back_as_it_was_described(local: GatewayConfig) -> None:
+    (told,) = local.replica_documents
+    assert "sk-eu" not in told
+    (replica,) = orders(local, replicas=(ReplicaGrant(told, OURS, US),)).replicas
+    assert (replica,) == local.replicas
+
+
+def test_an_adopted_replica_keeps_its_place_and_what_its_home_accepts(local: GatewayConfig) -> None:
+    (one, two) = orders(local, replicas=(adopted(document(data_parallel_ranks=2)),)).replicas
+    assert [each.spec.replica_id for each in (one, two)] == ["r9@0", "r9@1"]
+    assert (one.spec.place, one.spec.accepts) == (EU, RULE)
+
+
+def test_one_whose_home_says_nothing_is_told_as_taking_nothing_and_never_without_a_rule(local: GatewayConfig) -> None:
+    (replica,) = orders(local, replicas=(ReplicaGrant(document(), THEIRS, EU, PlaceRule()),)).replicas
+    assert replica.spec.accepts == PlaceRule()
+    fault = refusal(local, replicas=(ReplicaGrant(document(), THEIRS, EU, None),))
+    assert fault == "replicas[0]: nothing says what the home of r9 accepts"
+
+
+def test_who_is_away_is_whoever_is_served_by_others(local: GatewayConfig) -> None:
+    away = (
+        ReplicaOwner(ReplicaId("r1"), OURS, THEIRS),
+        ReplicaOwner(ReplicaId("r9"), THEIRS, OURS),
+        ReplicaOwner(ReplicaId("r5"), THEIRS, GatewayId("ap-1")),
+    )
+    assert orders(local, away=away).away == {"r1", "r5"}
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"api_key_env": "EMPTY"}, "api_key_env EMPTY is named neither"),
+        ({"api_key_env": "TOKEN"}, "api_key_env TOKEN is named neither"),
+        ({"api_key_file": "/etc/secret"}, "api_key_file /etc/secret is named neither"),
+    ],
+)
+def test_a_replica_may_name_no_credential_that_our_operator_did_not(
+    local: GatewayConfig, more: dict[str, Any], why: str
+) -> None:
+    read = orders(local, replicas=(adopted(document(**more)), adopted(document("r8"))))
+    assert [each.spec.replica_id for each in read.replicas] == ["r8"]
+    assert read.left_out["r9"].startswith(why)
+
+
+def test_credentials_that_the_region_file_names_may_be_used(local: GatewayConfig, tmp_path: Path) -> None:
+    assert orders(local, replicas=(adopted(document(api_key_env="EU_KEY")),)).replicas[0].api_key == "sk-eu"
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "eu").write_text("sk-file")
+    (tmp_path / "admin").write_text("sk-admin")
+    allowing = replace(local, control=ControlConfig(credentials=("TOKEN", "keys")))
+    assert orders(allowing, replicas=(adopted(document(api_key_env="TOKEN")),)).replicas[0].api_key == "sk-token"
+    key = document(api_key_file=str(tmp_path / "keys" / "eu"))
+    assert orders(allowing, replicas=(adopted(key),)).replicas[0].api_key == "sk-file"
+    outside = document(api_key_file=str(tmp_path / "keys" / ".." / "admin"))
+    assert list(orders(allowing, replicas=(adopted(outside),)).left_out) == ["r9"]
+
+
+@pytest.mark.parametrize("more", [{"api_key_env": "MISSING"}, {"api_key_file": "keys/none"}])
+def test_a_replica_whose_key_is_not_here_is_left_out_by_itself(local: GatewayConfig, more: dict[str, Any]) -> None:
+    allowing = replace(local, control=ControlConfig(credentials=("MISSING", "keys")))
+    read = orders(allowing, replicas=(adopted(document(**more)), adopted(document("r8"))))
+    assert [each.spec.replica_id for each in read.replicas] == ["r8"]
+    assert "holds no usable key" in read.left_out["r9"] or "cannot be read" in read.left_out["r9"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "replicas[0]: it is not JSON"),
+        ('{"a":' * 9000 + "1" + "}" * 9000, "replicas[0]: it is not JSON"),
+        (document(url="ftp://x"), "replicas[0]: url: "),
+        (document(colour="red"), "replicas[0]: colour: is not a known key"),
+        (document(api_key_env="EU_KEY", api_key_file="x"), "replicas[0]: "),
+        (document(place=Place(EU.region, Jurisdiction("US"))), f"replicas[0]: region {EU.region} is in EU here"),
+    ],
+)
+def test_a_description_that_no_region_file_could_hold_refuses_the_whole(
+    local: GatewayConfig, text: str, fault: str
+) -> None:
+    allowing = replace(local, control=ControlConfig(credentials=("x",)))
+    assert refusal(allowing, replicas=(adopted(document("r8")), adopted(text))[::-1]).startswith(fault)
+
+
+def test_what_is_for_another_or_said_twice_is_refused(local: GatewayConfig) -> None:
+    assert refusal(local, gateway_id=THEIRS) == "it is for gateway eu-1"
+    assert refusal(local, narrowing=closed_policy(EU, "x")) == "narrowing: it is for another region"
+    assert refusal(local, replicas=(adopted(document()),) * 2) == "replicas[1]: r9 is granted twice"
+
+
+# Peers
+
+
+def test_peers_of_the_region_file_count_before_those_of_the_snapshot(local: GatewayConfig) -> None:
+    peers = (
+        PeerGrant(THEIRS, EU, "127.0.0.1:9"),
+        PeerGrant(GatewayId("ap-1"), AP, "127.0.0.1:8"),
+        PeerGrant(OURS, US, "127.0.0.1:7"),
+    )
+    read = orders(local, peers=peers)
+    assert {each.spec.gateway_id: str(each.address) for each in read.peers} == {
+        "eu-1": "127.0.0.1:7071",
+        "ap-1": "127.0.0.1:8",
+    }
+
+
+def test_a_peer_is_held_to_what_the_region_file_says_of_places_and_protection(local: GatewayConfig) -> None:
+    moved = PeerGrant(GatewayId("eu-2"), Place(EU.region, Jurisdiction("US")), "127.0.0.1:9")
+    assert refusal(local, peers=(moved,)) == f"peers[0]: region {EU.region} is in EU here, not in US"
+    far = PeerGrant(GatewayId("ap-1"), AP, "192.0.2.1:7070")
+    assert "beyond this machine" in refusal(local, peers=(far,))
+    assert orders(replace(local, insecure=True), peers=(far,)).peers[-1].spec.gateway_id == "ap-1"
+    tls = MeshTlsConfig(Path("a"), Path("b"), Path("c"))
+    protected = replace(local, peering=replace(local.peering, tls=tls))
+    assert orders(protected, peers=(far,)).peers[-1].spec.gateway_id == "ap-1"
+    odd = replace(far, gateway_id=GatewayId("AP_1"))
+    assert "'AP_1' cannot be part of a host name" in refusal(protected, peers=(odd,))
+
+
+# Parameters
+
+
+def test_parameters_count_key_by_key_before_the_region_file(local: GatewayConfig) -> None:
+    core = orders(local, parameters='{"queue": {"wait_max": "5s"}, "placement": {"overflow": "off"}}').core
+    assert (core.queue.length_max, core.queue.wait_max_ns) == (50, 5 * 10**9)
+    assert core.placement.overflow is OverflowMode.OFF
+    assert core.attempt == local.core.attempt
+
+
+def test_parameters_are_left_out_where_the_region_file_says_so(local: GatewayConfig) -> None:
+    ignoring = replace(local, control=ControlConfig(parameters=ParametersRule.IGNORE))
+    assert orders(ignoring, parameters='{"queue": {"wait_max": "5s"}}').core == local.core
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[]", "parameters: it is not a JSON object"),
+        ('{"queue": 5}', "parameters: queue should be a section"),
+        ('{"limits": {"requests_max": 1}}', "parameters: limits: is not a known key"),
+        ('{"queue": {"wait_max": "soon"}}', "parameters: queue.wait_max: "),
+        ('{"placement": {"policy": "unheard_of"}}', "parameters: placement.policy: "),
+        ('{"observation": {"replica_stale": "1ms"}}', "parameters: observation.replica_stale: should be longer"),
+    ],
+)
+def test_parameters_that_no_region_file_could_hold_refuse_the_whole(
+    local: GatewayConfig, text: str, fault: str
+) -> None:
+    assert refusal(local, parameters=text).startswith(fault)

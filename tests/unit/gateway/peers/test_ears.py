@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import random
+
+from gateway.config.sections import PeeringConfig
+from gateway.core.events import Event, PeersObserved, TargetLost
+from gateway.core.vocabulary import ControlVersion, GatewayId, PeerObservation, PeerSpec, peer_target
+from gateway.ground.clock import Clock
+from gateway.ground.config import LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.ground.transport import Plaintext
+from gateway.peers.ears import Ears
+from gateway.peers.heartbeats import Heartbeats
+from gateway.peers.link import PeerLink
+from tests.fakes.liar import idle_report
+from tests.fakes.peer import serve_fake_peer
+from tests.support.core import EU, US
+
+PEER = GatewayId("eu-1")
+
+
+def test_what_is_heard_goes_on_to_the_core_and_to_whoever_has_an_ear_for_it() -> None:
+    core: list[Event] = []
+    versions: list[tuple[GatewayId, ControlVersion]] = []
+    losses: list[str] = []
+    ears = Ears(lambda _, event: core.append(event))
+    beat = PeersObserved((PeerObservation(idle_report(1), 0, 0, 0, 0),))
+    ears.hear(PEER, beat)
+    ears.start(on_control=lambda *heard: versions.append(heard), on_lost=lambda: losses.append("lost"))
+    loss = TargetLost(peer_target(PEER), "gone")
+    ears.hear(PEER, beat)
+    ears.hear(PEER, loss)
+    assert core == [beat, beat, loss]
+    assert (versions, losses) == ([(PEER, ControlVersion())], ["lost"])
+
+
+async def test_each_peer_counts_once_also_when_it_is_named_differently() -> None:
+    async with serve_fake_peer() as fake:
+        link = PeerLink(fake.config(PeerSpec(PEER, EU)), PeeringConfig(), Plaintext())
+
+        def heartbeats() -> Heartbeats:
+            return Heartbeats(
+                link,
+                GatewayId("us-1"),
+                US,
+                submit=lambda _: None,
+                clock=Clock(),
+                rng=random.Random(1),
+                on_refused=lambda: None,
+                log=make_logger(LoggingConfig(), "us-1"),
+            )
+
+        ears = Ears(lambda *_: None)
+        end_old = ears.listen_to(PEER, heartbeats())
+        end_new = ears.listen_to(PEER, heartbeats())
+        end_old()
+        (heard,) = ears.heard()
+        assert (heard.gateway_id, heard.heard_ago_ns, heard.is_broken, heard.rtt_ns) == (PEER, None, False, None)
+        end_new()
+        assert ears.heard() == []
+        await link.close()

@@ -1,0 +1,242 @@
+"""The oracle of what a controller does finds each thing that must not be, and lets the rest pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from controller.core import effects, events
+from controller.core.effects import Effect
+from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer
+from gateway.core.config import CoreConfig
+from gateway.core.effects import StartLeg
+from gateway.core.events import RequestArrived, TimePassed
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import (
+    ControlVersion,
+    Decision,
+    GatewayId,
+    Jurisdiction,
+    LegRole,
+    ModelName,
+    Place,
+    PlacementReason,
+    PlaceRule,
+    RegionName,
+    ReplicaId,
+    RequestId,
+    RequestProfile,
+    Target,
+    TargetKind,
+    TenantName,
+)
+from gateway.ground.control.vocabulary import ReplicaOwner, Snapshot
+from gateway.ground.naming.tree import Area, RecordTree
+from loadgen.simulator.checkers import Broken
+from loadgen.simulator.control_checkers import ControlWatch
+from loadgen.simulator.control_sections import ControllerSection
+from loadgen.simulator.observers import GatewaySpec
+
+US, EU, AP = (GatewayId(name) for name in ("us", "eu", "ap"))
+SECOND = 1_000_000_000
+HOMES = {ReplicaId(f"{home}-{number}"): home for home in (US, EU, AP) for number in range(4)}
+DOWN = effects.TellCondition(EU, Condition.DOWN, "gone")
+
+
+def place(name: GatewayId) -> Place:
+    return Place(RegionName(name), Jurisdiction(name.upper()))
+
+
+def policy(name: GatewayId, accept: Iterable[GatewayId] = (US, EU, AP)) -> ResidencyPolicy:
+    rule = PlaceRule(regions=frozenset(map(RegionName, accept)))
+    return ResidencyPolicy(place(name), rule, rule)
+
+
+class Watched:
+    def __init__(self, **keys: object) -> None:
+        self.watch = ControlWatch(ControllerSection.model_validate({"region": "us"} | keys), HOMES)
+        self.clock_ns = 0
+        self.watch.on_controller_start(0, 1)
+        entries = tuple(GatewayEntry(name, place(name), (name,)) for name in (US, EU, AP))
+        self.step(events.RegistryApplied(entries, ()))
+        for name in (US, EU, AP):
+            up = effects.TellCondition(name, Condition.UP, "")
+            self.step(events.GatewayConnected(name, policy(name)), effects.KeepPolicy(policy(name)), up)
+        self.step(events.TimePassed(), effects.KeepOwners(1, tuple(HOMES.items()), ()))
+
+    def step(self, event: events.Event, *told: Effect, after_s: float = 0) -> None:
+        self.clock_ns += round(after_s * SECOND)
+        self.watch.on_controller_step(self.clock_ns, self.clock_ns, event, list(told))
+
+    def lose(self, name: GatewayId, *, probes: int = 3) -> None:
+        self.step(events.GatewayDisconnected(name, "reset"))
+        for _ in range(probes):
+            self.step(events.GatewayProbed(name, False))
+
+    def give(self, owner: GatewayId, *replicas: str, after_s: float = 0) -> None:
+        owners = tuple((ReplicaId(each), owner) for each in replicas)
+        self.step(events.TimePassed(), effects.KeepOwners(2, owners, ()), after_s=after_s)
+
+    def publish(self, *areas: Area) -> None:
+        self.step(events.TimePassed(), effects.PublishRecords(RecordTree(1, 5, areas, ("us",))))
+
+
+def area(name: GatewayId, *gateways: GatewayId) -> Area:
+    return Area(RegionName(name), Jurisdiction(name.upper()), gateways, gateways)
+
+
+def arrived(request_id: str) -> RequestArrived:
+    profile = RequestProfile(RequestId(request_id), ModelName("m"), TenantName("t"), 0, b"", 64, "", stream=True)
+    return RequestArrived(profile, SECOND)
+
+
+def test_who_is_gone_is_called_down_and_what_it_had_is_given_away() -> None:
+    watched = Watched()
+    watched.lose(EU)
+    watched.step(events.TimePassed(), DOWN)
+    watched.give(US, "eu-0", "eu-1", "eu-2", "eu-3")
+    watched.publish(area(EU, US))
+
+
+def test_nobody_is_called_down_whose_stream_is_open() -> None:
+    with pytest.raises(Broken, match="whose stream is open"):
+        Watched().step(events.TimePassed(), DOWN)
+
+
+def test_nor_who_answered_a_probe() -> None:
+    watched = Watched()
+    watched.lose(EU, probes=2)
+    with pytest.raises(Broken, match="did not answer probes"):
+        watched.step(events.TimePassed(), DOWN)
+
+
+def test_nor_whom_a_peer_hears() -> None:
+    watched = Watched()
+    watched.lose(EU)
+    watched.step(events.PeersHeard(US, (HeardPeer(EU, watched.clock_ns, is_broken=False),)))
+    with pytest.raises(Broken, match="whom a peer hears"):
+        watched.step(events.TimePassed(), DOWN)
+
+
+def test_nor_anybody_while_most_are_missing_unless_they_are_known_to_be_gone() -> None:
+    watched = Watched()
+    watched.lose(EU)
+    watched.lose(AP)
+    with pytest.raises(Broken, match="when most are missing at once"):
+        watched.step(events.TimePassed(), DOWN)
+    for name in (EU, AP):
+        watched.step(events.PeersHeard(US, (HeardPeer(name, None, is_broken=True),)))
+        watched.step(events.GatewayProbed(name, False, "refused", was_refused=True))
+    watched.step(events.TimePassed(), DOWN)
+
+
+def test_who_returns_is_watched() -> None:
+    watched = Watched()
+    watched.lose(EU)
+    watched.step(events.TimePassed(), DOWN)
+    watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.RETURNING, ""), after_s=9)
+    with pytest.raises(Broken, match="is watched for a while"):
+        watched.step(events.TimePassed(), effects.TellCondition(EU, Condition.UP, ""), after_s=-5)
+
+
+def test_nothing_moves_while_frozen() -> None:
+    watched = Watched()
+    watched.step(events.TimePassed(), effects.TellFrozen("most are missing"))
+    with pytest.raises(Broken, match="nothing moves while frozen"):
+        watched.give(US, "eu-0")
+
+
+def test_nothing_is_assigned_against_a_policy() -> None:
+    watched = Watched()
+    watched.step(events.PolicyAccepted(EU, policy(EU, [EU])), effects.KeepPolicy(policy(EU, [EU])))
+    with pytest.raises(Broken, match="against a policy"):
+        watched.give(US, "eu-0")
+
+
+def test_what_moves_without_need_moves_in_steps() -> None:
+    watched = Watched(step_share=0.25, step="1s")
+    watched.give(US, "eu-0")
+    watched.give(US, "eu-1", after_s=1)
+    with pytest.raises(Broken, match="moves in steps"):
+        watched.give(US, "eu-2", after_s=0.5)
+
+
+def test_no_name_is_without_an_answer_nor_leads_to_the_dead() -> None:
+    with pytest.raises(Broken, match="no name is without an answer"):
+        Watched().publish(area(EU))
+    watched = Watched()
+    watched.lose(EU)
+    watched.step(events.TimePassed(), DOWN)
+    with pytest.raises(Broken, match="leads to nobody who is down"):
+        watched.publish(area(EU, EU))
+
+
+def test_a_closed_jurisdictions_name_leads_nobody_out_of_it() -> None:
+    watched = Watched(closed_jurisdictions=["EU"])
+    watched.lose(EU)
+    watched.step(events.TimePassed(), DOWN)
+    watched.publish(area(EU))
+    with pytest.raises(Broken, match="down or not allowed"):
+        watched.publish(area(EU, US))
+
+
+def test_everything_comes_home() -> None:
+    watched = Watched()
+    serving = {name: tuple(each for each, home in HOMES.items() if home == name) for name in (US, EU, AP)}
+    watched.watch.expect_home(0, serving)
+    watched.give(US, "eu-0")
+    with pytest.raises(Broken, match="everything comes home"):
+        watched.watch.expect_home(0, serving)
+
+
+class Pushing:
+    """A gateway that pushes to a replica, whatever it is told."""
+
+    def __init__(self, replica: str) -> None:
+        self.watch = Watched().watch
+        self.replica = ReplicaId(replica)
+        spec = GatewaySpec(EU, place(EU), (), (), policy(EU), CoreConfig())
+        self.watch.on_start(spec, policy(EU), GatewayCore(EU, place(EU), seed=1))
+
+    def push(self, at_s: float) -> None:
+        target = Target(TargetKind.REPLICA, self.replica)
+        decision = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
+        leg = StartLeg(RequestId("r"), 1, 1, LegRole.WHOLE, target, decision, SECOND)
+        self.watch.on_step(round(at_s * SECOND), EU, TimePassed(), [leg])
+
+    def send(self, version: int, *, at_s: float = 0, take: bool = True, away: GatewayId = US) -> None:
+        owners = (ReplicaOwner(self.replica, EU, away),)
+        snapshot = Snapshot(ControlVersion(1, version), EU, away=owners)
+        self.watch.on_snapshot_sent(round(at_s * SECOND), snapshot)
+        if take:
+            self.watch.on_snapshot_taken(round(at_s * SECOND), EU, snapshot.version)
+
+
+def test_nobody_pushes_to_what_its_own_snapshot_gives_another() -> None:
+    pushing = Pushing("eu-0")
+    pushing.push(0)
+    pushing.send(1)
+    with pytest.raises(Broken, match="its own snapshot gives another"):
+        pushing.push(0)
+
+
+def test_who_does_not_hear_of_a_newer_owner_may_go_on_for_a_while_unless_something_keeps_the_news() -> None:
+    pushing = Pushing("eu-0")
+    pushing.send(1, take=False)
+    pushing.push(4)
+    pushing.watch.disturbed(4 * SECOND, 1)
+    pushing.push(30)
+    pushing.watch.disturbed(30 * SECOND, -1)
+    pushing.push(34)
+    with pytest.raises(Broken, match="hears of a newer owner"):
+        pushing.push(36)
+
+
+def test_nobody_serves_what_is_anothers_without_having_been_given_it() -> None:
+    pushing = Pushing("us-0")
+    pushing.watch.on_step(0, EU, arrived("r"), [])
+    pushing.send(1, away=EU)
+    with pytest.raises(Broken, match="only what was assigned"):
+        pushing.push(1)

@@ -1,0 +1,43 @@
+"""Worlds with a controller, drawn from seeds: the same each time, of many kinds, and nothing is found in a few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from loadgen.simulator.chaos import Ordeal, chaos_document, chaos_scenario, endure_controlled
+from loadgen.simulator.controller_chaos import controller_document
+from loadgen.simulator.faults import FaultKind
+from loadgen.simulator.scenario import load_scenario
+
+SEEDS = range(80)
+
+
+def test_a_seed_draws_the_same_world_and_it_can_be_written_down(tmp_path: Path) -> None:
+    assert controller_document(7) == controller_document(7) != controller_document(8)
+    for seed in range(10):
+        path = tmp_path / f"chaos-{seed}.yaml"
+        path.write_text(yaml.safe_dump(chaos_document(seed, has_controller=True)))
+        assert load_scenario(path) == chaos_scenario(seed, has_controller=True)
+
+
+def test_worlds_are_of_many_kinds() -> None:
+    worlds = [chaos_scenario(seed, has_controller=True) for seed in SEEDS]
+    kinds = {fault.kind for world in worlds for fault in world.faults}
+    assert {kind for kind in FaultKind if kind.needs_controller} | {FaultKind.GATEWAY_SILENT} <= kinds
+    assert {len(world.regions) for world in worlds} == {2, 3, 4, 5}
+    all_but_one = [world for world in worlds if _dead_at_once(world.faults) == len(world.fleet()) - 1]
+    assert len(all_but_one) > 5
+
+
+def _dead_at_once(faults: tuple[object, ...]) -> int:
+    begins = [(getattr(each, "at", 0), each) for each in faults]
+    return max((sum(at == other for other, _ in begins) for at, _ in begins), default=0)
+
+
+def test_a_seed_tells_the_same_story_twice_and_nothing_is_found() -> None:
+    one, other = endure_controlled(3), endure_controlled(3)
+    assert isinstance(one, Ordeal)
+    assert one == other
+    assert one.outcomes["completed"] > 0
