@@ -236,6 +236,9 @@ class Cost(Policy):
             del self._books[slot]
             self._caches.left(slot)
 
+    def follows(self, arrived_ns: int, now_ns: int) -> None:
+        self._arrived_ns, self._now_ns = arrived_ns, now_ns
+
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
         if target.kind is TargetKind.REPLICA:
             self._books[slot].holds.pushed_bytes += self._caches.uncached_bytes(profile, slot)

@@ -268,6 +268,7 @@ class Placer:
         state = self._eligibility.pinned_target(request.request_class, takes_full=self.weighs_everybody)
         if state is None:
             return None
+        self._policy.follows(request.arrived_ns, now_ns)
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
 
     def _settle(self, request: RequestState, found: _Found, candidates: int, now_ns: int) -> Placement:

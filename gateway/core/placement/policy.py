@@ -116,6 +116,9 @@ class Policy(ABC):
     def left(self, target: Target, slot: int) -> None:  # noqa: B027
         """It is gone, and the next one to join may get the slot: what is known of it must go as well."""
 
+    def follows(self, arrived_ns: int, now_ns: int) -> None:  # noqa: B027
+        """What is sent next follows a stored response, and nobody was asked: when it came, and what time it is."""
+
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
         """The choice was followed; or the request follows a stored response, and went to the one target that will do
         without anybody being asked."""

@@ -1120,6 +1120,18 @@ class TestHolding:
         one.wait(10 * MS)
         assert of_kind(ordered.RecordShadow, one.probe(running=1)) == []
 
+    def test_a_stored_response_is_followed_at_its_own_time(self) -> None:
+        """What is kept of caches was told of a later moment than that of whoever was asked about last."""
+        one = desk(replicas=1)
+        one.ask("first")
+        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
+        one.finish("first")
+        for _ in range(30):
+            one.wait(SECOND)
+            one.probe()
+        follows = replace(profile("next"), follows="key")
+        assert started(one.tell(events.RequestArrived(follows, one.now_ns + 60 * SECOND))) == ["r0"]
+
     def test_a_stored_response_is_followed_past_those_who_are_held(self) -> None:
         one = self.reading()
         one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
