@@ -68,6 +68,9 @@ from gateway.core.vocabulary import (
 )
 
 _NO_HOPS = Hops()
+_INVITED_MAX = 4
+"""Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
+so many at each event."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
@@ -264,8 +267,13 @@ class GatewayCore(GatewayState):
         homes = self.waiting.homes
         for slot in slots_of(homes & changed):
             self._place_held_for(slot, now_ns)
-        others = self.waiting.homes & ~changed
-        for slot in slots_of(others):
+        for _ in range(_INVITED_MAX):
+            others = self.waiting.homes & ~changed
+            if not others:
+                return
+            slot = next_slot_from(others, self._invited_slot)
+            self._invited_slot = slot + 1
+            changed |= 1 << slot
             self._place_held_for(slot, now_ns)
 
     def _place_held_for(self, slot: int, now_ns: int) -> None:
