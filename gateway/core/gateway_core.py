@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from gateway.core.attempts import RetryBudget
-from gateway.core.bits import slots_of
+from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.effects import (
     AcceptForward,
     Effect,
