@@ -64,10 +64,13 @@ class Cost(Policy):
     # What it is asked
 
     def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
-        slot, blocks, _ = self._cheapest_replica(profile, Offer(mask))
+        offer = Offer(mask)
+        self._look_around(profile, offer)
+        slot, blocks, _ = self._cheapest_replica(profile, offer)
         return Choice(slot, blocks, _reason_here(blocks))
 
     def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
+        self._look_around(profile, Offer(0, remotes=mask))
         slot, blocks, _ = self._cheapest_peer(profile, mask)
         if slot < 0:
             slot = self.fleet.nearest_peer(mask, profile.model)
@@ -76,8 +79,7 @@ class Cost(Policy):
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         self._now_ns = now_ns
         self._arrived_ns = offer.arrived_ns
-        self._load = self._load_everywhere(profile, offer)
-        self._delay_weight = self.config.delay_weight / (1 + self._load)
+        self._look_around(profile, offer)
         slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
         peers = offer.siblings | offer.remotes
         if peers:
@@ -89,11 +91,17 @@ class Cost(Policy):
         return None if slot < 0 else self._replica_choice(profile, offer, slot, blocks)
 
     def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs:
+        """Against the load that was found when this request was asked about, which has to be the last one that was."""
         blocks = self.fleet.match_replicas(profile, 1 << slot).blocks
         return self._replica_costs(profile, slot, blocks, held)
 
     def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs:
         return self._peer_costs(profile, slot, self.fleet.match_peers(profile, 1 << slot).blocks)
+
+    def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
+        """Before anything is compared, for each request: another one may go elsewhere, or came at another time."""
+        self._load = self._load_everywhere(profile, offer)
+        self._delay_weight = self.config.delay_weight / (1 + self._load)
 
     def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
         """Requests on a replica, on average over all that it may go to."""

@@ -178,5 +178,30 @@ class TestTurns:
 def test_what_nobody_asks_for_is_forgotten_in_time() -> None:
     told = Told(config=PlacementConfig(prefix_ttl_ns=5))
     told.send(prompt("a"), 0)
+    told.caches.expire(4)
+    assert told.uncached(prompt("a")) == prompt("a").prompt_bytes - TEN_BLOCKS
     told.caches.expire(6)
     assert told.uncached(prompt("a")) == prompt("a").prompt_bytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "keeps"),
+    [
+        (PlacementConfig(kept_gaps=0.0), True),
+        (PlacementConfig(prefix_ttl_ns=SECOND), False),
+        (PlacementConfig(prefix_index_bytes_max=100_000), False),
+    ],
+)
+def test_only_other_sizes_empty_them_and_then_they_keep_to_those(changed: PlacementConfig, keeps: bool) -> None:
+    told = Told()
+    told.send(prompt("a"), 0)
+    told.send(prompt("a", 200), 5 * SECOND)
+    told.caches.configure(changed)
+    assert (told.uncached(prompt("a")) < prompt("a").prompt_bytes) == keeps
+    assert told.caches.gap_ns == 5 * SECOND, "what was learnt of time stays"
+    told.send(prompt("b"), 6 * SECOND)
+    told.caches.configure(changed)
+    assert told.uncached(prompt("b")) < prompt("b").prompt_bytes, "the second time nothing is new"
+    told.caches.expire(8 * SECOND)
+    is_forgotten = told.uncached(prompt("b")) == prompt("b").prompt_bytes
+    assert is_forgotten == (changed.prefix_ttl_ns == SECOND)

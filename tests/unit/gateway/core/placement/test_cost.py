@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
-from gateway.core.placement.cost import Cost
+from gateway.core.placement.cost import Cost, _beginning
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer
 from gateway.core.requests import Hold
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
+    Costs,
     GatewayId,
     LoadReport,
     ModelCapacity,
@@ -92,6 +93,16 @@ class Told:
         assert not choice.is_peer
         return choice.slot
 
+    def costs(self, asked: RequestProfile, slot: int, held: Hold | None = None) -> Costs:
+        """Of one that may go to any of ours."""
+        self.weigh(asked)
+        return self.policy.costs_at_replica(asked, slot, held)
+
+    def costs_there(self, asked: RequestProfile) -> Costs:
+        """Of one that may go to any of ours, or to the other gateway."""
+        self.weigh(asked, Offer((1 << len(self.core.replicas)) - 1, remotes=1))
+        return self.policy.costs_at_peer(asked, 0)
+
     def hold(self, asked: RequestProfile, offer: Offer | None = None) -> Hold | None:
         choice = self.weigh(asked, offer)
         assert choice is not None
@@ -107,42 +118,55 @@ class TestAtAReplica:
         told = Told()
         told.send(prompt("a"), 0)
         asked = prompt("a", 3200)
-        assert told.policy.costs_at_replica(asked, 1, None).reading_ns == PRIOR_NS * asked.prompt_bytes
-        assert told.policy.costs_at_replica(asked, 0, None).reading_ns == PRIOR_NS * (asked.prompt_bytes - 1600)
+        assert told.costs(asked, 1).reading_ns == PRIOR_NS * asked.prompt_bytes
+        assert told.costs(asked, 0).reading_ns == PRIOR_NS * (asked.prompt_bytes - 1600)
 
     def test_crowding_is_by_what_runs_and_waits_there(self) -> None:
         told = Told()
         told.load(0, running=5, waiting=2)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).crowding_ns == PRIOR_NS * REQUEST_BYTES * 7
-        assert told.policy.costs_at_replica(prompt("a"), 1, None).crowding_ns == 0
+        assert told.costs(prompt("a"), 0).crowding_ns == PRIOR_NS * REQUEST_BYTES * 7
+        assert told.costs(prompt("a"), 1).crowding_ns == 0
 
-    def test_reading_delays_everybody_who_runs_there_as_well(self) -> None:
+    @pytest.mark.parametrize(("running", "shares"), [((1, 3), (1, 1)), ((1, 4), (2 / 3.5, 1)), ((0, 7), (1 / 4.5, 1))])
+    def test_reading_counts_for_less_where_fewer_than_half_as_many_run_as_on_average(
+        self, running: tuple[int, int], shares: tuple[float, float]
+    ) -> None:
         told = Told()
-        told.load(0, running=5, waiting=2)
+        for slot in (0, 1):
+            told.load(slot, running=running[slot])
         asked = prompt("a")
-        assert told.policy.costs_at_replica(asked, 0, None).reading_ns == PRIOR_NS * asked.prompt_bytes * 8
+        reading = [told.costs(asked, slot).reading_ns for slot in (0, 1)]
+        assert reading == pytest.approx([PRIOR_NS * asked.prompt_bytes * share for share in shares])
 
     def test_waiting_is_until_it_has_read_what_we_sent(self) -> None:
         told = Told()
         told.reads(0, 3000)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == PRIOR_NS * 3000 * WEIGHT
+        assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(PRIOR_NS * 3000 * WEIGHT / 1.5)
+
+    def test_and_what_those_who_are_held_there_bring(self) -> None:
+        told = Told()
+        told.reads(0, 3000)
+        for size in (500, 700):
+            told.policy.held(Hold(0, size, b"another!"))
+        expected = PRIOR_NS * (3000 + 500 + 700) * WEIGHT / 1.5
+        assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(expected)
 
     def test_or_until_those_in_the_engine_s_own_queue_have_left_if_that_takes_longer(self) -> None:
         told = Told()
         for at_ms in (0, 40, 80):
             told.policy.ended(0, at_ms * MS)
         told.load(0, running=1, waiting=2)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(80 * MS * WEIGHT)
+        assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(80 * MS * WEIGHT / 2.5)
         told.reads(0, 100_000)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(SECOND * WEIGHT)
+        assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(SECOND * WEIGHT / 2.5)
 
     def test_the_time_between_two_ends_is_of_late(self) -> None:
         told = Told()
         for at_ms in (0, 40, 140):
             told.policy.ended(0, at_ms * MS)
         told.load(0, waiting=1)
-        expected = (0.95 * 40 + 0.05 * 100) * MS * WEIGHT
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(expected)
+        expected = (0.95 * 40 + 0.05 * 100) * MS * WEIGHT / 1.5
+        assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(expected)
 
     def test_who_is_held_there_is_ahead_and_those_who_want_the_same_weigh_as_often_as_they_are(self) -> None:
         told = Told()
@@ -150,12 +174,12 @@ class TestAtAReplica:
             told.policy.ended(0, at_ms * MS)
         told.send(prompt("a"), 0)
         told.send(prompt("b"), 0)
-        beginning = prompt("a").prefix[-8:]
+        beginning = prompt("a").prefix[63 * 8 : 64 * 8]
         for _ in range(3):
             told.policy.held(Hold(0, 1, beginning))
-        alone = told.policy.costs_at_replica(prompt("b"), 0, None).waiting_ns
+        alone = told.costs(prompt("b"), 0).waiting_ns
         assert alone == pytest.approx(3 * 40 * MS * WEIGHT)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == pytest.approx(4 * alone)
+        assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(4 * alone)
 
     def test_whoever_is_held_there_is_the_first_of_those_and_elsewhere_it_would_be_the_last(self) -> None:
         told = Told()
@@ -165,8 +189,8 @@ class TestAtAReplica:
         own = Hold(0, 1, b"")
         told.policy.held(own)
         told.policy.held(Hold(1, 1, b"another!"))
-        assert told.policy.costs_at_replica(prompt("a"), 0, own).waiting_ns == 0
-        assert told.policy.costs_at_replica(prompt("a"), 1, own).waiting_ns > 0
+        assert told.costs(prompt("a"), 0, own).waiting_ns == 0
+        assert told.costs(prompt("a"), 1, own).waiting_ns > 0
 
     def test_once_it_is_held_no_more_it_is_ahead_of_nobody(self) -> None:
         told = Told()
@@ -175,7 +199,7 @@ class TestAtAReplica:
         hold = Hold(0, 1, b"")
         told.policy.held(hold)
         told.policy.unheld(hold)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == 0
+        assert told.costs(prompt("a"), 0).waiting_ns == 0
 
     def test_its_books_go_with_it(self) -> None:
         told = Told()
@@ -184,7 +208,7 @@ class TestAtAReplica:
             told.policy.ended(0, at_ms * MS)
         told.policy.left(replica_target(ReplicaId("r0")), 0)
         told.policy.joined(replica_target(ReplicaId("another")), 0)
-        assert told.policy.costs_at_replica(prompt("a"), 0, None).waiting_ns == 0
+        assert told.costs(prompt("a"), 0).waiting_ns == 0
 
     def test_and_so_does_what_its_cache_held(self) -> None:
         told = Told(replicas=1)
@@ -203,7 +227,7 @@ class TestWhatAByteTakes:
         for size in range(100, 3000, 100):
             told.policy.prefilled(0, bytes_ahead, size, 5 * MS + 2000 * size)
         asked = prompt("a")
-        return told.policy.costs_at_replica(asked, 1, None).reading_ns / asked.prompt_bytes
+        return told.costs(asked, 0).reading_ns / asked.prompt_bytes
 
     def test_is_learnt_of_all_replicas_together(self) -> None:
         assert self.told() == pytest.approx(2000)
@@ -212,20 +236,73 @@ class TestWhatAByteTakes:
         assert self.told(bytes_ahead=1) == self.told(waiting=1) == PRIOR_NS
 
 
+class TestLoadOnAverage:
+    """A client's time counts for less, the more there are everywhere."""
+
+    def distance_ns(self, told: Told, offer: Offer) -> float:
+        told.weigh(prompt("a"), offer)
+        return told.policy.costs_at_peer(prompt("a"), 0).distance_ns
+
+    def told(self) -> Told:
+        told = Told(replicas=3, abroad=True)
+        for slot, running in enumerate((4, 0, 70)):
+            told.load(slot, running=running)
+        told.hear(replicas=2, load=12, rtt_ms=100)
+        return told
+
+    def test_is_of_all_that_it_may_go_to_and_of_each_replica_at_another_gateway(self) -> None:
+        told = self.told()
+        for offer in (Offer(0b011, siblings=1), Offer(0b011, remotes=1)):
+            assert self.distance_ns(told, offer) == pytest.approx(WEIGHT * 100 * MS / (1 + 16 / 4))
+
+    def test_is_not_of_whom_it_may_not_go_to(self) -> None:
+        told = self.told()
+        assert self.distance_ns(told, Offer(0b011)) == pytest.approx(WEIGHT * 100 * MS / (1 + 4 / 2))
+        assert self.distance_ns(told, Offer(0, remotes=1)) == pytest.approx(WEIGHT * 100 * MS / (1 + 12 / 2))
+
+    def test_is_not_that_of_another_request_where_one_is_only_asked_about_for_the_record(self) -> None:
+        told = self.told()
+        told.weigh(prompt("b"))
+        told.policy.choose_peer(prompt("a"), 1, True)
+        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + 12 / 2))
+        told.policy.choose_replica(prompt("a"), 0b011)
+        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + 4 / 2))
+
+
 class TestAtAnotherGateway:
     def test_load_is_that_of_one_of_its_replicas_and_of_the_way_the_weight_of_a_client_s_time_counts(self) -> None:
         told = Told(abroad=True)
         told.hear(replicas=4, load=20, rtt_ms=100)
-        costs = told.policy.costs_at_peer(prompt("a"), 0)
+        costs = told.costs_there(prompt("a"))
+        on_average = 20 / 6
         assert costs.crowding_ns == PRIOR_NS * REQUEST_BYTES * 5
-        assert costs.distance_ns == pytest.approx(WEIGHT * 100 * MS)
-        assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes * 6
+        assert costs.distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + on_average))
+        assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes
         assert costs.waiting_ns == 0
+
+    def test_where_hardly_anybody_runs_reading_counts_for_less_there_too(self) -> None:
+        told = Told(abroad=True)
+        told.hear(replicas=2, load=2)
+        told.load(0, running=6)
+        asked = prompt("a")
+        assert told.costs_there(asked).reading_ns == PRIOR_NS * asked.prompt_bytes, "one on each, of two on average"
+        told.now_ns += 1
+        told.load(0, running=7)
+        expected = PRIOR_NS * asked.prompt_bytes * 2 / (1 + 9 / 4)
+        assert told.costs_there(asked).reading_ns == pytest.approx(expected)
 
     def test_what_it_says_that_it_has_to_read_is_ahead(self) -> None:
         told = Told(abroad=True)
         told.hear(backlog_bytes=3000)
-        assert told.policy.costs_at_peer(prompt("a"), 0).waiting_ns == pytest.approx(PRIOR_NS * 3000 * WEIGHT)
+        assert told.costs_there(prompt("a")).waiting_ns == pytest.approx(PRIOR_NS * 3000 * WEIGHT)
+
+    def test_and_so_is_what_was_forwarded_since(self) -> None:
+        told = Told(abroad=True)
+        told.hear(backlog_bytes=3000)
+        (peer,) = told.core.peers
+        told.core.peers.started(peer, (RequestId("leg"), 1, 1), 0, 500)
+        expected = PRIOR_NS * 3500 * WEIGHT / (1 + 1 / 3)
+        assert told.costs_there(prompt("a")).waiting_ns == pytest.approx(expected)
 
     def test_what_would_only_wait_for_room_there_stays_unless_most_of_it_is_there(self) -> None:
         told = Told(abroad=True)
@@ -248,11 +325,19 @@ class TestAtAnotherGateway:
         assert choice is not None
         assert choice.is_peer
 
+    @pytest.mark.parametrize(("known", "is_candidate"), [(50, False), (51, True)])
+    def test_most_of_it_is_more_than_half(self, known: int, is_candidate: bool) -> None:
+        told = Told(abroad=True)
+        told.hear(free_tokens=1)
+        told.fleet.peer_index.insert(prompt("a", known * 16).prefix, 0, 0)
+        choice = told.weigh(prompt("a", 1600), Offer(0, remotes=1))
+        assert (choice is not None) == is_candidate
+
     def test_it_need_not_read_what_was_forwarded_there(self) -> None:
         told = Told(abroad=True)
         told.hear()
         told.fleet.peer_index.insert(prompt("a").prefix, 0, 0)
-        assert told.policy.costs_at_peer(prompt("a"), 0).reading_ns == PRIOR_NS * (prompt("a").prompt_bytes - 1600)
+        assert told.costs_there(prompt("a")).reading_ns == PRIOR_NS * (prompt("a").prompt_bytes - 1600)
 
     def test_the_cheapest_of_all_is_taken_wherever_it_is(self) -> None:
         told = Told(abroad=True)
@@ -260,8 +345,13 @@ class TestAtAnotherGateway:
         asked = prompt("a", 80)
         offer = Offer(0b11, remotes=1)
         taken = []
-        per_request_ns = PRIOR_NS * (asked.prompt_bytes + REQUEST_BYTES)
-        worth = int(WEIGHT * 100 * MS / per_request_ns)
+
+        def is_cheaper_here(running: int) -> bool:
+            here_ns = PRIOR_NS * (asked.prompt_bytes + REQUEST_BYTES * running)
+            return here_ns < (PRIOR_NS * asked.prompt_bytes + WEIGHT * 100 * MS) / (1 + 2 * running / 3)
+
+        worth = max(filter(is_cheaper_here, range(100)))
+        assert worth > 1
         for running in (worth, worth + 1):
             told.now_ns += 1
             told.load(0, running=running)
@@ -299,7 +389,8 @@ class TestAmongOurs:
         told = Told()
         told.send(prompt("a"), 0)
         asked = prompt("a", 1700)
-        worth = 1600 // (100 + REQUEST_BYTES)
+        worth = max(each for each in range(100) if 100 + REQUEST_BYTES * each < 1700 / (1 + each / 2))
+        assert worth > 1
         for running, slot in ((worth, 0), (worth + 1, 1)):
             told.now_ns += 1
             told.load(0, running=running)
@@ -357,13 +448,22 @@ class TestWaitingForItsTime:
         assert (hold.slot, hold.beginning, hold.is_cold) == (0, b"", False)
         assert hold.uncached_bytes == prompt("a", 6000).prompt_bytes
 
-    def test_it_names_what_it_waits_for_by_the_last_hash_that_is_known(self) -> None:
+    def test_it_names_what_it_waits_for_by_the_last_hash_at_a_power_of_two_that_is_known(self) -> None:
         told = Told(replicas=1)
         told.send(prompt("a"), 0)
         told.reads(0, 9000)
         hold = told.hold(prompt("a", 9000))
         assert hold is not None
-        assert hold.beginning == prompt("a").prefix[-8:]
+        assert hold.beginning == prompt("a").prefix[63 * 8 : 64 * 8]
+
+    @pytest.mark.parametrize(("known", "block"), [(1, 1), (2, 2), (3, 2), (4, 4), (63, 32), (64, 64), (65, 64)])
+    def test_that_stands_for_half_at_least_of_what_is_known(self, known: int, block: int) -> None:
+        asked = prompt("a")
+        assert _beginning(asked, known) == asked.prefix[(block - 1) * 8 : block * 8]
+        assert _beginning(asked, 0) == b""
+
+    def test_prompts_of_unlike_lengths_have_it_in_common(self) -> None:
+        assert _beginning(prompt("a", 1600), 100) == _beginning(prompt("a", 1100), 68) != b""
 
     @pytest.mark.parametrize(("own", "ahead"), [(6000, 4990), (4900, 6000)])
     def test_where_either_is_short_it_is_sent(self, own: int, ahead: int) -> None:
@@ -521,8 +621,19 @@ def test_the_same_story_ends_the_same() -> None:
 def test_settings_that_change_keep_what_was_learnt() -> None:
     told = Told()
     told.send(prompt("a"), 0)
-    told.policy.configure(replace(told.config, delay_weight=0.0))
     told.reads(0, 3000)
-    costs = told.policy.costs_at_replica(prompt("a"), 0, None)
+    assert told.costs(prompt("a"), 0).waiting_ns > 0
+    told.policy.configure(replace(told.config, delay_weight=0.0))
+    costs = told.costs(prompt("a"), 0)
     assert costs.waiting_ns == 0
     assert costs.reading_ns == PRIOR_NS * (prompt("a").prompt_bytes - 1600)
+    assert told.policy._caches.uncached_bytes(prompt("a"), 0) == prompt("a").prompt_bytes - 1600
+    told.policy.configure(replace(told.config, prefix_ttl_ns=1))
+    assert told.policy._caches.uncached_bytes(prompt("a"), 0) == prompt("a").prompt_bytes
+
+
+def test_its_caches_forget_what_nobody_asks_for() -> None:
+    told = Told(prefix_ttl_ns=5)
+    told.send(prompt("a"), 0)
+    told.policy.expire(6)
+    assert told.policy._caches.uncached_bytes(prompt("a"), 0) == prompt("a").prompt_bytes

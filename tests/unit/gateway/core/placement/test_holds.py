@@ -43,10 +43,37 @@ def test_once_the_first_has_gone_the_next_are_overtaken_by_no_more_than_they_bri
     holds.pushed_bytes = 1000
     holds.remove(first)
     assert holds.overtaken_until_bytes == 1200
-    holds.remove(third)
-    assert holds.overtaken_until_bytes == 1200, "who goes out of turn gives nobody leave to overtake the first"
     holds.remove(second)
+    assert holds.overtaken_until_bytes == 1300
+    holds.remove(third)
     assert (holds.count, holds.lets_pass) == (0, True)
+
+
+def test_whoever_goes_out_of_turn_gives_nobody_leave_to_overtake_the_first() -> None:
+    holds = Holds()
+    first, second, third = hold(30), hold(100), hold(300)
+    for each in (first, second, third):
+        holds.add(each, backlog_bytes=0)
+    holds.pushed_bytes = 1000
+    holds.remove(third)
+    assert (holds.overtaken_until_bytes, holds.lets_pass) == (30, False)
+    holds.remove(first)
+    assert holds.overtaken_until_bytes == 1100, "what had gone before counts no more"
+
+
+def test_those_who_wait_for_room_in_a_cache_have_no_turn_and_bar_nobody_s_way() -> None:
+    holds = Holds()
+    cold = Hold(0, 500, b"", is_cold=True)
+    holds.add(cold, backlog_bytes=0)
+    holds.pushed_bytes = 1000
+    assert (holds.count, holds.bytes, holds.lets_pass, holds.is_first(cold)) == (1, 500, True, False)
+    first, second = hold(30), hold(100)
+    holds.add(first, backlog_bytes=0)
+    holds.add(second, backlog_bytes=0)
+    holds.remove(cold)
+    assert (holds.bytes, holds.overtaken_until_bytes, holds.is_first(first)) == (130, 1030, True)
+    holds.remove(first)
+    assert holds.overtaken_until_bytes == 1100
 
 
 def test_what_the_last_one_brought_is_not_put_to_the_account_of_the_next() -> None:

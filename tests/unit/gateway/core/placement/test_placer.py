@@ -197,7 +197,7 @@ class TestCostsOnRecord:
         asked = profile("q")
         chosen, other, peer = self.considered(PlacementPolicy.COST)
         assert chosen.costs == other.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes)
-        assert peer.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes, distance_ns=0.3 * 70 * MS)
+        assert peer.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes, distance_ns=0.5 * 70 * MS)
 
     def test_nobody_s_where_they_were_not(self) -> None:
         assert [each.costs for each in self.considered(PlacementPolicy.PREFIX)] == [None, None, None]

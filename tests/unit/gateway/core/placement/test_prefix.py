@@ -51,7 +51,8 @@ def test_an_unavailable_holder_of_the_prefix_is_passed_over() -> None:
 
 
 def test_by_default_what_a_match_is_worth_decides_and_not_its_share_of_the_prompt() -> None:
-    one = desk(replicas=2, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)), placement=LAYERED)
+    config = CoreConfig(pushing=PushingConfig(in_band_credit=None))
+    one = desk(replicas=2, config=config, placement=PlacementPolicy.PREFIX)
     (home,) = started(one.ask("first", prompt="s" * 160))
     assert started(one.ask("second", prompt="s" * 160 + "own text, much longer than the shared part" * 9)) == [home]
     assert decisions(one)[-1] is PlacementReason.LOCAL_PREFIX
