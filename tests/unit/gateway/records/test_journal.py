@@ -303,10 +303,13 @@ class TestWhatIsNotSaid:
         text = (tmp_path / "story-000000.journal").read_bytes()
         assert not any(form in text for form in (key, key.hex().encode(), b64encode(key).rstrip(b"=")))
 
-    def test_a_policy_that_goes_by_sessions_ends_one_that_kept_them_back(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("policy_name", [PlacementPolicy.CONSISTENT_HASH, PlacementPolicy.SESSION_STICKY])
+    def test_a_policy_that_goes_by_sessions_ends_one_that_kept_them_back(
+        self, tmp_path: Path, policy_name: str
+    ) -> None:
         stops: list[str] = []
         journal = Journal(settings(tmp_path), HEADER, stops.append)
-        by_session: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("consistent_hash"))), [])
+        by_session: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig(policy_name))), [])
         keep(journal, [by_session])
         assert stops == [], "nobody has asked yet"
         keep(
@@ -342,7 +345,7 @@ class TestWriting:
         journal.close()
         write_tail(tmp_path / "tail", journal.header, [asked])
         named = [(header.policy, header.policy_version) for header, _ in map(read_journal, sorted(tmp_path.iterdir()))]
-        assert named == [("prefix", None), ("packed", "1.4"), ("packed", "1.4")]
+        assert named == [("cost", None), ("packed", "1.4"), ("packed", "1.4")]
 
     def test_what_was_kept_can_be_replayed(self, tmp_path: Path) -> None:
         stops: list[str] = []

@@ -25,7 +25,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.records.metrics import Metrics
 from gateway.records.model_labels import MODELS_MAX
-from tests.support.core import EU, MODEL, MS, US, desk, peer_spec, policy, profile, replica_spec
+from tests.support.core import EU, LAYERED, MODEL, MS, US, desk, peer_spec, policy, profile, replica_spec, under
 from tests.support.followed import FAILS, Followed
 from tests.support.metrics_pages import sums_by_name
 from tests.support.orders import leg_order
@@ -176,6 +176,7 @@ def test_levels_are_asked_of_the_core_at_each_scrape() -> None:
 
 def test_each_model_s_queue_and_each_replica_s_load_show() -> None:
     watched = Watched(replicas=1)
+    watched.tell(events.ConfigApplied(under(LAYERED)))
     watched.ask("runs")
     observed = ReplicaObservation(ReplicaId("r0"), watched.desk.now_ns, healthy=True, waiting=3)
     watched.tell(events.ReplicasObserved((observed,)))
