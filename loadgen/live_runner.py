@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from ssl import SSLContext
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 from gateway.core.vocabulary import RegionName
 from gateway.ground.clock import Clock
@@ -60,6 +61,8 @@ class ClientGroup:
     """Some leave before their answer is whole: this long after they asked, ..."""
     impatient_share: float = 0.0
     """... and so many of them."""
+    resolver: AbstractResolver | None = None
+    """Who says where the names in `urls` lead; None: this system's. What it says is kept by nobody but itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +168,27 @@ class LiveRunner:
         """Send the load and let it drain. Cancelling it is fine: what was open is recorded as unfinished."""
         self._started_ns = self._clock.now_ns()
         try:
-            async with self._session() as session:
+            async with AsyncExitStack() as stack:
+                sessions = {
+                    resolver: await stack.enter_async_context(self._session(resolver))
+                    for resolver in dict.fromkeys(group.resolver for group in self._plan.groups)
+                }
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._plan.load_s + self._plan.drain_s), self._sampling():
-                        await self._send_all(session)
+                        await self._send_all(sessions)
         finally:
             self._record_unstarted()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
+    async def _session(self, resolver: AbstractResolver | None) -> AsyncIterator[aiohttp.ClientSession]:
         timeout = aiohttp.ClientTimeout(total=self._plan.request_timeout_s)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S, ssl=self._plan.tls or True)
+        connector = aiohttp.TCPConnector(
+            limit=0,
+            keepalive_timeout=_IDLE_CONNECTION_S,
+            ssl=self._plan.tls or True,
+            resolver=resolver,
+            use_dns_cache=resolver is None,
+        )
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
         ) as session:
@@ -197,9 +210,10 @@ class LiveRunner:
             for region, tally in self.tallies.items():
                 self.samples[region].append(TallySample(self._elapsed_ns(), tally.waiting, tally.streaming))
 
-    async def _send_all(self, session: aiohttp.ClientSession) -> None:
+    async def _send_all(self, sessions: Mapping[AbstractResolver | None, aiohttp.ClientSession]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for group in self._plan.groups:
+                session = sessions[group.resolver]
                 match group.load:
                     case ClosedLoop(workload, clients):
                         for number in range(clients):

@@ -39,12 +39,14 @@ def _measure(replicas: int, regions: int) -> dict[str, float]:
     mesh = _Mesh(replicas, regions)
     heard_s, probed_s = mesh.heard_s(), mesh.probed_s()
     mesh.death_s()
+    snapshot = mesh.largest_snapshot()
     return {
         "report_us": round(heard_s * 1e6, 1),
         "probe_us": round(probed_s * 1e6, 1),
         "death_ms": round(median(deaths) * 1e3, 2),
         "recovery_ms": round(median(recoveries) * 1e3, 2),
-        "snapshot_bytes": mesh.snapshot_bytes(),
+        "snapshot_bytes": int(said_by_controller(snapshot).ByteSize()),
+        "push_ms": round(_took(lambda: said_by_controller(snapshot).SerializeToString()) * 1e3, 2),
     }
 
 
@@ -86,7 +88,7 @@ class _Mesh:
         self._core = ControllerCore()
         return _took(lambda: self._begin(owners))
 
-    def snapshot_bytes(self) -> int:
+    def largest_snapshot(self) -> Snapshot:
         """Of the gateway that has most, after its neighbour's death."""
         core = self._core
         owned: dict[GatewayId, list[ReplicaId]] = {}
@@ -95,7 +97,7 @@ class _Mesh:
         most = max(owned, key=lambda each: len(owned[each]))
         homes = {each.replica_id: each.home for each in self._replicas}
         places = {each.gateway_id: each.place for each in self._gateways}
-        snapshot = Snapshot(
+        return Snapshot(
             ControlVersion(1, core.version),
             most,
             tuple(
@@ -108,7 +110,6 @@ class _Mesh:
             tuple(PeerGrant(each.gateway_id, each.place, "gateway.example.net:7443") for each in self._gateways),
             records=core.tree,
         )
-        return int(said_by_controller(snapshot).ByteSize())
 
     def _begin(self, owners: tuple[tuple[ReplicaId, GatewayId], ...] = ()) -> None:
         self._tell(events.StateRestored(1, owners, self._policies))

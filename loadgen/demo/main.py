@@ -1,4 +1,5 @@
-"""`nightside demo`: three regions on this machine under a skewed load, once with forwarding and once without.
+"""`nightside demo`: three regions on this machine under a skewed load: with forwarding, without it, and while a
+gateway dies.
 
 It reports what it measured and nothing else, and leaves no process behind.
 """
@@ -10,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,23 +21,38 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.core.config import OverflowMode
+from gateway.core.vocabulary import RegionName
 from gateway.ground.clock import Clock
 from loadgen.demo.conversation import converse
+from loadgen.demo.failover import FailoverReport, kill_and_return
 from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
 from loadgen.demo.processes import DemoFailure
+from loadgen.demo.region_files import ZONE, has_addresses_of_its_own
 from loadgen.demo.report import RunResult
-from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, real_scenario
-from loadgen.demo.snippets import curl_snippet, openai_snippet
-from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
+from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, RegionScenario, real_scenario
+from loadgen.demo.snippets import curl_snippet, dig_snippet, openai_snippet
+from loadgen.demo.story import (
+    ALONE_RUN,
+    DEATH_RUN,
+    MESH_RUN,
+    NO_ADDRESSES,
+    Story,
+    print_intro,
+    print_story,
+    story_document,
+)
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
 from loadgen.live_client import Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
+from loadgen.names import NameResolver
 from loadgen.round_trips import read_round_trips
 from loadgen.workload import MultiTurnWorkload
 
 EXIT_PROBLEM = 1
+_DEATH_LOAD = 1.3
+"""How much longer the load of the last run is, so that clients see the return too."""
 
 
 class Demo:
@@ -53,7 +69,30 @@ class Demo:
         print_intro(self._console, self._scenario, read_round_trips(ROUND_TRIPS_FILE))
         for name, overflow in ((MESH_RUN, OverflowMode.ON), (ALONE_RUN, OverflowMode.OFF)):
             async with asyncio.TaskGroup() as tasks, self._regions(name, overflow, tasks) as mesh:
-                await self._load(name, mesh, tasks)
+                await self._load(name, mesh, self._scenario.load_s, tasks, keep=self.story.results.append)
+        if has_addresses_of_its_own():
+            async with asyncio.TaskGroup() as tasks, self._regions(DEATH_RUN, OverflowMode.ON, tasks) as mesh:
+                await self._lose_one(mesh, tasks)
+
+    async def _lose_one(self, mesh: Mesh, tasks: asyncio.TaskGroup) -> None:
+        """The load once more, longer, while a gateway is killed halfway and returns."""
+        load_s, seen = self._scenario.load_s, self.story
+        region = RegionName(self._scenario.killed)
+        pids = [each.child.pid for each in mesh.members.values() if each.region == region]
+        killing = kill_and_return(mesh, region, Clock(), kill_s=load_s / 2, return_s=load_s * 0.75)
+        dying = tasks.create_task(killing)
+
+        def keep(run: RunResult) -> None:
+            seen.death = FailoverReport(run, None)
+
+        try:
+            await self._load(DEATH_RUN, mesh, load_s * _DEATH_LOAD, tasks, keep=keep, dying=pids)
+            with self._console.status(f"{DEATH_RUN}: until everything is home"):
+                await dying
+        finally:
+            dying.cancel()
+            if seen.death is not None and dying.done() and not dying.cancelled() and dying.exception() is None:
+                seen.death = replace(seen.death, failover=dying.result())
 
     async def converse(self) -> None:
         """A few questions to real engines, and who answered them."""
@@ -84,10 +123,20 @@ class Demo:
                 mesh = await stack.enter_async_context(running_mesh(self._scenario, overflow, folder, tasks))
             yield mesh
 
-    async def _load(self, name: str, mesh: Mesh, tasks: asyncio.TaskGroup) -> None:
-        """Send the load; whatever was measured goes into the story, also when we are stopped."""
-        runner = LiveRunner(self._plan(mesh), clock=Clock())
-        cpu = CpuSampler((os.getpid(), *mesh.pids))
+    async def _load(
+        self,
+        name: str,
+        mesh: Mesh,
+        load_s: float,
+        tasks: asyncio.TaskGroup,
+        *,
+        keep: Callable[[RunResult], None],
+        dying: Collection[int] = (),
+    ) -> None:
+        """Send the load; whatever was measured is kept, also when we are stopped. Processes of `dying` are left out of
+        what is known of the CPU."""
+        runner = LiveRunner(self._plan(mesh, load_s), clock=Clock())
+        cpu = CpuSampler((os.getpid(), *(pid for pid in mesh.pids if pid not in dying)))
         background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self._console, name, runner, cpu).run())]
         is_partial = True
         try:
@@ -105,16 +154,22 @@ class Demo:
                 machine=cpu.use(),
                 is_partial=is_partial,
             )
-            self.story.results.append(replace(result, prefix_tokens=await read_prefix_tokens(mesh.engines)))
+            keep(replace(result, prefix_tokens=await read_prefix_tokens(mesh.engines)))
 
-    def _plan(self, mesh: Mesh) -> LoadPlan:
+    def _plan(self, mesh: Mesh, load_s: float) -> LoadPlan:
         scenario = self._scenario
         workload = MultiTurnWorkload(scenario.workload, seed=scenario.seed)
-        groups = tuple(
-            ClientGroup(region.name, (mesh.gateways[region.name],), ClosedLoop(workload, region.clients))
-            for region in scenario.regions
-        )
-        return LoadPlan(groups, Dialect(scenario.model), scenario.load_s, scenario.drain_s)
+        groups = tuple(_clients(region, mesh, workload) for region in scenario.regions)
+        return LoadPlan(groups, Dialect(scenario.model), load_s, scenario.drain_s)
+
+
+def _clients(region: RegionScenario, mesh: Mesh, workload: MultiTurnWorkload) -> ClientGroup:
+    """They know the one name and what it says where they are; where there is none, their gateway."""
+    load = ClosedLoop(workload, region.clients)
+    if mesh.name is None:
+        return ClientGroup(region.name, (mesh.gateways[region.name],), load)
+    resolver = NameResolver(mesh.name.servers, mesh.name.networks[region.name], Clock())
+    return ClientGroup(region.name, (mesh.name.url,), load, resolver=resolver)
 
 
 async def run_to_its_end(story: Story, work: Coroutine[None, None, None]) -> None:
@@ -134,8 +189,17 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
     first = scenario.regions[0].name
     url = mesh.gateways[first]
     lines = [f"{name}: {url}  (metrics and state: {mesh.admins[name]})" for name, url in mesh.gateways.items()]
-    parts = [
-        "\n".join(lines),
+    lines.append(f"controller: nightside ctl --admin {mesh.controller_admin} status")
+    parts = ["\n".join(lines)]
+    if mesh.name is None:
+        parts.append(NO_ADDRESSES)
+    else:
+        host, port = mesh.name.servers[0]
+        parts += [
+            f"The one name is {mesh.name.url}, and says for a client in {first}:",
+            dig_snippet(host, port, ZONE, mesh.name.networks[first]),
+        ]
+    parts += [
         f"Stream an answer from {first}:",
         curl_snippet(url, scenario.model),
         "Or with the OpenAI SDK (pip install openai):",

@@ -1,29 +1,43 @@
-"""Brings up the demo's regions on loopback: engines, gateways, and the distance between them. It sends no load."""
+"""Brings up the demo's regions on loopback: engines, gateways, their controller, and the distance between them.
+
+It sends no load.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.config import OverflowMode
-from gateway.core.vocabulary import RegionName
-from loadgen.demo.processes import Child, DemoFailure, log_tail, running_child
-from loadgen.demo.region_files import LOOPBACK, GatewayPorts, free_ports, region_file
-from loadgen.demo.scenario import LLAMACPP_SERVER, DemoScenario, RegionScenario
+from gateway.core.vocabulary import GatewayId, RegionName
+from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
+from loadgen.demo.members import Member, until_attached, until_ready
+from loadgen.demo.processes import Child, running_child
+from loadgen.demo.region_files import CONTROLLER, LOOPBACK, ZONE, Controlled, controller_file, region_file
+from loadgen.demo.scenario import LLAMACPP_SERVER, DemoScenario
 from loadgen.report import PrefixTokens
 from loadgen.round_trips import read_round_trips
 from loadgen.wan import Wan
 
-_READY_S = 30.0
-_POLL_S = 0.1
 _ANSWER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The mesh's one name, and who answers for it."""
+
+    url: str
+    """Of every gateway, by that name."""
+    servers: tuple[tuple[str, int], ...]
+    networks: dict[RegionName, str]
+    """Where each region's clients are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +45,17 @@ class Mesh:
     """The running regions: where their gateways and engines are."""
 
     gateways: dict[RegionName, str]
-    """URLs for clients."""
+    """URLs for clients, of the first gateway of each."""
     admins: dict[RegionName, str]
     engines: dict[RegionName, tuple[str, ...]]
     pids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ports:
-    gateways: dict[RegionName, GatewayPorts]
-    engines: dict[RegionName, tuple[int, ...]]
+    members: dict[GatewayId, Member] = field(default_factory=dict)
+    """All gateways."""
+    controller_admin: str = ""
+    """Empty without a controller."""
+    controller: Child | None = None
+    name: Named | None = None
+    """None without a controller, and on a system where all gateways share one address."""
 
 
 @asynccontextmanager
@@ -50,15 +65,39 @@ async def running_mesh(
     """All regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`."""
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
-        ports = _choose_ports(scenario)
-        start = _Start(scenario, overflow, folder, tasks, wan, ports, _mesh(ports))
+        layout = lay_out(scenario)
+        start = _Start(scenario, overflow, folder, tasks, wan, layout)
         engines = await stack.enter_async_context(start.engines())
-        await _until_ready(engines, [f"{url}/health" for urls in start.mesh.engines.values() for url in urls])
-        gateways = {region.name: await stack.enter_async_context(start.gateway(region)) for region in scenario.regions}
-        for name, child in gateways.items():
-            await _until_ready(child, [f"{start.mesh.admins[name]}/ready"])
-        pids = tuple(child.pid for child in (engines, *gateways.values()))
-        yield replace(start.mesh, pids=pids)
+        engine_urls = {name: tuple(map(url_at, ports)) for name, ports in layout.engines.items()}
+        await until_ready(engines, [f"{url}/health" for urls in engine_urls.values() for url in urls])
+        tls: Mapping[str, Mapping[str, str]] = {}
+        controller = None
+        if layout.controller is not None:
+            tls = await make_certificates(folder / "certificates", layout)
+            controller = await stack.enter_async_context(start.controller(tls[CONTROLLER]))
+            await until_ready(controller, [f"{url_at(layout.controller.admin)}/ready"])
+        for seat in layout.seats:
+            start.file_of(seat).write_text(await start.region_file(seat, tls))
+        members = {seat.gateway_id: Member(seat, partial(start.gateway, seat), stack) for seat in layout.seats}
+        for member in members.values():
+            await member.start()
+        for member in members.values():
+            await member.until_ready()
+        first = {seat.region.name: members[seat.gateway_id] for seat in reversed(layout.seats)}
+        mesh = Mesh(
+            gateways={region.name: first[region.name].url for region in scenario.regions},
+            admins={region.name: first[region.name].admin for region in scenario.regions},
+            engines=engine_urls,
+            members=members,
+        )
+        children = [engines, *(member.child for member in members.values())]
+        if controller is not None and layout.controller is not None:
+            mesh = replace(
+                mesh, controller=controller, controller_admin=url_at(layout.controller.admin), name=_named(layout)
+            )
+            await until_attached(controller, mesh.controller_admin, members)
+            children.append(controller)
+        yield replace(mesh, pids=tuple(child.pid for child in children))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +109,79 @@ class _Start:
     folder: Path
     tasks: asyncio.TaskGroup
     wan: Wan
-    ports: _Ports
-    mesh: Mesh
+    layout: Layout
 
     def engines(self) -> AbstractAsyncContextManager[Child]:
         """All engines, in one process."""
         scenario, log = self.scenario, self.folder / "engines.log"
-        ports = [str(port) for region_ports in self.ports.engines.values() for port in region_ports]
+        ports = [str(port) for region_ports in self.layout.engines.values() for port in region_ports]
         if scenario.llamacpp is not None:
             real = [str(LLAMACPP_SERVER), scenario.model, str(scenario.slots), *ports]
             return running_child("llama.cpp", real, log, self.tasks, runner=[str(scenario.llamacpp)])
         options = ["--model", scenario.model, "--preset", scenario.preset, "--slots", str(scenario.slots)]
         return running_child("the engines' process", ["loadgen.demo.engines", *options, *ports], log, self.tasks)
 
-    @asynccontextmanager
-    async def gateway(self, region: RegionScenario) -> AsyncIterator[Child]:
-        file = self.folder / f"{region.name}.yaml"
-        file.write_text(await self._region_file(region))
-        arguments = ["nightside", "gateway", "run", str(file)]
-        log = self.folder / f"gateway-{region.name}.log"
-        async with running_child(f"the gateway of {region.name}", arguments, log, self.tasks) as child:
-            yield child
+    def controller(self, tls: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
+        layout, file = self.layout, self.folder / "controller.yaml"
+        assert layout.controller is not None, "there is one"
+        text = controller_file(
+            ports=layout.controller,
+            store=self.folder / "controller.db",
+            tls=tls,
+            name_servers=[seat.ports.host for seat in layout.seats if seat.ports.dns],
+            networks=layout.networks,
+            client_port=layout.seats[0].ports.http,
+        )
+        file.write_text(text)
+        arguments = ["nightside", "controller", "run", str(file)]
+        return running_child("the controller", arguments, self.folder / "controller.log", self.tasks)
 
-    async def _region_file(self, region: RegionScenario) -> str:
-        others = [other for other in self.scenario.regions if other != region]
+    def gateway(self, seat: Seat) -> AbstractAsyncContextManager[Child]:
+        """Its file has been written."""
+        arguments = ["nightside", "gateway", "run", str(self.file_of(seat))]
+        log = self.folder / f"{_named_after(seat)}.log"
+        return running_child(f"the gateway {seat.gateway_id}", arguments, log, self.tasks)
+
+    def file_of(self, seat: Seat) -> Path:
+        return self.folder / f"{seat.gateway_id.removeprefix('gw-')}.yaml"
+
+    async def region_file(self, seat: Seat, tls: Mapping[str, Mapping[str, str]]) -> str:
+        layout, controlled = self.layout, None
+        if layout.controller is not None:
+            at = f"{LOOPBACK}:{layout.controller.grpc}"
+            controlled = Controlled(at, tls[seat.gateway_id], self.folder / "state")
         return region_file(
-            region,
-            ports=self.ports.gateways[region.name],
-            engines=self.mesh.engines[region.name],
+            seat.region,
+            ports=seat.ports,
+            engines=[url_at(port) for port in seat.engines],
             model=self.scenario.model,
-            peers={other: await self._way(region, other) for other in others},
+            peers=[
+                (each.gateway_id, each.region, await self._way(seat, each)) for each in layout.seats if each != seat
+            ],
             overflow=self.overflow,
             seed=self.scenario.seed,
             dialect="vllm" if self.scenario.llamacpp is None else "llamacpp",
+            number=seat.number,
+            controlled=controlled,
         )
 
-    async def _way(self, region: RegionScenario, other: RegionScenario) -> int:
-        """The port through which one region's gateway reaches another's, as far away as it is."""
-        return await self.wan.route(region.name, other.name, self.ports.gateways[other.name].peers)
+    async def _way(self, seat: Seat, other: Seat) -> int:
+        """The port through which one gateway reaches another, as far away as it is."""
+        if seat.region == other.region:
+            return other.ports.peers
+        return await self.wan.route(seat.region.name, other.region.name, other.ports.peers)
+
+
+def _named_after(seat: Seat) -> str:
+    return f"gateway-{seat.gateway_id.removeprefix('gw-')}"
+
+
+def _named(layout: Layout) -> Named | None:
+    """None where an address is no gateway's own."""
+    if not layout.networks or layout.controller is None:
+        return None
+    servers = [(LOOPBACK, layout.controller.dns), *((seat.ports.host, seat.ports.dns) for seat in layout.seats)]
+    return Named(url_at(layout.seats[0].ports.http, ZONE), tuple(servers), layout.networks)
 
 
 async def read_prefix_tokens(engines: Mapping[RegionName, Iterable[str]]) -> dict[RegionName, PrefixTokens]:
@@ -131,43 +205,3 @@ async def _counters(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
         text = await response.text()
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return {sample.name: int(sample.value) for sample in samples if sample.name.endswith("_total")}
-
-
-def _choose_ports(scenario: DemoScenario) -> _Ports:
-    per_region = {region: 3 + region.engines for region in scenario.regions}
-    free = iter(free_ports(sum(per_region.values()), random.Random()))
-    return _Ports(
-        gateways={region.name: GatewayPorts(next(free), next(free), next(free)) for region in scenario.regions},
-        engines={region.name: tuple(next(free) for _ in range(region.engines)) for region in scenario.regions},
-    )
-
-
-def _mesh(ports: _Ports) -> Mesh:
-    return Mesh(
-        gateways={name: _url(each.http) for name, each in ports.gateways.items()},
-        admins={name: _url(each.admin) for name, each in ports.gateways.items()},
-        engines={name: tuple(map(_url, each)) for name, each in ports.engines.items()},
-    )
-
-
-def _url(port: int) -> str:
-    return f"http://{LOOPBACK}:{port}"
-
-
-async def _until_ready(child: Child, urls: Iterable[str]) -> None:
-    """Wait until all of them answer 200."""
-    try:
-        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
-            for url in urls:
-                while not await _answers(session, url):  # noqa: ASYNC110 - another process, which tells us nothing
-                    await asyncio.sleep(_POLL_S)
-    except TimeoutError:
-        raise DemoFailure(f"{child.name} was not ready after {_READY_S:.0f} s\n{log_tail(child.log)}") from None
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False

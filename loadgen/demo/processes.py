@@ -51,6 +51,19 @@ class Child:
             self._signal(signal.SIGKILL)
         await self._process.wait()
 
+    async def kill(self) -> None:
+        """As if it crashed: it is asked nothing. Its end fails nobody."""
+        self._is_stopping = True
+        self._signal(signal.SIGKILL)
+        await self._process.wait()
+
+    def halt(self) -> None:
+        """It does nothing any more, and its host answers for it: until `go_on`, or the end."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def _signal(self, number: signal.Signals) -> None:
         """To the child and whatever it may have started."""
         if self._process.returncode is None:

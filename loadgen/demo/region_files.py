@@ -1,12 +1,13 @@
-"""Writes the region files of the demo's gateways, and finds ports for all of them."""
+"""Writes the files of the demo's gateways and of its controller, and finds ports and addresses for all of them."""
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
@@ -15,8 +16,14 @@ from gateway.core.vocabulary import GatewayId, ModelName, RegionName
 from loadgen.demo.scenario import RegionScenario
 
 LOOPBACK = "127.0.0.1"
+ZONE = "llm.demo.test"
+"""The demo's one name."""
+CONTROLLER = "demo-controller"
+TRUST_DOMAIN = "demo.test"
 _PORTS = range(20_000, 30_000)
 """Below the ports that systems hand out to outgoing connections, so that none of those gets in between."""
+_ANSWERS_PER_S = 100_000
+"""All of the demo's clients ask from one network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +31,63 @@ class GatewayPorts:
     http: int
     peers: int
     admin: int
+    host: str = LOOPBACK
+    """Where clients come; the rest is always on the one loopback address."""
+    dns: int = 0
+    """0: it answers for no name."""
 
 
-def free_ports(count: int, rng: random.Random) -> list[int]:
-    """Ports that nobody listens on at this moment."""
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """What ties a gateway to the demo's controller."""
+
+    controller: str
+    """Where it listens for gateways."""
+    tls: Mapping[str, str]
+    """The gateway's certificate, for peers and controllers."""
+    state: Path
+
+
+def has_addresses_of_its_own() -> bool:
+    """Whether this system has more loopback addresses than one, as Linux has."""
+    with suppress(OSError), socket.socket() as probe:
+        probe.bind((host_of(0), 0))
+        return True
+    return False
+
+
+def host_of(number: int) -> str:
+    """The address of one gateway; its network is that of its region's clients."""
+    return f"127.77.{1 + number}.1"
+
+
+def network_of(number: int) -> str:
+    """Where the clients of a region are said to be."""
+    return f"127.77.{1 + number}.0/24"
+
+
+def free_ports(count: int, rng: random.Random, hosts: Sequence[str] = (LOOPBACK,)) -> list[int]:
+    """Ports on which nobody listens at this moment, at any of these addresses."""
     ports: list[int] = []
     for port in rng.sample(_PORTS, len(_PORTS)):
         if len(ports) == count:
             break
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind((LOOPBACK, port))
+        if all(_is_free(host, port) for host in hosts):
             ports.append(port)
     assert len(ports) == count, "the machine has no free ports left"
     return ports
 
 
-def gateway_id(region: RegionName) -> GatewayId:
-    return GatewayId(f"gw-{region}")
+def _is_free(host: str, port: int) -> bool:
+    with suppress(OSError), socket.socket() as probe:
+        probe.bind((host, port))
+        return True
+    return False
+
+
+def gateway_id(region: RegionName, number: int = 0) -> GatewayId:
+    """The first of a region goes by the region's name alone."""
+    return GatewayId(f"gw-{region}" if number == 0 else f"gw-{region}-{1 + number}")
 
 
 def region_file(
@@ -49,33 +96,97 @@ def region_file(
     ports: GatewayPorts,
     engines: Sequence[str],
     model: ModelName,
-    peers: Mapping[RegionScenario, int],
+    peers: Iterable[tuple[GatewayId, RegionScenario, int]],
     overflow: OverflowMode,
     seed: int,
     dialect: str = "vllm",
+    number: int = 0,
+    controlled: Controlled | None = None,
 ) -> str:
-    """One gateway's configuration. `peers` says through which local port each other region is reached."""
+    """One gateway's configuration. `peers` says through which local port each other gateway is reached, `number` which
+    of its region's gateways this is."""
+    name = gateway_id(region.name, number)
     document = {
-        "gateway": gateway_id(region.name),
+        "gateway": name,
         "region": region.name,
         "jurisdiction": region.place.jurisdiction,
         "policy": str(region.policy_file),
-        "listen": {name: f"{LOOPBACK}:{getattr(ports, name)}" for name in ("http", "peers", "admin")},
+        "listen": {
+            "http": f"{ports.host}:{ports.http}",
+            "peers": f"{LOOPBACK}:{ports.peers}",
+            "admin": f"{LOOPBACK}:{ports.admin}",
+        },
         "seed": seed,
         "replicas": [
-            {"id": f"{region.name}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
+            {"id": f"{name.removeprefix('gw-')}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
             for number, url in enumerate(engines)
         ],
         "peers": [
             {
-                "gateway": gateway_id(peer.name),
+                "gateway": peer_id,
                 "region": peer.name,
                 "jurisdiction": peer.place.jurisdiction,
                 "address": f"{LOOPBACK}:{port}",
             }
-            for peer, port in peers.items()
+            for peer_id, peer, port in peers
         ],
         "placement": {"overflow": str(overflow)},
         "limits": {"drain": "2s"},
+    }
+    if controlled is not None:
+        document |= _controlled(region, ports, controlled)
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Controlled) -> dict[str, object]:
+    latitude, longitude = region.location
+    found: dict[str, object] = {
+        "state": {"folder": str(controlled.state)},
+        "peering": {"tls": dict(controlled.tls)},
+        "control": {
+            "controllers": [controlled.controller],
+            "client_addresses": [ports.host],
+            "latitude": latitude,
+            "longitude": longitude,
+        },
+    }
+    if ports.dns:
+        found["dns"] = {"listen": [f"{ports.host}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerPorts:
+    grpc: int
+    admin: int
+    dns: int
+
+
+def controller_file(
+    *,
+    ports: ControllerPorts,
+    store: Path,
+    tls: Mapping[str, str],
+    name_servers: Sequence[str],
+    networks: Mapping[RegionName, str],
+    client_port: int,
+) -> str:
+    """The controller's configuration, with all decisions at their defaults. `name_servers` are the addresses of those
+    besides it that answer for the name."""
+    servers = [LOOPBACK, *name_servers]
+    document = {
+        "controller": CONTROLLER,
+        "store": {"path": str(store)},
+        "listen": {"grpc": f"{LOOPBACK}:{ports.grpc}", "admin": f"{LOOPBACK}:{ports.admin}"},
+        "link": {"tls": dict(tls)},
+        "naming": {
+            "zone": ZONE,
+            "name_servers": [
+                {"name": f"ns{number}.{ZONE}", "addresses": [address]} for number, address in enumerate(servers, 1)
+            ],
+            "networks": {region: [network] for region, network in networks.items()},
+            "port": client_port,
+        },
+        "dns": {"listen": [f"{LOOPBACK}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S},
     }
     return yaml.safe_dump(document, sort_keys=False)

@@ -20,6 +20,10 @@ class RegionScenario:
     clients: int
     engines: int = 4
     policies: Path = FOLDER / "policies"
+    gateways: int = 1
+    """They share the engines."""
+    location: tuple[float, float] = (0.0, 0.0)
+    """Latitude and longitude, in degrees."""
 
     @property
     def name(self) -> RegionName:
@@ -30,8 +34,8 @@ class RegionScenario:
         return self.policies / f"{self.name}.yaml"
 
 
-def _region(name: str, jurisdiction: str, clients: int) -> RegionScenario:
-    return RegionScenario(Place(RegionName(name), Jurisdiction(jurisdiction)), clients)
+def _region(name: str, jurisdiction: str, clients: int, location: tuple[float, float]) -> RegionScenario:
+    return RegionScenario(Place(RegionName(name), Jurisdiction(jurisdiction)), clients, location=location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,9 @@ class DemoScenario:
     """Day in the US, evening in the EU, night in Japan (SkyWalker §5.2 has 120, 40 and 40 clients)."""
 
     regions: tuple[RegionScenario, ...] = (
-        _region("us-east-1", "US", 96),
-        _region("eu-west-1", "EU", 24),
-        _region("ap-northeast-1", "JP", 12),
+        _region("us-east-1", "US", 96, (39.0, -77.5)),
+        _region("eu-west-1", "EU", 24, (53.3, -6.3)),
+        _region("ap-northeast-1", "JP", 12, (35.7, 139.7)),
     )
     model: ModelName = MODEL
     preset: str = "llama-3.1-8b-l4"
@@ -56,6 +60,11 @@ class DemoScenario:
     engines."""
     round_trips_file: Path = ROUND_TRIPS_FILE
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    has_controller: bool = True
+    """Gateways attach to a controller, and clients know the one name alone."""
+    killed: str = "ap-northeast-1"
+    """Whose gateway is killed in the last run: its replicas may be served from the United States, and its clients'
+    requests anywhere."""
 
 
 def real_scenario(python: Path) -> DemoScenario:

@@ -16,6 +16,10 @@ def curl_snippet(url: str, model: ModelName) -> str:
     )
 
 
+def dig_snippet(host: str, port: int, name: str, network: str) -> str:
+    return f"dig @{host} -p {port} {name} A +subnet={network} +short"
+
+
 def openai_snippet(url: str, model: ModelName) -> str:
     return f"""from openai import OpenAI
 

@@ -15,7 +15,9 @@ from rich.text import Text
 from gateway.core.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
 from gateway.policy.file import load_policy
+from loadgen.demo.failover import FailoverReport, failover_document, seen_by_clients, seen_by_the_mesh
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
+from loadgen.demo.region_files import ZONE, has_addresses_of_its_own
 from loadgen.demo.report import RunReport, RunResult, as_document, report_on, table_of
 from loadgen.demo.scenario import DemoScenario
 from loadgen.report import MachineUse
@@ -23,6 +25,11 @@ from loadgen.round_trips import RoundTripTable
 
 MESH_RUN = "mesh"
 ALONE_RUN = "alone"
+DEATH_RUN = "failover"
+NO_ADDRESSES = (
+    "This system has no 127.x.y.z addresses besides 127.0.0.1: each gateway has a port of its own there, and clients "
+    "are told ports instead of one name."
+)
 NO_TENANT = TenantName("")
 """The demo's policies make no difference between tenants."""
 
@@ -33,6 +40,7 @@ class Story:
 
     scenario: DemoScenario
     results: list[RunResult] = field(default_factory=list)
+    death: FailoverReport | None = None
     failure: str = ""
     is_interrupted: bool = False
 
@@ -43,18 +51,23 @@ class Story:
         """Everything that should not have happened, in words. None means success."""
         reports = self.reports()
         found = [problem for report in reports for problem in self._problems_of(report)]
+        if self.death is not None:
+            found += [*self._breaches(report_on(self.death.run)), *self.death.problems()]
         return [self.failure, *found] if self.failure else found
 
     def _problems_of(self, report: RunReport) -> Iterator[str]:
         for detail, count in report.failures.items():
             yield f"{report.run.name}: {count} × {detail}"
-        for breach in residency_breaches(report, _policies(self.scenario), NO_TENANT):
-            yield f"{report.run.name}: against the residency policy, {breach}"
+        yield from self._breaches(report)
         forwarded = sum(count for (client, engine), count in report.answered.items() if client != engine)
         if report.run.name == MESH_RUN and not forwarded and not report.run.is_partial:
             yield f"{report.run.name}: nothing was forwarded"
         if report.run.name == ALONE_RUN and forwarded:
             yield f"{report.run.name}: {forwarded} requests were forwarded with forwarding off"
+
+    def _breaches(self, report: RunReport) -> Iterator[str]:
+        for breach in residency_breaches(report, _policies(self.scenario), NO_TENANT):
+            yield f"{report.run.name}: against the residency policy, {breach}"
 
 
 def print_intro(console: Console, scenario: DemoScenario, round_trips: RoundTripTable) -> None:
@@ -74,9 +87,18 @@ def _intro(scenario: DemoScenario, round_trips: RoundTripTable) -> str:
         f"{engines} emulated engines ({scenario.preset}, {scenario.slots} slots each). Round trips: {distances}.",
         *(f"By its policy, what arrives in {name} stays there." for name in _closed_regions(scenario)),
         f"The same load goes out twice, {scenario.load_s:.0f} s each: {MESH_RUN} forwards overflow to other regions, "
-        f"{ALONE_RUN} does not.",
+        f"{ALONE_RUN} does not. {_about_death(scenario)}",
     ]
     return "\n".join(lines)
+
+
+def _about_death(scenario: DemoScenario) -> str:
+    if not has_addresses_of_its_own():
+        return f"{NO_ADDRESSES} So nobody is killed."
+    return (
+        f"Then, in {DEATH_RUN}, the gateway of {scenario.killed} is killed halfway, and returns. Clients know one "
+        f"name, {ZONE}, which the controller and every gateway answer for."
+    )
 
 
 def _policies(scenario: DemoScenario) -> dict[RegionName, ResidencyPolicy]:
@@ -100,6 +122,13 @@ def print_story(console: Console, story: Story) -> None:
         console.print(table_of(reports))
         console.print()
         console.print(Text(_words(reports)))
+    if story.death is not None:
+        console.print()
+        console.print(seen_by_clients(story.death))
+        if story.death.failover is not None:
+            console.print()
+            console.print(seen_by_the_mesh(story.death))
+        console.print()
     for problem in story.problems():
         console.print(Text(problem, style="bold red"))
 
@@ -127,6 +156,7 @@ def story_document(story: Story) -> dict[str, object]:
     return {
         "scenario": _scenario_document(story.scenario),
         "runs": [as_document(report) for report in reports],
+        "failover": None if story.death is None else failover_document(story.death),
         "reading": _words(reports),
         "interrupted": story.is_interrupted,
         "problems": story.problems(),

@@ -1,4 +1,4 @@
-"""`nightside results`: plays an evaluation's cells in virtual time, and writes its page and its plots.
+"""`nightside results`: plays an evaluation, in virtual time or live, and writes its page and its plots.
 
 It only finds files, plays and writes; every figure and every sentence comes from elsewhere.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from gateway.ground.faults import ConfigError
+from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.cache import CellCache, code_version
 from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.placement.command import placement
@@ -79,6 +80,30 @@ def skywalker(
     click.echo(f"{out / 'skywalker.md'}")
     if found.failures:
         raise click.ClickException(f"{len(found.failures)} cells could not be played; the page names them")
+
+
+@results.command()
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER,
+              show_default=True, help="Folder of the page.")  # fmt: skip
+@click.option(
+    "--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="How often each case is played."
+)
+def failover(*, out: Path, rounds: int) -> None:
+    """What clients see when gateways die, measured live with the OpenAI SDK, in OUT/failover.md.
+
+    Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
+    """
+    try:
+        from loadgen.evaluation.failover.playing import play_failover  # noqa: PLC0415 - the SDK is not always installed
+    except ImportError as error:
+        raise click.ClickException(f"{error}: the OpenAI SDK is the client that is measured (make setup)") from error
+    try:
+        page = play_failover(rounds, lambda line: click.echo(line, err=True))
+    except DemoFailure as error:
+        raise click.ClickException(str(error)) from error
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "failover.md").write_text(page, encoding="utf-8")
+    click.echo(f"{out / 'failover.md'}")
 
 
 results.add_command(placement)

@@ -75,6 +75,7 @@ def _as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
         slots=scenario.slots or _slots_of(scenario),
         seed=scenario.seed,
         round_trips_file=round_trips,
+        has_controller=False,
     )
 
 

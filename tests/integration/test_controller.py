@@ -127,6 +127,5 @@ async def test_a_gateway_of_ours_takes_what_a_controller_says_that_has_lost_its_
             before = await until_taken(controller)
         listen = {"grpc": address, "admin": "127.0.0.1:0"}
         async with serve_controller(read_file(tmp_path / "after", listen=listen)) as controller:
-            assert controller.desk.keeper.version.term == before.term, "its store is another one"
             after = await until_taken(controller)
             assert (after.term, list(controller.desk.registry.replicas)) == (before.term + 1, ["us-1-r0"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from gateway.ground.clock import Clock
 from loadgen.demo.main import compare_runs
 from loadgen.demo.scenario import DemoScenario
 from loadgen.interrupts import EXIT_INTERRUPTED
+from loadgen.names import NameResolver
 from loadgen.workload import Spread, WorkloadConfig
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is left behind is looked up in /proc")
@@ -94,6 +97,11 @@ def test_a_short_demo_forwards_overflow_within_policy_and_only_when_told_to(
     assert mesh["regions"]["us-east-1"]["forwarded_share"] > 0
     assert alone["total"]["forwarded_share"] == 0
     assert "TTFT p90" in captured.err
+    death = document["failover"]
+    assert (death["gateway"], death["failures"]["unexplained"], death["unfinished"]) == ("gw-ap-northeast-1", 0, 0)
+    assert death["requests"] == death["answered"] + sum(death["failures"].values())
+    assert len([seen for seen in death["seen"].values() if seen is not None]) == 5, death["seen"]
+    assert "what clients saw" in captured.err
     assert left_behind(tmp_path) == []
 
 
@@ -101,9 +109,14 @@ def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:
     with nightside_demo("--serve") as process:
         printed = read_until(process, "Ctrl-C")
         curl = re.search(r"^curl .*?\n\n", printed, re.DOTALL | re.MULTILINE)
+        dig = re.search(r"^dig @(\S+) -p (\d+) (\S+) A \+subnet=(\S+) \+short$", printed, re.MULTILINE)
         python = re.search(r"^from openai .*?\n\n(?=Ctrl-C)", printed, re.DOTALL | re.MULTILINE)
         assert curl is not None
         assert python is not None
+        assert dig is not None
+        host, port, name, network = dig.groups()
+        told = asyncio.run(NameResolver([(host, int(port))], network, Clock()).addresses(name))
+        assert told == ("127.77.1.1",)
         answer = subprocess.run(["bash", "-c", curl[0]], capture_output=True, text=True, check=True).stdout
         assert answer.startswith("HTTP/1.1 200")
         assert "x-nightside-region: us-east-1" in answer.lower()

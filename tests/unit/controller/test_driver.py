@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from controller.core import events
 from controller.core.controller_core import ControllerCore
-from controller.core.effects import KeepOwners, KeepPolicy, PublishRecords, StartRecovery
+from controller.core.effects import KeepOwners, KeepPolicy, PublishRecords, StartRecovery, TellCondition
 from controller.driver import Driver
 from gateway.core.vocabulary import GatewayId
 from tests.support.clock import StillClock
@@ -29,7 +29,8 @@ async def test_each_effect_goes_to_whoever_performs_it() -> None:
     driver.submit(events.GatewayDisconnected(GatewayId("us"), "gone"))
     for _ in range(3):
         driver.submit(events.GatewayProbed(GatewayId("us"), healthy=False))
-    assert [type(each) for each in done if not isinstance(each, KeepOwners | KeepPolicy)][:1] == [StartRecovery]
+    ordered = [type(each) for each in done if not isinstance(each, KeepOwners | KeepPolicy)]
+    assert ordered[:2] == [TellCondition, StartRecovery], "who is down is written down as well"
     driver.close()
 
 

@@ -8,11 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from controller.config import read_controller_file
 from gateway.core.config import OverflowMode
 from gateway.core.residency import may_accept, may_process
 from gateway.core.vocabulary import RegionName, TenantName
 from gateway.policy.file import load_policy
-from loadgen.demo.region_files import GatewayPorts, free_ports, region_file
+from loadgen.demo.region_files import (
+    CONTROLLER,
+    Controlled,
+    ControllerPorts,
+    GatewayPorts,
+    controller_file,
+    free_ports,
+    gateway_id,
+    network_of,
+    region_file,
+)
 from loadgen.demo.scenario import MODEL, ROUND_TRIPS_FILE, DemoScenario
 from loadgen.round_trips import read_round_trips
 from tests.support.region_files import load_config
@@ -30,7 +41,7 @@ def test_a_gateway_reads_what_was_written(tmp_path: Path, overflow: OverflowMode
             ports=GatewayPorts(20001, 20002, 20003),
             engines=["http://127.0.0.1:20004", "http://127.0.0.1:20005"],
             model=MODEL,
-            peers={REGIONS[EU]: 20006, REGIONS[AP]: 20007},
+            peers=[(gateway_id(EU), REGIONS[EU], 20006), (gateway_id(AP), REGIONS[AP], 20007)],
             overflow=overflow,
             seed=1,
         )
@@ -43,6 +54,46 @@ def test_a_gateway_reads_what_was_written(tmp_path: Path, overflow: OverflowMode
     assert {each.spec.models for each in config.replicas} == {(MODEL,)}
     assert {each.spec.place.region: each.address.port for each in config.peers} == {EU: 20006, AP: 20007}
     assert config.policy_file == REGIONS[US].policy_file
+
+
+def test_one_that_is_controlled_says_so_with_its_own_address(tmp_path: Path) -> None:
+    file = tmp_path / "us.yaml"
+    tls = {name: str(tmp_path / name) for name in ("certificate", "key", "roots")}
+    file.write_text(
+        region_file(
+            REGIONS[US],
+            ports=GatewayPorts(20001, 20002, 20003, "127.77.1.1", 20005),
+            engines=["http://127.0.0.1:20004"],
+            model=MODEL,
+            peers=[],
+            overflow=OverflowMode.ON,
+            seed=1,
+            number=1,
+            controlled=Controlled("127.0.0.1:20006", tls, tmp_path / "state"),
+        )
+    )
+    config = load_config(file, {})
+    assert (config.gateway_id, str(config.listen.http)) == ("gw-us-east-1-2", "127.77.1.1:20001")
+    assert [each.spec.replica_id for each in config.replicas] == ["us-east-1-2-0"]
+    assert config.control.client_addresses == ("127.77.1.1",)
+    assert list(map(str, config.control.controllers)) == ["127.0.0.1:20006"]
+    assert list(map(str, config.dns.listen)) == ["127.77.1.1:20005"]
+    assert config.peering.tls is not None
+
+
+def test_a_controller_reads_what_was_written(tmp_path: Path) -> None:
+    text = controller_file(
+        ports=ControllerPorts(20001, 20002, 20003),
+        store=tmp_path / "controller.db",
+        tls={name: str(tmp_path / name) for name in ("certificate", "key", "roots")},
+        name_servers=["127.77.1.1"],
+        networks={US: network_of(0)},
+        client_port=20004,
+    )
+    (tmp_path / "controller.yaml").write_text(text)
+    file = read_controller_file(tmp_path / "controller.yaml", {})
+    assert (file.controller, file.naming.zone, file.naming.port) == (CONTROLLER, "llm.demo.test", 20004)
+    assert [each.addresses for each in file.naming.name_servers] == [("127.0.0.1",), ("127.77.1.1",)]
 
 
 def test_the_busy_region_may_use_both_others_and_the_eu_is_closed_outwards() -> None:

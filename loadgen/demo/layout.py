@@ -1,0 +1,97 @@
+"""Who listens where in the demo, and the certificates by which they know each other. It starts nothing that lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.core.vocabulary import GatewayId, RegionName
+from loadgen.demo.processes import OUR_MODULES, DemoFailure
+from loadgen.demo.region_files import (
+    CONTROLLER,
+    LOOPBACK,
+    TRUST_DOMAIN,
+    ControllerPorts,
+    GatewayPorts,
+    free_ports,
+    gateway_id,
+    has_addresses_of_its_own,
+    host_of,
+    network_of,
+)
+from loadgen.demo.scenario import DemoScenario, RegionScenario
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One gateway's."""
+
+    region: RegionScenario
+    number: int
+    """Of those of its region."""
+    ports: GatewayPorts
+    engines: tuple[int, ...]
+
+    @property
+    def gateway_id(self) -> GatewayId:
+        return gateway_id(self.region.name, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    seats: tuple[Seat, ...]
+    engines: dict[RegionName, tuple[int, ...]]
+    controller: ControllerPorts | None
+    networks: dict[RegionName, str]
+    """Where each region's clients are said to be; nothing where gateways have no addresses of their own."""
+
+
+def lay_out(scenario: DemoScenario, rng: random.Random | None = None, *, own_addresses: bool | None = None) -> Layout:
+    """`own_addresses`: whether each gateway has one; None: as this system allows."""
+    rng = rng or random.Random()
+    own = scenario.has_controller and (has_addresses_of_its_own() if own_addresses is None else own_addresses)
+    places = [(region, number) for region in scenario.regions for number in range(region.gateways)]
+    hosts = [host_of(index) if own else LOOPBACK for index in range(len(places))]
+    shared = free_ports(2, rng, hosts)
+    """Where every gateway listens for clients, and answers for the name, at its own address."""
+    engine_count = sum(region.engines for region in scenario.regions)
+    wanted = 3 * len(places) + engine_count + 3 + len(shared)
+    free = iter([port for port in free_ports(wanted, rng) if port not in shared])
+    engines = {region.name: tuple(next(free) for _ in range(region.engines)) for region in scenario.regions}
+    seats = []
+    for (region, number), host in zip(places, hosts, strict=True):
+        http, dns = shared if own else (next(free), 0)
+        ports = GatewayPorts(http, next(free), next(free), host, dns)
+        seats.append(Seat(region, number, ports, engines[region.name][number :: region.gateways]))
+    networks = {seat.region.name: network_of(index) for index, seat in enumerate(seats) if not seat.number}
+    controller = ControllerPorts(next(free), next(free), next(free)) if scenario.has_controller else None
+    return Layout(tuple(seats), engines, controller, networks if own else {})
+
+
+def url_at(port: int, host: str = LOOPBACK) -> str:
+    return f"http://{host}:{port}"
+
+
+async def make_certificates(folder: Path, layout: Layout) -> Mapping[str, Mapping[str, str]]:
+    """By name of each gateway and of the controller, as their files want them, from `nightside dev-certs`."""
+    command = [*OUR_MODULES, "nightside", "dev-certs", str(folder), "--trust-domain", TRUST_DOMAIN, "--json"]
+    for seat in layout.seats:
+        command += ["--gateway", f"{seat.gateway_id}:{seat.region.name}"]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--controller",
+        CONTROLLER,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    if process.returncode:
+        raise DemoFailure(f"no certificates were made: {err.decode(errors='replace').strip()}")
+    made = json.loads(out)
+    found = {name: part["peering"]["tls"] for name, part in made["gateways"].items()}
+    return found | {name: part["tls"] for name, part in made["controllers"].items()}

@@ -1,0 +1,103 @@
+"""The demo's gateways as processes that may be killed and begun again, and waiting until everybody is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
+
+import aiohttp
+
+from gateway.core.vocabulary import GatewayId, RegionName
+from loadgen.demo.layout import Seat, url_at
+from loadgen.demo.processes import Child, DemoFailure, log_tail
+
+_READY_S = 30.0
+_POLL_S = 0.1
+_ANSWER_S = 2.0
+
+
+class Member:
+    """One gateway of a running mesh."""
+
+    def __init__(
+        self, seat: Seat, start: Callable[[], AbstractAsyncContextManager[Child]], stack: AsyncExitStack
+    ) -> None:
+        """It is stopped when `stack` closes."""
+        self.gateway_id: GatewayId = seat.gateway_id
+        self.region: RegionName = seat.region.name
+        self.host = seat.ports.host
+        self.url = url_at(seat.ports.http, seat.ports.host)
+        self.admin = url_at(seat.ports.admin)
+        self._start = start
+        self._stack = stack
+        self._child: Child | None = None
+
+    @property
+    def child(self) -> Child:
+        assert self._child is not None, "it was started"
+        return self._child
+
+    async def start(self) -> None:
+        """Also after it was killed."""
+        self._child = await self._stack.enter_async_context(self._start())
+
+    async def until_ready(self) -> None:
+        await until_ready(self.child, [f"{self.admin}/ready"])
+
+    async def state(self, session: aiohttp.ClientSession) -> dict[str, Any] | None:
+        """What it says of itself; None while it does not answer."""
+        return await state_at(session, self.admin)
+
+
+async def until_ready(child: Child, urls: Iterable[str]) -> None:
+    """Wait until all of them answer 200."""
+    try:
+        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
+            for url in urls:
+                while not await _answers(session, url):  # noqa: ASYNC110 - another process, which tells us nothing
+                    await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise DemoFailure(f"{child.name} was not ready after {_READY_S:.0f} s\n{log_tail(child.log)}") from None
+
+
+async def until_attached(controller: Child, admin: str, gateways: Collection[GatewayId]) -> None:
+    """Wait until the controller has all of them up, each has taken what it was told, and the name leads to each."""
+    try:
+        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
+            while not _all_attached(await state_at(session, admin), gateways):  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        reason = f"gateways were not attached after {_READY_S:.0f} s"
+        raise DemoFailure(f"{controller.name}: {reason}\n{log_tail(controller.log)}") from None
+
+
+async def state_at(session: aiohttp.ClientSession, admin: str) -> dict[str, Any] | None:
+    """What a gateway or a controller says of itself; None while it does not answer."""
+    try:
+        async with session.get(f"{admin}/admin/state", timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as response:
+            state: dict[str, Any] = await response.json()
+            return state if response.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
+
+
+def _all_attached(state: dict[str, Any] | None, wanted: Collection[GatewayId]) -> bool:
+    if state is None:
+        return False
+    well = [
+        each["id"]
+        for each in state["gateways"]
+        if each["condition"] == "up" and each["attached"] and each["taken"] == each["pushed"] and each["replicas_owned"]
+    ]
+    named = {name for area in state["names"] for name in area["gateways"]}
+    return set(wanted) <= set(well) and set(wanted) <= named
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False

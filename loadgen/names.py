@@ -1,0 +1,88 @@
+"""Resolves the mesh's one name for a client: it asks the mesh's own name servers, says which network the client is in,
+and keeps an answer for as long as that says. It must never ask the system's resolver, nor know an address by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import dns.asyncquery
+import dns.edns
+import dns.exception
+import dns.message
+import dns.rdatatype
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from gateway.ground.clock import Clock
+
+_SECOND_NS = 1_000_000_000
+_PATIENCE_S = 1.0
+"""With one name server, before the next one is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameAnswer:
+    addresses: tuple[str, ...]
+    ttl_s: int
+
+
+@dataclass(slots=True, eq=False)
+class NameResolver(AbstractResolver):
+    """One client's, for aiohttp or by itself."""
+
+    servers: Sequence[tuple[str, int]]
+    """Host and port of each; the first that answers counts."""
+    network: str
+    """Where the client is, such as `127.77.1.0/24`; told to whoever is asked (EDNS client subnet)."""
+    clock: Clock
+    _kept: dict[str, tuple[NameAnswer, int]] = field(default_factory=dict)
+    """By name, until when it counts. Bounded by the names that are asked for: there is one."""
+
+    async def addresses(self, name: str) -> tuple[str, ...]:
+        """In the order in which to try them. Raises OSError where nobody answers, or nothing is said."""
+        kept, until_ns = self._kept.get(name, (None, 0))
+        if kept is None or self.clock.now_ns() >= until_ns:
+            kept = await self.ask(name)
+            self._kept[name] = kept, self.clock.now_ns() + kept.ttl_s * _SECOND_NS
+        if not kept.addresses:
+            raise OSError(f"{name} leads nowhere for clients in {self.network}")
+        return kept.addresses
+
+    async def ask(self, name: str) -> NameAnswer:
+        """What is said at this moment, whatever is kept. Raises OSError where nobody answers."""
+        for host, port in self.servers:
+            try:
+                async with asyncio.timeout(_PATIENCE_S):  # that of dnspython may swallow a cancellation
+                    response = await dns.asyncquery.udp(self._query(name), host, port=port)
+            except (dns.exception.DNSException, OSError):
+                continue
+            records = [each for each in response.answer if each.rdtype == dns.rdatatype.A]
+            told = tuple(item.to_text() for each in records for item in each)
+            return NameAnswer(told, min((each.ttl for each in records), default=0))
+        raise OSError(f"no name server answers for {name}")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        del family  # the mesh says what there is
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET,
+                proto=socket.IPPROTO_TCP,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for address in await self.addresses(host)
+        ]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _query(self, name: str) -> dns.message.Message:
+        address, _, bits = self.network.partition("/")
+        return dns.message.make_query(name, "A", use_edns=0, options=[dns.edns.ECSOption(address, int(bits))])

@@ -1,0 +1,298 @@
+"""A controller and gateways as processes, each of which can be killed and begun again where it was, under requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from gateway.core.vocabulary import Place
+from gateway.ground.clock import Clock
+from loadgen.names import NameResolver
+from tests.fakes.engine import GOOD_STREAM, FakeEngine
+from tests.support.controllers import QUICK, ControllerProcess, controller_file, controller_process
+from tests.support.core import AP, EU, MODEL, US
+from tests.support.gateways import CHAT, region_document, write_policy
+from tests.support.processes import QUICK_OBSERVATION, QUICK_PEERS, QUICK_PROBES, Process, gateway_process
+
+PLACES = {"us-1": US, "ap-1": AP, "eu-1": EU}
+OPEN = (US, AP)
+"""Each takes and sends the other's. The third is for itself."""
+ADDRESSES = {"us-1": "192.0.2.1", "ap-1": "192.0.2.2", "eu-1": "192.0.2.3"}
+"""What the name says; nobody connects to them."""
+NETWORKS = {"us-1": "198.51.100.0/26", "ap-1": "198.51.100.64/26", "eu-1": "198.51.100.128/26"}
+ZONE = "mesh.test"
+PATIENT = {**QUICK["decisions"], "silence": "1m"}
+"""However slow the machine: nobody is called down for being slow."""
+_WHOLE = b"".join(GOOD_STREAM)
+_LOOK_S = 0.02
+
+
+@dataclass
+class Controlled:
+    """Nobody runs yet."""
+
+    folder: Path
+    ports: Callable[[], int]
+    session: aiohttp.ClientSession
+    stack: AsyncExitStack
+    engines: dict[str, FakeEngine] = field(default_factory=dict)
+    gateways: dict[str, Process] = field(default_factory=dict)
+    controller: ControllerProcess | None = None
+    listen: dict[str, dict[str, str]] = field(default_factory=dict)
+    dns: dict[str, int] = field(default_factory=dict)
+    control_port: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the controller's file, besides the usual."""
+    control: dict[str, Any] = field(default_factory=dict)
+    """Of each region file's section of that name, besides the usual."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Of each region file."""
+    ways: dict[str, int] = field(default_factory=dict)
+    """By gateway, the port at which it dials the controller, where that is not the controller's own."""
+    health: dict[str, int] = field(default_factory=dict)
+    """By gateway, the port at which the controller asks for its health, likewise."""
+
+    async def prepare(self, *names: str) -> None:
+        """Who is to be there, with an engine each."""
+        self.control_port = self.ports()
+        for name in names:
+            self.engines[name] = await self.stack.enter_async_context(FakeEngine().serving())
+            self.listen[name] = {part: f"127.0.0.1:{self.ports()}" for part in ("http", "admin", "peers")}
+            self.dns[name] = self.ports()
+
+    async def start(self, *names: str) -> None:
+        """The controller, then gateways, until all are as they should be."""
+        await self.prepare(*names)
+        await self.start_controller()
+        for name in names:
+            await self.start_gateway(name)
+        await self.settled()
+
+    async def start_controller(self, **more: object) -> ControllerProcess:
+        naming = {
+            "zone": ZONE,
+            "networks": {PLACES[name].region: [NETWORKS[name]] for name in self.engines},
+            "name_servers": [{"name": f"{name}.example", "addresses": []} for name in ("ns1", "ns2")],
+        }
+        own = {"listen": {"grpc": f"127.0.0.1:{self.control_port}", "admin": "127.0.0.1:0"}, "naming": naming}
+        file = controller_file(self.folder, **{**own, "decisions": PATIENT, **self.settings, **more})
+        self.controller = await self.stack.enter_async_context(controller_process(file))
+        return self.controller
+
+    async def start_gateway(self, name: str) -> Process:
+        self.gateways[name] = await self.stack.enter_async_context(gateway_process(self.write_region(name)))
+        return self.gateways[name]
+
+    def write_region(self, name: str) -> Path:
+        place, path = PLACES[name], self.folder / f"{name}.yaml"
+        health = self.health.get(name) or int(self.listen[name]["http"].rpartition(":")[2])
+        peers = [
+            {"gateway": other, **_where(PLACES[other]), "address": self.listen[other]["peers"]}
+            for other in self.engines
+            if other != name
+        ]
+        control = {
+            "controllers": [f"127.0.0.1:{self.ways.get(name, self.control_port)}"],
+            "client_addresses": [ADDRESSES[name]],
+            "health_url": f"http://127.0.0.1:{health}/health",
+            "report_interval": "50ms",
+            "silence_max": "30s",
+            "reconnect_min": "10ms",
+            "reconnect_max": "100ms",
+        }
+        document = region_document(
+            self.folder,
+            name,
+            place,
+            listen=self.listen[name],
+            peers=peers,
+            replicas=[{"id": f"{name}-r0", "url": self.engines[name].url, "models": [MODEL]}],
+            probes=QUICK_PROBES,
+            peering=QUICK_PEERS,
+            observation=QUICK_OBSERVATION,
+            pushing={"mode": "blind"},
+            state={"folder": str(self.folder / f"state-{name}")},
+            dns={"listen": [f"127.0.0.1:{self.dns[name]}"], "answers_per_s": 100_000},
+            control=control | self.control,
+        )
+        allowed = OPEN if place in OPEN else (place,)
+        write_policy(self.folder, place, process=allowed, accept=allowed)
+        path.write_text(yaml.safe_dump(document | self.more))
+        return path
+
+    async def kill(self, *names: str) -> None:
+        """-9; `controller` is one of the names."""
+        for name in names:
+            process = self.gateways.pop(name).process if name in self.gateways else self._controller.process
+            process.kill()
+            await process.wait()
+
+    # What is seen
+
+    @property
+    def _controller(self) -> ControllerProcess:
+        assert self.controller is not None, "it was started"
+        return self.controller
+
+    async def state(self) -> dict[str, Any]:
+        """What the controller says."""
+        return await self._json(f"{self._controller.admin_url}/admin/state")
+
+    async def served(self, name: str) -> set[str]:
+        """Replicas that a gateway serves."""
+        state = await self._json(f"{self.gateways[name].admin_url}/admin/state")
+        return {each["id"] for each in state["replicas"]}
+
+    async def gateway(self, name: str) -> dict[str, Any]:
+        """What the controller says of one; nothing of one that it does not know."""
+        found: list[dict[str, Any]] = [each for each in (await self.state())["gateways"] if each["id"] == name]
+        return found[0] if found else {"condition": "", "attached": False}
+
+    async def _json(self, url: str) -> dict[str, Any]:
+        async with self.session.get(url) as response:
+            found: dict[str, Any] = json.loads(await response.read())
+            return found
+
+    async def until_served(self, name: str, *replicas: str) -> None:
+        """Exactly these."""
+        while await self.served(name) != set(replicas):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(_LOOK_S)
+
+    async def until_state(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        while not holds(state := await self.state()):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(_LOOK_S)
+        return state
+
+    async def until_gateway(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> None:
+        while not holds(await self.gateway(name)):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(_LOOK_S)
+
+    async def settled(self) -> None:
+        """Every gateway that runs is up, serves its own replica by what it was told last, and is what the name says."""
+
+        def is_settled(state: dict[str, Any]) -> bool:
+            named = {name for area in state["names"] for name in area["gateways"]}
+            well = {each["id"] for each in state["gateways"] if each["condition"] == "up" and _is_told(each)}
+            return self.gateways.keys() <= well & named
+
+        await self.until_state(is_settled)
+        for name in self.gateways:
+            await self.until_served(name, f"{name}-r0")
+
+    async def told(self, client: str, by: str) -> tuple[str, ...]:
+        """What a gateway says to clients in the network of another's region. Raises OSError if it says nothing."""
+        resolver = NameResolver([("127.0.0.1", self.dns[by])], NETWORKS[client], Clock())
+        return (await resolver.ask(ZONE)).addresses
+
+    async def until_told(self, client: str, *addresses: str) -> None:
+        """By every gateway that runs."""
+        for by in self.gateways:
+            while set(await self.told(client, by)) != set(addresses):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(_LOOK_S)
+
+
+def _is_told(gateway: dict[str, Any]) -> bool:
+    return bool(gateway["attached"]) and gateway["taken"] == gateway["pushed"]
+
+
+def _where(place: Place) -> dict[str, str]:
+    return {"region": place.region, "jurisdiction": place.jurisdiction}
+
+
+@asynccontextmanager
+async def controlled(
+    folder: Path, ports: Callable[[], int], session: aiohttp.ClientSession
+) -> AsyncIterator[Controlled]:
+    async with AsyncExitStack() as stack:
+        yield Controlled(folder, ports, session, stack)
+
+
+@dataclass
+class Onlookers:
+    """Clients who ask one gateway after another without a pause, and resolvers, all the while. What each of them got is
+    counted, whatever it was."""
+
+    mesh: Controlled
+    ends: dict[str, Counter[str]]
+    """By gateway."""
+    silent: list[str] = field(default_factory=list)
+    """Names without an answer while a gateway lived to whom they could have led."""
+    breaches: list[str] = field(default_factory=list)
+    """Replicas served where their home's policy does not let them be."""
+
+    async def ask(self, name: str) -> None:
+        while True:
+            self.ends[name][await self._ask(name)] += 1
+            await asyncio.sleep(_LOOK_S)
+
+    async def _ask(self, name: str) -> str:
+        url = f"http://{self.mesh.listen[name]['http']}/v1/chat/completions"
+        body = b""
+        try:
+            async with self.mesh.session.post(url, json=CHAT) as response:
+                body = await response.read()
+                if response.status != 200:
+                    return f"{response.status} {json.loads(body)['error']['code']}"
+                return "answered" if body == _WHOLE else "cut"
+        except aiohttp.ClientConnectorError:
+            return "not connected"
+        except aiohttp.ClientError:
+            return "cut"
+
+    async def resolve(self, clients: Iterable[str]) -> None:
+        while True:
+            for client in clients:
+                for by in list(self.mesh.gateways):
+                    with suppress(OSError):
+                        if not await self.mesh.told(client, by):
+                            self.silent.append(f"{by} to clients of {client}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def look(self) -> None:
+        while True:
+            for name in list(self.mesh.gateways):
+                with suppress(aiohttp.ClientError, KeyError, OSError):
+                    served = await self.mesh.served(name)
+                    self.breaches += [f"{each} at {name}" for each in served if not _may_serve(name, each)]
+            await asyncio.sleep(_LOOK_S)
+
+    async def until_answered(self, *names: str) -> None:
+        """Once more from now on, by each."""
+        before = {name: self.ends[name]["answered"] for name in names}
+        while any(self.ends[name]["answered"] <= count for name, count in before.items()):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+    def check(self, *, died: Iterable[str] = ()) -> None:
+        """Whoever asked a gateway that lived was answered; of one that died, nobody heard anything but its end."""
+        for name, ends in self.ends.items():
+            allowed = {"answered", "cut", "not connected"} if name in died else {"answered"}
+            assert ends["answered"], f"nobody was answered by {name}"
+            assert ends.keys() <= allowed, f"{name}: {ends}"
+        assert not self.silent
+        assert not self.breaches
+
+
+def _may_serve(name: str, replica: str) -> bool:
+    home = PLACES[replica.removesuffix("-r0")]
+    return home == PLACES[name] or (home in OPEN and PLACES[name] in OPEN)
+
+
+@asynccontextmanager
+async def watched(mesh: Controlled, *, resolves: Iterable[str] = ("us-1", "ap-1")) -> AsyncIterator[Onlookers]:
+    """Everybody asks and looks until the block ends."""
+    seen = Onlookers(mesh, {name: Counter() for name in mesh.engines})
+    async with asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(seen.ask(name)) for name in mesh.engines]
+        asking += [tasks.create_task(seen.resolve(tuple(resolves))), tasks.create_task(seen.look())]
+        yield seen
+        for task in asking:
+            task.cancel()

@@ -1,0 +1,66 @@
+"""Everybody in the demo listens where nobody else does, and clients of each region are told apart."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from loadgen.demo.layout import Layout, lay_out, make_certificates
+from loadgen.demo.processes import DemoFailure
+from loadgen.demo.region_files import LOOPBACK, has_addresses_of_its_own
+from loadgen.demo.scenario import DemoScenario
+
+SCENARIO = DemoScenario()
+
+
+def laid_out(*, own: bool) -> Layout:
+    regions = tuple(replace(each, gateways=2) for each in SCENARIO.regions)
+    return lay_out(replace(SCENARIO, regions=regions), random.Random(1), own_addresses=own)
+
+
+def ports_of(layout: Layout) -> list[int]:
+    assert layout.controller is not None
+    found = [layout.controller.grpc, layout.controller.admin, layout.controller.dns]
+    found += chain.from_iterable(layout.engines.values())
+    for seat in layout.seats:
+        found += [seat.ports.peers, seat.ports.admin]
+    return found
+
+
+@pytest.mark.skipif(not has_addresses_of_its_own(), reason="this system has one loopback address")
+def test_gateways_have_one_port_and_an_address_each() -> None:
+    layout = laid_out(own=True)
+    assert len({seat.ports.host for seat in layout.seats}) == 6
+    (http,) = {seat.ports.http for seat in layout.seats}
+    (dns,) = {seat.ports.dns for seat in layout.seats}
+    assert len({http, dns, *ports_of(layout)}) == 2 + len(ports_of(layout))
+    assert len(set(layout.networks.values())) == len(SCENARIO.regions)
+
+
+def test_without_such_addresses_each_has_a_port_and_there_is_no_name() -> None:
+    layout = laid_out(own=False)
+    assert {seat.ports.host for seat in layout.seats} == {LOOPBACK}
+    assert len({*ports_of(layout), *(seat.ports.http for seat in layout.seats)}) == len(ports_of(layout)) + 6
+    assert (layout.networks, {seat.ports.dns for seat in layout.seats}) == ({}, {0})
+
+
+def test_gateways_of_a_region_share_its_engines() -> None:
+    layout = laid_out(own=False)
+    for region in SCENARIO.regions:
+        shared = [seat.engines for seat in layout.seats if seat.region.name == region.name]
+        assert [len(each) for each in shared] == [2, 2]
+        assert sorted(chain(*shared)) == sorted(layout.engines[region.name])
+    assert [seat.gateway_id for seat in layout.seats][:2] == ["gw-us-east-1", "gw-us-east-1-2"]
+
+
+async def test_certificates_are_made_for_all_and_nobody_elses_are_taken(tmp_path: Path) -> None:
+    layout = laid_out(own=False)
+    made = await make_certificates(tmp_path / "certificates", layout)
+    assert set(made) == {*(seat.gateway_id for seat in layout.seats), "demo-controller"}
+    assert {Path(path).parent for tls in made.values() for path in tls.values()} == {tmp_path / "certificates"}
+    with pytest.raises(DemoFailure, match="is there already"):
+        await make_certificates(tmp_path / "certificates", layout)

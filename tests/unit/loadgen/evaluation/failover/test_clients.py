@@ -1,0 +1,57 @@
+"""The SDK's HTTP client goes where the name leads, one address after the other, and says where nobody listened."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+
+from gateway.core.vocabulary import RegionName
+from gateway.ground.clock import Clock
+from loadgen.engine.server import serve_engines
+from loadgen.evaluation.failover.clients import Answers, Clients, OneName
+from loadgen.names import NameAnswer, NameResolver
+from tests.support.core import MODEL
+from tests.support.served import QUICK
+
+US = RegionName("us-east-1")
+
+
+class Leads(NameResolver):
+    """Wherever a test says."""
+
+    def __init__(self, *told: str) -> None:
+        super().__init__((), "127.77.1.0/24", Clock())
+        self.told = told
+
+    async def ask(self, name: str) -> NameAnswer:
+        return NameAnswer(self.told, 5)
+
+
+async def test_calls_of_the_sdk_by_one_name_are_answered_behind_an_address_where_nobody_listens() -> None:
+    async with serve_engines([QUICK]) as (engine,):
+        port = engine.url.rpartition(":")[2]
+        clients = Clients(US, f"http://llm.test:{port}", MODEL, Leads("127.77.9.9", "127.0.0.1"), Clock())
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(clients.run(2))
+            while sum(each.ended_ns is not None for each in clients.asked) < 4:  # noqa: ASYNC110 - what an SDK does
+                await asyncio.sleep(0.01)
+            clients.is_over = True
+            await running
+    assert {each.fault for each in clients.asked} == {""}
+    assert all(each.has_begun and each.ended_ns is not None for each in clients.asked)
+
+
+async def test_where_nobody_listens_is_named() -> None:
+    async with httpx2.AsyncClient(transport=OneName(Leads("127.77.9.9"), lambda _: None)) as http:
+        with pytest.raises(httpx2.ConnectError, match=r"nobody listens at '127\.77\.9\.9'"):
+            await http.get("http://llm.test:1/")
+    async with httpx2.AsyncClient(transport=OneName(Leads(), lambda _: None)) as http:
+        with pytest.raises(httpx2.ConnectError, match="leads nowhere"):
+            await http.get("http://llm.test:1/")
+
+
+def test_the_first_answer_of_a_region_is_the_first_since_then() -> None:
+    answers = Answers([(1, US), (5, US), (4, US), (3, RegionName("eu-west-1"))])
+    assert (answers.first(US, 2), answers.first(US, 6)) == (4, None)

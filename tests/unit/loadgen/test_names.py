@@ -1,0 +1,77 @@
+"""A client's resolver asks the mesh's own name servers, one after the other, and keeps an answer while it may."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+
+from gateway.ground.clock import Clock
+from gateway.ground.naming.service import NameService
+from gateway.ground.values import Address
+from loadgen.names import NameResolver
+from tests.support.naming import EVERYBODY, US_ADDRESS, tree
+
+NAME = "mesh.example."
+IN_US, IN_AP = "198.51.100.0/24", "192.0.2.0/24"
+
+
+class Hands(Clock):
+    """Moved by the test."""
+
+    at_ns = 0
+
+    def now_ns(self) -> int:
+        return self.at_ns
+
+
+@pytest.fixture
+async def names() -> AsyncIterator[NameService]:
+    service = NameService(Clock(), structlog.get_logger())
+    service.apply(tree())
+    await service.start([Address("127.0.0.1", 0)])
+    yield service
+    await service.stop()
+
+
+def servers(names: NameService) -> list[tuple[str, int]]:
+    return [(each.host, each.port) for each in names.addresses]
+
+
+async def test_it_is_told_what_clients_of_its_network_are_told(names: NameService) -> None:
+    assert await NameResolver(servers(names), IN_US, Clock()).addresses(NAME) == (US_ADDRESS,)
+    elsewhere = await NameResolver(servers(names), IN_AP, Clock()).addresses(NAME)
+    assert set(elsewhere) == {each for each in EVERYBODY if ":" not in each}
+
+
+async def test_an_answer_is_kept_for_as_long_as_it_says_and_no_longer(names: NameService) -> None:
+    clock = Hands()
+    resolver = NameResolver(servers(names), IN_US, clock)
+    assert await resolver.addresses(NAME) == (US_ADDRESS,)
+    names.apply(tree(2, us=("192.0.2.9",)))
+    clock.at_ns = 4_999_999_999
+    assert await resolver.addresses(NAME) == (US_ADDRESS,)
+    assert (await resolver.ask(NAME)).addresses == ("192.0.2.9",)
+    clock.at_ns = 5_000_000_000
+    assert await resolver.addresses(NAME) == ("192.0.2.9",)
+
+
+async def test_the_next_one_is_asked_where_one_does_not_answer(
+    names: NameService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.names._PATIENCE_S", 0.01)
+    nobody = ("127.0.0.1", 1)
+    assert await NameResolver([nobody, *servers(names)], IN_US, Clock()).addresses(NAME) == (US_ADDRESS,)
+    with pytest.raises(OSError, match="no name server answers"):
+        await NameResolver([nobody], IN_US, Clock()).addresses(NAME)
+
+
+async def test_a_name_that_leads_nowhere_is_an_error(names: NameService) -> None:
+    with pytest.raises(OSError, match="leads nowhere"):
+        await NameResolver(servers(names), IN_US, Clock()).addresses("ap-northeast-1.mesh.example.")
+
+
+async def test_aiohttp_gets_it_with_the_port(names: NameService) -> None:
+    (found,) = await NameResolver(servers(names), IN_US, Clock()).resolve(NAME, 8080)
+    assert (found["host"], found["port"], found["hostname"]) == (US_ADDRESS, 8080, NAME)
