@@ -36,7 +36,7 @@ async def serving(
     config = replace(
         region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US)),
         limits=LimitsConfig(**limits),
-        core=CoreConfig(queue=queue or QueueConfig()),
+        core=under(LAYERED, CoreConfig(queue=queue or QueueConfig())),
         trust_tenant_header=trust_tenant_header,
     )
     async with serve_gateway(config) as gateway:
