@@ -134,7 +134,10 @@ class _Played:
             return None if moment_ns is None else (moment_ns - death.killed_ns) / _SECOND_NS
 
         asked = [each for clients in self._clients for each in clients.asked]
-        served = [self._first_served(each.region, death.dead_ns) for each in self._dead]
+        since_ns = death.dead_ns
+        if self._case.is_silent and seen.reassigned_ns is not None:
+            since_ns = seen.reassigned_ns  # what a halted process had sent before is still on its way
+        served = [self._first_served(each.region, since_ns) for each in self._dead]
         return Outcome(
             self._case.name,
             self._case.has_sibling,
