@@ -64,6 +64,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
     pending: int
     in_flight: int
     probe_age_ms: float | None
+    held: int = 0
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -256,9 +257,9 @@ def _policy(seen: Status) -> str:
 
 
 def _replicas(replicas: list[ReplicaView]) -> Table:
-    table = _table(("Replica", "Region", "Models", "State"), ("Running", "Pending", "In flight", "Probed"))
+    table = _table(("Replica", "Region", "Models", "State"), ("Running", "Pending", "In flight", "Held", "Probed"))
     for each in replicas:
-        figures = (each.running, each.pending, each.in_flight, _ago(each.probe_age_ms))
+        figures = (each.running, each.pending, each.in_flight, each.held, _ago(each.probe_age_ms))
         table.add_row(*map(_plain, (each.id, each.region, ", ".join(each.models), each.standing, *figures)))
     return table
 

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TypeVar
 
-from gateway.core.requests import RequestClass, RequestState
+from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.vocabulary import ModelName, RequestId, TenantName
 
 _SLACK = 64
@@ -61,10 +61,18 @@ class _ClassQueue:
 
 
 class WaitingRoom:
-    """All waiting requests. Joining and leaving cost O(log n); the heads are visited in O(classes · log classes)."""
+    """All waiting requests. Joining and leaving cost O(log n); the heads are visited in O(classes · log classes).
+
+    Whoever is held for one replica stands in a queue of its class there, and is looked at when that replica has
+    changed: it blocks nobody who goes elsewhere.
+    """
 
     def __init__(self) -> None:
         self._queues: dict[RequestClass, _ClassQueue] = {}
+        self._held: dict[int, dict[tuple[RequestClass, bool], _ClassQueue]] = {}
+        """By the replica's slot, by class and by whether they are cold."""
+        self.homes = 0
+        """Mask of the slots for which somebody is held."""
         self._length_of: dict[ModelName, int] = {}
         self._length_of_tenant: dict[TenantName, int] = {}
         self._length = 0
@@ -73,7 +81,11 @@ class WaitingRoom:
         return self._length
 
     def __contains__(self, request: RequestState) -> bool:
-        queue = self._queues.get(request.request_class)
+        hold = request.held
+        if hold is None:
+            queue = self._queues.get(request.request_class)
+        else:
+            queue = self._held.get(hold.slot, {}).get((request.request_class, hold.is_cold))
         return queue is not None and request.request_id in queue
 
     def length(self, model: ModelName) -> int:
@@ -94,11 +106,41 @@ class WaitingRoom:
         self._count(request, 1)
 
     def leave(self, request: RequestState) -> None:
-        queue = self._queues[request.request_class]
-        queue.leave(request.request_id)
-        if not queue:
-            del self._queues[request.request_class]
+        self._take_out(request)
         self._count(request, -1)
+
+    def hold(self, request: RequestState, hold: Hold) -> None:
+        """It waits already; from now on for one replica."""
+        self._take_out(request)
+        request.held = hold
+        key = (request.request_class, hold.is_cold)
+        self._held.setdefault(hold.slot, {}).setdefault(key, _ClassQueue()).join(request)
+        self.homes |= 1 << hold.slot
+
+    def release(self, slot: int) -> list[RequestState]:
+        """Nobody is held for this replica any more; gives who was. They wait on, for anybody."""
+        released = self.all_held_for(slot)
+        for request in released:
+            self._take_out(request)
+            self._queues.setdefault(request.request_class, _ClassQueue()).join(request)
+        return released
+
+    def all_held_for(self, slot: int) -> list[RequestState]:
+        return [request for queue in self._held.get(slot, {}).values() for request in queue]
+
+    def held_for(self, slot: int) -> int:
+        """How many are held for this replica."""
+        return sum(len(queue) for queue in self._held.get(slot, {}).values())
+
+    def held_heads(self, slot: int) -> list[tuple[int, RequestState]]:
+        """The head of each class that is held for this replica, as a heap by arrival number."""
+        heads = [(head.arrival_number, head) for head in (queue.head() for queue in self._held.get(slot, {}).values())]
+        heapq.heapify(heads)
+        return heads
+
+    def held_head_of(self, slot: int, request_class: RequestClass, *, is_cold: bool) -> RequestState | None:
+        queue = self._held.get(slot, {}).get((request_class, is_cold))
+        return queue.head() if queue else None
 
     def heads(self) -> list[tuple[int, RequestState]]:
         """The head of each class, as a heap by arrival number."""
@@ -116,6 +158,32 @@ class WaitingRoom:
         """Everybody, class by class; for inspection, never for a decision."""
         for queue in self._queues.values():
             yield from queue
+        for queues in self._held.values():
+            for queue in queues.values():
+                yield from queue
+
+    def all_heads(self) -> list[RequestState]:
+        """Of each class, whoever is first of those that wait for anybody, and of those that wait for each replica."""
+        queues = [*self._queues.values(), *(queue for held in self._held.values() for queue in held.values())]
+        return sorted((queue.head() for queue in queues), key=_arrivals)
+
+    def _take_out(self, request: RequestState) -> None:
+        hold = request.held
+        if hold is None:
+            queue = self._queues[request.request_class]
+            queue.leave(request.request_id)
+            if not queue:
+                del self._queues[request.request_class]
+            return
+        request.held = None
+        held = self._held[hold.slot]
+        queue = held[request.request_class, hold.is_cold]
+        queue.leave(request.request_id)
+        if not queue:
+            del held[request.request_class, hold.is_cold]
+        if not held:
+            del self._held[hold.slot]
+            self.homes &= ~(1 << hold.slot)
 
     def _count(self, request: RequestState, change: int) -> None:
         self._length += change
@@ -130,6 +198,10 @@ def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
         counts[key] = count
     else:
         del counts[key]
+
+
+def _arrivals(request: RequestState) -> int:
+    return request.arrival_number
 
 
 def _arrival_number(entry: tuple[int, RequestState]) -> int:

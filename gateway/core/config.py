@@ -15,6 +15,7 @@ class PlacementPolicy(StrEnum):
     """How one target is picked among those that are available: the policies that come with us (SkyWalker §3.2 and the
     baselines of §5.1). `gateway.core.placement` says what each of them does."""
 
+    COST = "cost"
     PREFIX = "prefix"
     CONSISTENT_HASH = "consistent_hash"
     ROUND_ROBIN = "round_robin"
@@ -23,6 +24,9 @@ class PlacementPolicy(StrEnum):
     POWER_OF_TWO = "power_of_two"
     CACHE_AWARE = "cache_aware"
     NEAREST_REGION = "nearest_region"
+    LMETRIC = "lmetric"
+    AFFINITY_LOAD = "affinity_load"
+    SESSION_STICKY = "session_sticky"
 
 
 class ExploreRule(StrEnum):
@@ -66,7 +70,7 @@ class OverflowMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    policy: str = PlacementPolicy.PREFIX
+    policy: str = PlacementPolicy.COST
     """One of `PlacementPolicy`, or one that a plug-in brings."""
     policy_version: str | None = None
     """Of a plug-in: the only version that will do. None in a core's config: the policy came with us."""
@@ -78,6 +82,13 @@ class PlacementConfig:
     explore_rule: ExploreRule = ExploreRule.WORTH
     explore_load_bytes: int = 128
     """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
+    hold_ns: int = 50 * _MILLISECOND_NS
+    """Under `PlacementPolicy.COST`: what takes longer to read waits here while a replica has longer to read."""
+    delay_weight: float = 0.5
+    """What a second of a client's waiting counts against one by which reading delays each of those who run."""
+    kept_gaps: float = 3.0
+    """A cache that keeps what nobody asks for through so many of the gaps between turns pushes out what nobody wants:
+    nineteen of twenty come back sooner, were gaps without memory."""
     overflow: OverflowMode = OverflowMode.ON
     overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
     """Instead of `overflow`, for the models named here."""
@@ -91,6 +102,16 @@ class PlacementConfig:
     """Loads are far apart when they differ by more than this, and by more than ..."""
     cache_aware_spread_ratio: float = 1.5
     """... this factor. All are SGLang's: `--cache-threshold`, `--balance-abs-threshold`, `--balance-rel-threshold`."""
+    affinity_match_share: float = 0.8
+    """From this matched share of the prompt on, a replica counts as one that has it; ..."""
+    affinity_prefill_bytes: int = 64 * 2**10
+    """... the prompt that an engine prefills in a second, when it does nothing else; ..."""
+    affinity_wait_max_ns: int = 18 * _SECOND_NS
+    """... how much longer the prefill before it may take than elsewhere. All are llm-d's: `affinityThreshold`,
+    `peakPrefillThroughput` (15,928 tokens, for Qwen 32B on two H100), `maxTTFTPenaltyMs`."""
+    sticky_load_ratio: float = 1.5
+    """A session leaves its replica while that has this many times the average requests (HAProxy's
+    `hash-balance-factor`)."""
     ring_virtual_nodes: int = 160
     prefix_index_bytes_max: int = 64 * 2**20
     prefix_ttl_ns: int = 3600 * _SECOND_NS

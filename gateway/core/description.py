@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import PrefixIndex
-from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.replicas import ReplicaState
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId, Standing, Word
 
@@ -56,6 +56,8 @@ class CoreGauges:
     """Legs of ours at each replica."""
     pending: dict[ReplicaId, int]
     """Requests that each replica's engine has accepted and not begun, whoever sent them."""
+    held: dict[ReplicaId, int]
+    """Requests that wait here for each replica and no other."""
 
 
 def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
@@ -85,6 +87,7 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
         queue_lengths=core.waiting.lengths(),
         in_flight={state.spec.replica_id: state.in_flight for state in core.replicas},
         pending={state.spec.replica_id: state.waiting for state in core.replicas},
+        held={state.spec.replica_id: core.waiting.held_for(state.slot) for state in core.replicas},
     )
 
 
@@ -106,7 +109,7 @@ def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
         "requests": len(core.requests),
         "stored_responses": len(core.stored_responses),
         "queue": {"length": len(core.waiting), "by_model": core.waiting.lengths()},
-        "replicas": [_describe_replica(state, core.replicas, now_ns) for state in core.replicas],
+        "replicas": [_describe_replica(state, core, now_ns) for state in core.replicas],
         "peers": [_describe_peer(state, core.peers, now_ns) for state in core.peers],
         "prefix_index": {
             "replicas": _describe_index(core.placer.replica_index),
@@ -115,19 +118,21 @@ def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
     }
 
 
-def _describe_replica(state: ReplicaState, replicas: Replicas, now_ns: int) -> dict[str, object]:
+def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> dict[str, object]:
     return {
         "id": state.spec.replica_id,
         "region": state.spec.place.region,
         "pool": state.spec.pool,
         "models": list(state.spec.models),
-        "available": bool(replicas.available >> state.slot & 1),
+        "available": bool(core.replicas.available >> state.slot & 1),
         "standing": state.standing,
         "healthy": state.healthy,
         "detail": state.detail,
         "running": state.running,
         "pending": state.waiting,
         "kv_usage": state.kv_usage,
+        "kv_tokens": state.kv_tokens,
+        "held": core.waiting.held_for(state.slot),
         "in_flight": state.in_flight,
         "unreflected": len(state.unreflected),
         "breaker": state.breaker.state,
@@ -161,6 +166,7 @@ def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, obj
                 "region": capacity.place.region,
                 "replicas": capacity.replicas,
                 "available": capacity.available,
+                "load": capacity.load,
                 "queue_length": state.queue_lengths.get(capacity.model, 0),
             }
             for capacity in observation.report.capacities

@@ -29,12 +29,18 @@ class FirstTokenLine:
         self._sum_bytes_bytes = self._sum_bytes_bytes * _FORGET + uncached_bytes * uncached_bytes
         self._sum_bytes_ns = self._sum_bytes_ns * _FORGET + uncached_bytes * took_ns
 
-    def estimate_ns(self, uncached_bytes: int) -> float:
-        """Never negative; 0 until enough was seen, which leaves a choice to round trips."""
+    def slope_ns(self) -> float:
+        """A byte's share; 0 until enough was seen, or where more bytes have not taken longer."""
         if self._count < _SAMPLES_MIN:
             return 0.0
         mean_bytes, mean_ns = self._sum_bytes / self._count, self._sum_ns / self._count
         variance = self._sum_bytes_bytes / self._count - mean_bytes * mean_bytes
         covariance = self._sum_bytes_ns / self._count - mean_bytes * mean_ns
-        slope = max(0.0, covariance / variance) if variance > 1.0 else 0.0
-        return max(0.0, mean_ns + slope * (uncached_bytes - mean_bytes))
+        return max(0.0, covariance / variance) if variance > 1.0 else 0.0
+
+    def estimate_ns(self, uncached_bytes: int) -> float:
+        """Never negative; 0 until enough was seen, which leaves a choice to round trips."""
+        if self._count < _SAMPLES_MIN:
+            return 0.0
+        mean_bytes, mean_ns = self._sum_bytes / self._count, self._sum_ns / self._count
+        return max(0.0, mean_ns + self.slope_ns() * (uncached_bytes - mean_bytes))

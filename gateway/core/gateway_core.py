@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from gateway.core.attempts import RetryBudget
+from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -44,7 +45,7 @@ from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
-from gateway.core.requests import AttemptState, LegEnd, LegState, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
@@ -67,6 +68,9 @@ from gateway.core.vocabulary import (
 )
 
 _NO_HOPS = Hops()
+_INVITED_MAX = 4
+"""Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
+so many at each event."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
@@ -81,6 +85,8 @@ class GatewayCore(GatewayState):
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
         self._arrivals = 0
+        self._invited_slot = 0
+        """Whoever is held for this replica, or the next one, is asked next when others have changed."""
         self._effects: list[Effect] = []
 
     # The two doors
@@ -93,8 +99,8 @@ class GatewayCore(GatewayState):
         self._fire_timers(now_ns)
         self._take_in(event, now_ns)
         self._place_waiting(now_ns)
-        if isinstance(event, RequestArrived):
-            self._shadow_arrival(event.profile.request_id, now_ns)
+        if isinstance(event, (RequestArrived, ForwardArrived)):
+            self._look_after_newcomer(event, now_ns)
         self._publish_if_due(now_ns)
         return self._effects
 
@@ -228,23 +234,87 @@ class GatewayCore(GatewayState):
 
     def _place_waiting(self, now_ns: int) -> None:
         """Place whoever can be placed, earliest arrival first. Placing only uses capacity up, so a class that is
-        blocked
-        stays blocked for the rest of the round."""
+        blocked stays blocked for the rest of the round."""
+        for slot in slots_of(self.waiting.homes & ~self.replicas.open):
+            for request in self.waiting.all_held_for(slot):  # or those who came later would choose before them
+                self._unhold(request)
         heads = self.waiting.heads()
         while heads:
             _, request = heapq.heappop(heads)
             placement = self.placer.place(request, now_ns)
-            if placement is None:
+            if placement is None or isinstance(placement, Hold):
                 self._record_shadow(request, now_ns)
+            if placement is None:
                 continue
-            self._start(request, placement, now_ns)
+            if isinstance(placement, Hold):
+                self._hold(request, placement)
+            else:
+                self._start(request, placement, now_ns)
             successor = self.waiting.head_of(request.request_class)
             if successor is not None:
                 heapq.heappush(heads, (successor.arrival_number, successor))
+        if self.waiting.homes:
+            self._place_held(now_ns)
+        else:
+            self.replicas.changed = 0
+
+    def _place_held(self, now_ns: int) -> None:
+        """Look again at the first of those held for a replica that has changed, and at the first few of others in
+        turn, whom the change may have made a better offer."""
+        changed, self.replicas.changed = self.replicas.changed, 0
+        if not changed:
+            return
+        homes = self.waiting.homes
+        for slot in slots_of(homes & changed):
+            self._place_held_for(slot, now_ns)
+        for _ in range(_INVITED_MAX):
+            others = self.waiting.homes & ~changed
+            if not others:
+                return
+            slot = next_slot_from(others, self._invited_slot)
+            self._invited_slot = slot + 1
+            changed |= 1 << slot
+            self._place_held_for(slot, now_ns)
+
+    def _place_held_for(self, slot: int, now_ns: int) -> None:
+        heads = self.waiting.held_heads(slot)
+        while heads:
+            _, request = heapq.heappop(heads)
+            request_class, held = request.request_class, request.held
+            assert held is not None, "it is held for a replica"
+            placement = self.placer.place(request, now_ns)
+            if isinstance(placement, Hold):
+                if placement.slot == slot and placement.is_cold == held.is_cold:
+                    continue
+                self._hold(request, placement)
+            elif placement is None:
+                self._unhold(request)
+            else:
+                self._start(request, placement, now_ns)
+            successor = self.waiting.held_head_of(slot, request_class, is_cold=held.is_cold)
+            if successor is not None:
+                heapq.heappush(heads, (successor.arrival_number, successor))
+
+    def _hold(self, request: RequestState, hold: Hold) -> None:
+        if request.held is not None:
+            self.placer.unheld(request.held)
+        self.waiting.hold(request, hold)
+        self.placer.held(hold)
+
+    def _unhold(self, request: RequestState) -> None:
+        """It waits on, for anybody."""
+        assert request.held is not None, "it is held for a replica"
+        self._stop_waiting(request)
+        self.waiting.join(request)
+
+    def _stop_waiting(self, request: RequestState) -> None:
+        if request.held is not None:
+            self.placer.unheld(request.held)
+        self.waiting.leave(request)
 
     def _start(self, request: RequestState, placement: Placement, now_ns: int) -> None:
         """Begin an attempt, in one leg that runs the whole request."""
-        self.waiting.leave(request)
+        self._stop_waiting(request)
         request.move_to(Phase.RUNNING)
         request.attempts += 1
         if request.attempts == 1:
@@ -263,7 +333,12 @@ class GatewayCore(GatewayState):
         attempt.legs_opened += 1
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
         attempt.legs[leg.number] = leg
-        leg.state.home.started(leg.state, (request.request_id, attempt.number, leg.number), now_ns)
+        leg.bytes_ahead = leg.state.backlog_bytes
+        leg.uncached_bytes = placement.uncached_bytes
+        if leg.uncached_bytes < 0:
+            leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
+        key = (request.request_id, attempt.number, leg.number)
+        leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes)
         self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))
 
     def _start_leg(
@@ -289,10 +364,16 @@ class GatewayCore(GatewayState):
         for leg in attempt.legs.values():
             self._stop_leg(request, attempt, leg, detail)
 
-    def _shadow_arrival(self, request_id: RequestId, now_ns: int) -> None:
-        """Overflow would not have let it wait behind others; a shadow uses up no capacity, so bursts are overstated."""
-        request = self.requests.get(request_id)
-        if request is not None and request in self.waiting:
+    def _look_after_newcomer(self, event: RequestArrived | ForwardArrived, now_ns: int) -> None:
+        """If it has to wait. Overflow would not have let it wait behind others; a shadow uses up no capacity, so bursts
+        are overstated."""
+        request = self.requests.get(event.profile.request_id)
+        if request is None or request.phase is not Phase.WAITING:
+            return
+        overfull = self._intake.overfullness_for(event.profile)
+        if overfull is not None:
+            self._end(request, *overfull)
+        elif isinstance(event, RequestArrived):
             self._record_shadow(request, now_ns)
 
     def _record_shadow(self, request: RequestState, now_ns: int) -> None:
@@ -321,7 +402,7 @@ class GatewayCore(GatewayState):
             return
         request = self.requests[event.request_id]
         if leg.target.kind is TargetKind.REPLICA:
-            self.placer.learn_first_token(request, leg.kept_blocks, now_ns - leg.started_ns)
+            self.placer.learn_first_token(request, leg, now_ns - leg.started_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         if request.phase is Phase.RUNNING:
             request.move_to(Phase.ANSWERING)
@@ -344,6 +425,7 @@ class GatewayCore(GatewayState):
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
+        self.placer.leg_ended(request, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
             self._conclude(request, attempt, LegEnd(leg, result, detail, event.refusal))
         if attempt.legs:
@@ -458,7 +540,7 @@ class GatewayCore(GatewayState):
     def _end(self, request: RequestState, outcome: Outcome, detail: str) -> None:
         """End it for the client. The record stays until each living leg has reported its end."""
         if request in self.waiting:
-            self.waiting.leave(request)
+            self._stop_waiting(request)
         request.move_to(Phase.ENDED)
         self.timers.cancel(request.timer)
         if request.attempt is None:
@@ -506,6 +588,8 @@ class GatewayCore(GatewayState):
         self.config = event.config
         self.replicas.configure(event.config, now_ns)
         self.peers.configure(event.config, now_ns)
+        for request in [each for each in self.waiting if each.held is not None]:
+            self._unhold(request)
         self.placer.configure(event.config.placement)
         self.stored_responses.configure(event.config.placement.stored_responses_max)
         self._refuse_hopeless()
@@ -518,7 +602,7 @@ class GatewayCore(GatewayState):
 
     def _judge_waiting_again(self) -> None:
         for request in list(self.waiting):
-            self.waiting.leave(request)
+            self._stop_waiting(request)
             self._judge_again(request)
             if request.phase is not Phase.ENDED:
                 self.waiting.join(request)
@@ -527,11 +611,16 @@ class GatewayCore(GatewayState):
     def _refuse_hopeless(self) -> None:
         """Whom nobody that is known could ever serve any more waits no longer. All of a class are alike in this, so
         that it costs O(classes) where nobody is refused."""
-        for _, request in self.waiting.heads():
+        for request in self.waiting.all_heads():
             hopeless: RequestState | None = request
+            held = request.held
             while hopeless is not None and (never := why_never_again(self, hopeless)) is not None:
                 self._end(hopeless, *never)
-                hopeless = self.waiting.head_of(request.request_class)
+                hopeless = (
+                    self.waiting.head_of(request.request_class)
+                    if held is None
+                    else self.waiting.held_head_of(held.slot, request.request_class, is_cold=held.is_cold)
+                )
 
     def _judge_again(self, request: RequestState) -> None:
         """Hold a request that is not in the queue against the policy of this moment; it may end here."""
@@ -606,6 +695,8 @@ class GatewayCore(GatewayState):
         self.control = event.control
         self.away = frozenset(event.away)
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns)
+        for state in left_replicas:
+            self.waiting.release(state.slot)  # the policy forgets them with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
@@ -624,7 +715,7 @@ class GatewayCore(GatewayState):
                 continue
             waits = request in self.waiting
             if waits:
-                self.waiting.leave(request)
+                self._stop_waiting(request)
             request.request_class = request_class
             if waits:
                 self.waiting.join(request)

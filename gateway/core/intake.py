@@ -48,14 +48,24 @@ class Intake:
 
     def _fullness_for(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
         """A full queue turns away only those who would have to wait in it."""
-        has_to_wait = self._core.waiting.has_class(request_class) or not self._core.placer.has_target(request_class)
-        if not has_to_wait:
+        may_go = self._core.placer.has_target(request_class)
+        if may_go and not self._core.waiting.has_class(request_class):
             return None
-        if len(self._core.waiting) >= self._core.config.queue.length_max:
-            return Outcome.REJECTED_QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
-        own = self._core.waiting.tenant_length(profile.tenant)
-        if own >= self._core.config.queue.tenant_length_max:
-            return Outcome.REJECTED_TENANT_LIMIT, f"{own} requests of this tenant are waiting"
+        return self._fullness(profile, 0)
+
+    def overfullness_for(self, profile: RequestProfile) -> tuple[Outcome, str] | None:
+        """The same of a newcomer that was let past a full queue, as somebody was free, and waits in it all the same:
+        it may be held for another."""
+        return self._fullness(profile, 1) if self._core.placer.weighs_everybody else None
+
+    def _fullness(self, profile: RequestProfile, own: int) -> tuple[Outcome, str] | None:
+        """`own`: how many of those who wait are the one that is judged."""
+        queue, waiting = self._core.config.queue, self._core.waiting
+        if len(waiting) - own >= queue.length_max:
+            return Outcome.REJECTED_QUEUE_FULL, f"{len(waiting) - own} requests are waiting"
+        of_tenant = waiting.tenant_length(profile.tenant) - own
+        if of_tenant >= queue.tenant_length_max:
+            return Outcome.REJECTED_TENANT_LIMIT, f"{of_tenant} requests of this tenant are waiting"
         return None
 
     def _can_follow(self, request_class: RequestClass) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.core.config import OverflowMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
-from gateway.core.events import AssignmentApplied, Event, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.events import AssignmentApplied, Event, FirstToken, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
@@ -49,6 +49,8 @@ class _Story:
     legs_opened: int = 0
     living_legs: dict[int, Target] = field(default_factory=dict)
     """Of that attempt, by number, and where each runs."""
+    answering_legs: set[int] = field(default_factory=set)
+    """Those of them that gave a first token."""
     failed_at: set[Target] = field(default_factory=set)
     """Where a leg of it may have failed; only there it need not go, however free that is."""
     ended: bool = False
@@ -79,6 +81,7 @@ class Checker:
         self._check_counts()
         self._check_somebody_is_served()
         self._check_somebody_may_come()
+        self._check_who_is_held()
         self._check_bounds()
         self._forget_finished()
         return self._violations
@@ -103,6 +106,10 @@ class Checker:
             story = self._stories.get(event.request_id)
             if story is not None and story.attempt == event.attempt:
                 self._follow_leg_end(story, event)
+        elif isinstance(event, FirstToken):
+            story = self._stories.get(event.request_id)
+            if story is not None and story.attempt == event.attempt:
+                story.answering_legs.add(event.leg)
 
     def _follow_leg_end(self, story: _Story, event: LegEnded) -> None:
         target = story.living_legs.pop(event.leg, None)
@@ -137,6 +144,7 @@ class Checker:
         else:
             self._expect("one attempt at a time", not story.living_legs, where)
             self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
+            story.answering_legs.clear()
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
         story.living_legs[leg.leg] = leg.target
@@ -201,10 +209,12 @@ class Checker:
 
     def _check_counts(self) -> None:
         alive: dict[int, int] = {}
+        unread: dict[int, int] = {}
         for request in self._core.requests.values():
             for leg in _living_legs(request):
                 key = id(leg.state)
                 alive[key] = alive.get(key, 0) + 1
+                unread[key] = unread.get(key, 0) + self._unread_bytes(request, leg)
         for state in [*self._core.replicas, *self._core.peers]:
             counted = alive.get(id(state), 0)
             self._expect(
@@ -212,8 +222,21 @@ class Checker:
                 state.in_flight == counted,
                 f"{state.target}: {state.in_flight} counted, {counted} alive",
             )
+            self._expect(
+                "a backlog is what the legs without a first token have to read",
+                state.backlog_bytes == unread.get(id(state), 0) == sum(state.prefilling.values()),
+                f"{state.target}: {state.backlog_bytes} counted, {unread.get(id(state), 0)} left to read",
+            )
         waiting = [request for request in self._core.requests.values() if request.phase is Phase.WAITING]
         self._expect("the queue's length is true", len(self._core.waiting) == len(waiting), f"{len(waiting)} wait")
+
+    def _unread_bytes(self, request: RequestState, leg: LegState) -> int:
+        story = self._stories.get(request.request_id)
+        if story is None or leg.number in story.answering_legs:
+            return 0
+        unread, prompt_bytes = leg.uncached_bytes, request.profile.prompt_bytes
+        self._expect("nobody reads more of a prompt than there is", 0 <= unread <= prompt_bytes, request.request_id)
+        return unread
 
     def _check_somebody_is_served(self) -> None:
         for _, head in self._core.waiting.heads():
@@ -224,12 +247,32 @@ class Checker:
                 f"{head.request_id} waits beside {[str(state.target) for state in idle]}",
             )
 
+    def _check_who_is_held(self) -> None:
+        """Nobody waits for a replica that has nothing to do, nor for one that is none of theirs."""
+        for head in self._core.waiting.all_heads():
+            if head.held is None:
+                continue
+            state = self._core.replicas.at(head.held.slot)
+            where = f"{head.request_id} is held for {state.target}"
+            wanted = head.request_class
+            fits = (
+                wanted.model in state.spec.models
+                and wanted.rule.allows(state.spec.place)
+                and self._takes_from(state.target.id, self._stories[head.request_id].origin)
+            )
+            self._expect("whoever is held is held for a replica that may serve it", fits, where)
+            is_open = bool(self._core.replicas.pushable >> state.slot & 1)
+            self._expect("nobody is held for a replica that has nothing to do", state.load > 0 or not is_open, where)
+            reads = bool(state.backlog_bytes) or head.held.is_cold or not is_open
+            self._expect("nobody waits for a replica to read that reads nothing", reads, where)
+
     def _could_serve(self, state: ReplicaState, request: RequestState) -> bool:
         wanted = request.request_class
         if wanted.pinned not in (None, state.target):
             return False
+        free = self._core.replicas.pushable if self._core.placer.weighs_everybody else self._core.replicas.available
         return (
-            bool(self._core.replicas.available >> state.slot & 1)
+            bool(free >> state.slot & 1)
             and wanted.model in state.spec.models
             and wanted.rule.allows(state.spec.place)
             and self._takes_from(state.target.id, self._stories[request.request_id].origin)
@@ -237,7 +280,7 @@ class Checker:
         )
 
     def _check_somebody_may_come(self) -> None:
-        for _, head in self._core.waiting.heads():
+        for head in self._core.waiting.all_heads():
             self._expect(
                 "whoever waits waits for somebody who may come",
                 self._core.locked_down or self._may_be_served(head),
@@ -304,9 +347,12 @@ class Checker:
             self._expect(
                 "every map has a bound", index.size_bytes <= limit, f"{name} index holds {index.size_bytes} bytes"
             )
-        unreflected = sum(len(state.unreflected) for state in [*core.replicas, *core.peers])
+        states = [*core.replicas, *core.peers]
+        unreflected = sum(len(state.unreflected) for state in states)
+        prefilling = sum(len(state.prefilling) for state in states)
         legs = sum(len(_living_legs(request)) for request in core.requests.values())
         self._expect("every map has a bound", unreflected <= legs, f"{unreflected} unreflected of {legs} legs")
+        self._expect("every map has a bound", prefilling <= legs, f"{prefilling} prefilling of {legs} legs")
 
     def _expect(self, invariant: str, holds: bool, detail: str) -> None:
         if not holds:

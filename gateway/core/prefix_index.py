@@ -82,6 +82,8 @@ class _Books:
     """Where a chain sent to the slot ended, and when it was last sent; the earliest first."""
     spare_supports: dict[_Node, int]
     """By node, how many supports its record has beyond the one that every record has."""
+    blocks: int = 0
+    """All that is recorded of it."""
 
     @property
     def earliest_ns(self) -> int:
@@ -199,6 +201,37 @@ class PrefixIndex:
         self._now_ns = now_ns
         while (books := self._stalest()) is not None and now_ns - books.earliest_ns > self._ttl_ns:
             self._drop_earliest(books)
+
+    def bound(self, slot: int, blocks_max: int) -> None:
+        """Forget a slot's earliest chains until no more blocks are recorded of it, but never its last one."""
+        books = self._books.get(slot)
+        while books is not None and books.blocks > blocks_max and len(books.ends) > 1:
+            self._drop_earliest(books)
+
+    def blocks_of(self, slot: int) -> int:
+        books = self._books.get(slot)
+        return 0 if books is None else books.blocks
+
+    def earliest_ns(self, slot: int) -> int | None:
+        """When the earliest of a slot's chains was sent last."""
+        books = self._books.get(slot)
+        return books.earliest_ns if books is not None and books.ends else None
+
+    def last_sent_ns(self, chain: bytes, slot: int) -> int | None:
+        """When the longest beginning of the chain that was sent to the slot by itself was sent last."""
+        books = self._books.get(slot)
+        if books is None:
+            return None
+        position, last_ns = 0, None
+        while position < len(chain):
+            child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
+            if child is None or not child.mask & books.bit:
+                break
+            if not chain.startswith(child.label, position):
+                break
+            last_ns = books.ends.get(child, last_ns)
+            position += len(child.label)
+        return last_ns
 
     def check(self) -> list[str]:
         """Everything that should hold and does not, for tests; takes time in proportion to the whole index."""
@@ -336,12 +369,14 @@ class PrefixIndex:
             self._remove_record(books, node)
 
     def _add_record(self, books: _Books, node: _Node) -> None:
+        books.blocks += len(node.label) // PREFIX_HASH_BYTES
         mask = node.mask
         node.mask = mask | books.bit if mask else books.bit
         self._bytes += _mask_bytes(node.mask) - _mask_bytes(mask)
         self._records += 1
 
     def _remove_record(self, books: _Books, node: _Node) -> None:
+        books.blocks -= len(node.label) // PREFIX_HASH_BYTES
         self._records -= 1
         mask = node.mask ^ books.bit
         if not mask:

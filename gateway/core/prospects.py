@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from gateway.core.bits import slots_of
 from gateway.core.config import OverflowMode
 from gateway.core.peers import PeerState
-from gateway.core.requests import RequestClass, RequestState
+from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.residency import Verdict, may_process, may_process_under
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import ModelName, Outcome, Place, RequestProfile, ResidencyStamp, Standing
@@ -61,7 +61,8 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
 
 def waits_for(core: GatewayState, request: RequestState) -> str:
     """Whom it waits for, and what stands against each of them now."""
-    named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)]
+    held = request.held
+    named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
     nobody = "whoever has our replicas now" if request.profile.model in core.away else "nobody that is known"
     words = ", ".join(named) or nobody
     return f"{words}; an operator has stopped all forwarding" if core.locked_down else words
@@ -129,6 +130,18 @@ def _only_in_forbidden(model: ModelName, forbidden: dict[Place, str]) -> str:
 
 
 # Whom it waits for
+
+
+def _home(core: GatewayState, hold: Hold) -> str:
+    """The one replica that it is held for, and why it is not sent there yet."""
+    state = core.replicas.at(hold.slot)
+    if hold.is_cold:
+        why = "its cache is full of what is still wanted"
+    elif not core.replicas.pushable >> hold.slot & 1:
+        why = _in_words(state.standing, state.detail)
+    else:
+        why = "it reads what was sent before"
+    return f"{state.target} (held for it: {why})"
 
 
 def _replicas_awaited(core: GatewayState, request: RequestState) -> Iterator[str]:

@@ -44,6 +44,7 @@ class Publisher:
         return (
             core.replicas.available,
             core.replicas.version,
+            core.replicas.loads_version if core.placer.weighs_everybody else 0,
             tuple(core.waiting.lengths().items()),
             core.draining,
             core.locked_down,
@@ -67,7 +68,7 @@ class Publisher:
             accepting=not (core.draining or core.locked_down or core.policy.closed_reason),
             assignment_version=core.assignment_version,
             policy_digest=core.policy.digest,
-            capacities=core.replicas.capacities(),
+            capacities=core.replicas.capacities(with_loads=core.placer.weighs_everybody),
             queues=tuple(ModelQueue(model, length) for model, length in core.waiting.lengths().items()),
             control=core.control,
         )

@@ -4,7 +4,7 @@ probes, models and loads; what it shares with every other target is in `targets`
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +28,7 @@ from gateway.core.vocabulary import (
 _PENDING: Final = PushingMode.PENDING
 _OUTSTANDING: Final = PushingMode.OUTSTANDING
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
+_FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _SIGNS_MISSED_MAX = 3
 
 
@@ -58,6 +59,10 @@ class LoadLevels:
             del self._mask_at[load]
             del self._loads[bisect_left(self._loads, load)]
 
+    def total(self, mask: int) -> int:
+        """Of all loads in the mask."""
+        return sum(load * (slots & mask).bit_count() for load, slots in self._mask_at.items())
+
     def least(self, mask: int) -> int:
         """Those of `mask` that share the lowest load; 0 when none of them is known."""
         for load in self._loads:
@@ -69,7 +74,7 @@ class LoadLevels:
 class ReplicaState(TargetState[ReplicaSpec]):
     """One replica: its last probe, and our legs there."""
 
-    __slots__ = ("answered_ns", "assigned_ns", "kv_usage", "running", "sampled_ns", "waiting")
+    __slots__ = ("answered_ns", "assigned_ns", "kv_tokens", "kv_usage", "running", "sampled_ns", "waiting")
 
     def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: CoreConfig) -> None:
         super().__init__(
@@ -90,6 +95,11 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.running = 0
         self.waiting = 0
         self.kv_usage = 0.0
+        self.kv_tokens = 0
+
+    @property
+    def free_tokens(self) -> int:
+        return round((1 - self.kv_usage) * self.kv_tokens)
 
     @property
     def load(self) -> int:
@@ -110,6 +120,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._cursor = 0
         self.reachable = 0
         """Mask of the replicas that answer, however full they are."""
+        self.open = 0
+        """Mask of those that are available but for what they have to do."""
+        self.pushable = 0
+        """Mask of those among them that may be sent something all the same: all but those whose load only we count."""
+        self.loads_version = 0
+        """Changes with any load."""
+        self.changed = 0
+        """Mask of those about which anything has changed since somebody last put this to 0."""
 
     @property
     def available(self) -> int:
@@ -126,6 +144,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         for state in self:
             spec = wanted.get(state.spec.replica_id)
             if spec is not None and spec == replace(state.spec, models=spec.models, accepts=spec.accepts):
+                self.changed |= 1 << state.slot if spec != state.spec else 0
                 state.spec = spec
         is_first_assignment = self.version == 0
         joined, left = self._own(wanted)
@@ -149,15 +168,24 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if observation.healthy:
             state.answered_ns = observation.sampled_ns
         state.detail = observation.detail
+        self.changed |= 1 << state.slot
+        self.loads_version += state.waiting != observation.waiting or state.running != observation.running
         state.running, state.waiting = observation.running, observation.waiting
         state.kv_usage = observation.kv_usage
+        state.kv_tokens = observation.kv_tokens
         self._believe(state, observation.sampled_ns)
         if state.healthy and not state.waiting and self._stays_available(state, now_ns):
             self._levels.put(state.slot, state.load)
         else:
             self.refresh(state, now_ns)
 
+    def first_token(self, state: ReplicaState, key: LegKey, now_ns: int) -> None:
+        self.changed |= 1 << state.slot
+        super().first_token(state, key, now_ns)
+
     def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int) -> None:
+        self.changed |= 1 << state.slot
+        self.loads_version += 1
         if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
             state.rest.proved()
         elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
@@ -201,22 +229,42 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._cursor = slot + 1
         return slot
 
-    def few_least_loaded(self, mask: int, count: int) -> list[int]:
-        """Up to `count` slots of `mask`, the least loaded first."""
+    def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
+        """Up to `count` slots of `mask`, the least loaded first; of equal ones, those from slot `first` on."""
         few: list[int] = []
         while mask and len(few) < count:
             level = self._levels.least(mask)
-            few += [slot for slot, _ in zip(slots_of(level), range(count - len(few)), strict=False)]
             mask &= ~level
+            while level and len(few) < count:
+                slot = next_slot_from(level, first)
+                level ^= 1 << slot
+                few.append(slot)
         return few
+
+    def total_load(self, mask: int) -> int:
+        """O(distinct loads)."""
+        return self._levels.total(mask)
 
     def load_at(self, slot: int) -> int:
         return self._by_slot[slot].load
 
-    def capacities(self) -> tuple[ModelCapacity, ...]:
+    def capacities(self, *, with_loads: bool = False) -> tuple[ModelCapacity, ...]:
         return tuple(
-            ModelCapacity(model, pool, place, members.bit_count(), (members & self.available).bit_count(), accepts)
-            for (model, pool, place, accepts), members in self._groups.items()
+            self._with_load(capacity, members) if with_loads else capacity for capacity, members in self._counted()
+        )
+
+    def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
+        for (model, pool, place, accepts), members in self._groups.items():
+            available = (members & self.available).bit_count()
+            yield ModelCapacity(model, pool, place, members.bit_count(), available, accepts), members
+
+    def _with_load(self, capacity: ModelCapacity, members: int) -> ModelCapacity:
+        states = [self._by_slot[slot] for slot in slots_of(members)]
+        return replace(
+            capacity,
+            load=sum(state.load for state in states),
+            backlog_bytes=min(state.backlog_bytes for state in states),
+            free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
         )
 
     # Inside
@@ -228,10 +276,24 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         super()._drop(state)
         self._levels.remove(state.slot)
         self.reachable &= ~(1 << state.slot)
+        self.open &= ~(1 << state.slot)
+        self.pushable &= ~(1 << state.slot)
+
+    def _note_change(self, state: ReplicaState) -> None:
+        self.changed |= 1 << state.slot
+        self.loads_version += 1
 
     def _note_standing(self, state: ReplicaState) -> None:
         super()._note_standing(state)
         bit = 1 << state.slot
+        if state.standing is AVAILABLE or state.standing in _FULL:
+            self.open |= bit
+        else:
+            self.open &= ~bit
+        if self.open & bit and state.standing is not Standing.OUTSTANDING:
+            self.pushable |= bit
+        else:
+            self.pushable &= ~bit
         if state.standing in _OUT_OF_REACH:
             self.reachable &= ~bit
         else:

@@ -86,10 +86,37 @@ PHASES_AFTER: Final = {
 """The whole life of a request: which phase may follow on which."""
 
 
+class Hold:
+    """That a request waits here for one replica, which is cheapest for it although it has something to do first."""
+
+    __slots__ = ("beginning", "is_cold", "slot", "uncached_bytes")
+
+    def __init__(self, slot: int, uncached_bytes: int, beginning: bytes, *, is_cold: bool = False) -> None:
+        self.slot = slot
+        self.is_cold = is_cold
+        """For what it would push out of the replica's cache. Those are a queue of their own: who waits for the
+        replica's time does not wait behind them."""
+        self.uncached_bytes = uncached_bytes
+        """What it brings the replica to read."""
+        self.beginning = beginning
+        """The last hash of what the replica knows of the prompt; empty if it knows nothing of it."""
+
+
 class LegState:
     """One connection to one target, alive until its LegEnded."""
 
-    __slots__ = ("is_stopping", "is_withdrawn", "kept_blocks", "number", "role", "started_ns", "state", "stop_detail")
+    __slots__ = (
+        "bytes_ahead",
+        "is_stopping",
+        "is_withdrawn",
+        "kept_blocks",
+        "number",
+        "role",
+        "started_ns",
+        "state",
+        "stop_detail",
+        "uncached_bytes",
+    )
 
     def __init__(
         self, number: int, role: LegRole, state: ReplicaState | PeerState, started_ns: int, kept_blocks: int
@@ -100,6 +127,10 @@ class LegState:
         self.started_ns = started_ns
         self.kept_blocks = kept_blocks
         """How much of the prefix the index had for this target before: a refusal takes back only what was added."""
+        self.bytes_ahead = 0
+        """Of prefill, what the target had to read for us before."""
+        self.uncached_bytes = 0
+        """What it has to read of this prompt."""
         self.is_stopping = False
         self.stop_detail = ""
         """Why we ordered it to stop for what it did or did not do; then its CANCELLED is a failure of the target."""
@@ -154,6 +185,7 @@ class RequestState:
         "deadline_ns",
         "failed_at",
         "failures",
+        "held",
         "hops",
         "last_failure",
         "origin_gateway_id",
@@ -194,6 +226,8 @@ class RequestState:
         self.phase = Phase.WAITING
         self.attempt: AttemptState | None = None
         self.attempts = 0
+        self.held: Hold | None = None
+        """While it waits: for which replica, if it waits for one and no other."""
         self.failed_at: tuple[Target, ...] = ()
         """Targets that failed it, also those that are no longer or not again ours."""
         self.barred_at: tuple[Target, ...] = ()

@@ -32,6 +32,7 @@ class TargetState(Generic[_SpecOf_co]):
 
     __slots__ = (
         "accepting",
+        "backlog_bytes",
         "breaker",
         "detail",
         "distrusted_since_ns",
@@ -39,6 +40,7 @@ class TargetState(Generic[_SpecOf_co]):
         "home",
         "in_flight",
         "listed",
+        "prefilling",
         "ramp",
         "rest",
         "slot",
@@ -75,6 +77,10 @@ class TargetState(Generic[_SpecOf_co]):
         self.in_flight = 0
         self.unreflected: dict[LegKey, int] = {}
         """Own legs without a first token that its last word cannot have counted, with the time of each."""
+        self.prefilling: dict[LegKey, int] = {}
+        """Own legs without a first token, each with the bytes of its prompt that the target was not known to have."""
+        self.backlog_bytes = 0
+        """The sum of these: what it has to read for us before it answers the last of them."""
         self.distrusted_since_ns: int | None = None
         """A leg failed or was turned away then: not available until a later word of it says otherwise."""
         self.breaker = Breaker(config.attempt)
@@ -144,13 +150,16 @@ class Targets(Generic[_State, _Spec]):
             state.detail = detail
             self.refresh(state, now_ns)
 
-    def started(self, state: _State, key: LegKey, now_ns: int) -> None:
+    def started(self, state: _State, key: LegKey, now_ns: int, uncached_bytes: int = 0) -> None:
         state.in_flight += 1
+        state.prefilling[key] = uncached_bytes
+        state.backlog_bytes += uncached_bytes
         state.unreflected[key] = now_ns
         self._note_change(state)
         self.refresh(state, now_ns)
 
     def first_token(self, state: _State, key: LegKey, now_ns: int) -> None:
+        state.backlog_bytes -= state.prefilling.pop(key, 0)
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
             self.refresh(state, now_ns)
@@ -158,6 +167,7 @@ class Targets(Generic[_State, _Spec]):
     def ended(self, state: _State, key: LegKey, result: LegResult, now_ns: int) -> None:
         assert state.in_flight > 0, f"{state.target}: a leg ended that was not in flight"
         state.in_flight -= 1
+        state.backlog_bytes -= state.prefilling.pop(key, 0)
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
         if state.breaker.record(result, now_ns):

@@ -139,6 +139,10 @@ class RequestProfile:
     def prefix_blocks(self) -> int:
         return len(self.prefix) // PREFIX_HASH_BYTES
 
+    def uncached_bytes(self, matched_blocks: int) -> int:
+        """Of the prompt, what is left to read for whoever knows that many of its first blocks."""
+        return max(0, self.prompt_bytes - matched_blocks * self.prefix_block_bytes)
+
 
 @value
 class Hops:
@@ -293,6 +297,23 @@ class Standing(Word):
 
 
 @value
+class Costs:
+    """What a request would cost at a target, part by part: estimates, each weighed as it was compared."""
+
+    reading_ns: float = 0.0
+    """Of what the target does not know of the prompt."""
+    crowding_ns: float = 0.0
+    """By one request more for those who run there."""
+    waiting_ns: float = 0.0
+    """For what is ahead of it."""
+    distance_ns: float = 0.0
+
+    @property
+    def total_ns(self) -> float:
+        return self.reading_ns + self.crowding_ns + self.waiting_ns + self.distance_ns
+
+
+@value
 class Candidate:
     """One target that was looked at for a placement, with what spoke for and against it."""
 
@@ -302,6 +323,8 @@ class Candidate:
     load: int
     """Requests there: for a replica running and waiting ones, for a peer its queue and our unreflected forwards."""
     rtt_ns: int = 0
+    costs: Costs | None = None
+    """Where costs were compared."""
 
 
 @value
@@ -356,6 +379,8 @@ class ReplicaObservation:
     """Accepted by the engine, not yet in its batch: what makes a replica unavailable."""
     kv_usage: float = 0.0
     """Share of the KV cache in use, 0..1."""
+    kv_tokens: int = 0
+    """Room in the KV cache; 0 where the engine does not tell."""
     detail: str = ""
 
 
@@ -370,6 +395,12 @@ class ModelCapacity:
     available: int
     accepts: PlaceRule | None = None
     """Where a request must have arrived that these may take. Only we know it: see `LoadReport.told_to`."""
+    load: int = 0
+    """Requests on them, running and waiting, where whoever places by cost is to know."""
+    backlog_bytes: int = 0
+    """Of prompts, what the one among them that has least to read has to read, likewise."""
+    free_tokens: int | None = None
+    """Room in the KV cache of the one among them that has most, likewise; None: nobody knows."""
 
 
 @value
@@ -423,6 +454,9 @@ class LoadReport:
             group = capacity.model, capacity.pool, capacity.place, capacity.accepts
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
+            numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is no news
+            numbers[*group, "backlog_bytes"] = capacity.backlog_bytes
+            numbers[*group, "free_tokens"] = capacity.free_tokens or 0
         return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
 
 

@@ -7,16 +7,18 @@ generate: SGLang's `/health` does, and is left alone.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 
 from gateway.config.targets import Dialect
 from gateway.core.value import value
-from gateway.engines.exposition import BadProbe, Sample, find, first_present, lines_about, samples
+from gateway.engines.exposition import BadProbe, Lines, Sample, find, first_present, lines_about, samples
 
 
 @value
@@ -26,6 +28,8 @@ class Reading:
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
+    kv_tokens: int = 0
+    """Room in the KV cache; 0 where it does not tell, or tells nonsense: that says nothing against the engine."""
     unfit: str = ""
     """Why it takes no request although it answers."""
 
@@ -73,13 +77,20 @@ _KV_USAGE = (
     b"trtllm_kv_cache_utilization",
     b"gpu_cache_usage_perc",
 )
+_KV_TOKENS = (b"sglang:max_total_num_tokens",)
+_CACHE_CONFIG = b"vllm:cache_config_info"
+"""Tells in its labels: some forty of them, with every setting of the cache."""
 _SLEEP = b"vllm:engine_sleep_state"
-_WANTED = lines_about((*_WAITING, *_RUNNING, *_KV_USAGE, _SLEEP))
+_WANTED = lines_about((*_WAITING, *_RUNNING, *_KV_USAGE, *_KV_TOKENS, _CACHE_CONFIG, _SLEEP))
 _RANK_LABELS = (b"engine", b"dp_rank")
 """vLLM's and SGLang's."""
 _REQUESTS_MAX = 10**9
 """A larger figure is garbage."""
+_KV_TOKENS_MAX = 10**12
 _KEY_LENGTH_MAX = 64
+_CACHE_LABELS = re.compile(rb'[{,](block_size|engine|kv_cache_size_tokens|num_gpu_blocks)="([0-9]{1,12})"')
+_CACHE_LABELS_LENGTH_MAX = 8192
+_CACHE_CONFIGS_KNOWN_MAX = 1024
 
 
 def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
@@ -90,14 +101,16 @@ def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
         raise BadProbe("the metrics say nothing about waiting requests")
     running = _counted(first_present(lines, _RUNNING))
     kv_usage = _counted(first_present(lines, _KV_USAGE))
+    kv_tokens = _kv_tokens(lines)
     asleep = [sample for sample in samples(lines, _SLEEP) if sample.value == 1]
     if ranks == 1:
-        return [_reading(waiting, running, kv_usage, asleep)]
+        return [_reading(waiting, running, kv_usage, kv_tokens, asleep)]
     return [
         _reading(
             _required(_of_rank(waiting, rank), rank),
             _of_rank(running, rank),
             _of_rank(kv_usage, rank),
+            _of_rank(kv_tokens, rank),
             _of_rank(asleep, rank),
         )
         for rank in _rank_labels(waiting, ranks)
@@ -116,6 +129,7 @@ def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
                 sum(each.running for each in readings.values()),
                 sum(each.waiting for each in readings.values()),
                 max(each.kv_usage for each in readings.values()),
+                sum(each.kv_tokens for each in readings.values()),
             )
         ]
     if len(readings) != ranks or len(loads) != ranks:
@@ -124,13 +138,15 @@ def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
 
 
 def read_slots(page: bytes, ranks: int = 1) -> list[Reading]:
-    """llama.cpp's slots, which hide what waits behind them: with none idle, whatever came now would wait."""
+    """llama.cpp's slots, which hide what waits behind them: with none idle, whatever came now would wait. Each keeps
+    the prompt that it ran last, so what they hold together is the cache."""
     assert ranks == 1, "llama.cpp has no ranks"
     slots = _decoded(page, _SLOTS, "the list of slots")
     if not slots:
         raise BadProbe("the engine has no slots")
     running = sum(each.is_processing for each in slots)
-    return [Reading(running, waiting=int(running == len(slots)))]
+    kv_tokens = sum(_room(each.n_ctx) for each in slots)
+    return [Reading(running, waiting=int(running == len(slots)), kv_tokens=kv_tokens)]
 
 
 def read_sign_of_life(page: bytes, ranks: int = 1) -> list[Reading]:
@@ -209,13 +225,36 @@ def _number(label: bytes) -> int:
     return int(label)
 
 
-def _reading(waiting: list[Sample], running: list[Sample], kv_usage: list[Sample], asleep: list[Sample]) -> Reading:
+def _reading(
+    waiting: list[Sample],
+    running: list[Sample],
+    kv_usage: list[Sample],
+    kv_tokens: list[Sample],
+    asleep: list[Sample],
+) -> Reading:
     return Reading(
         _requests(sum([sample.value for sample in running])),
         _requests(sum([sample.value for sample in waiting])),
         _share(max([sample.value for sample in kv_usage], default=0.0)),
+        _room(sum([sample.value for sample in kv_tokens])),
         _sleep_of(asleep),
     )
+
+
+def _kv_tokens(lines: Lines) -> list[Sample]:
+    """The room that each rank tells of, in tokens."""
+    if _CACHE_CONFIG in lines:
+        return [_cache_config(labels[:_CACHE_LABELS_LENGTH_MAX]) for labels, _ in lines[_CACHE_CONFIG]]
+    return _counted(first_present(lines, _KV_TOKENS))
+
+
+@lru_cache(_CACHE_CONFIGS_KNOWN_MAX)
+def _cache_config(braces: bytes) -> Sample:
+    """Out of vLLM's labels, which never change while it lives. Where layers keep different shares of a prompt, blocks
+    times their size is more than what fits, and newer versions count for themselves."""
+    told = dict(_CACHE_LABELS.findall(braces))
+    blocks_tokens = int(told.get(b"block_size", 0)) * int(told.get(b"num_gpu_blocks", 0))
+    return Sample({b"engine": told.get(b"engine", b"0")}, float(told.get(b"kv_cache_size_tokens", blocks_tokens)))
 
 
 def _sleep_of(states: list[Sample]) -> str:
@@ -232,6 +271,10 @@ def _requests(total: float) -> int:
     return round(total)
 
 
+def _room(tokens: object) -> int:
+    return int(tokens) if isinstance(tokens, int | float) and 0 <= tokens <= _KV_TOKENS_MAX else 0
+
+
 def _share(value: float) -> float:
     if not math.isfinite(value) or value < 0:
         raise BadProbe(f"{value} is no share of a cache")
@@ -246,6 +289,7 @@ class _Load(msgspec.Struct):
     num_waiting_reqs: int
     dp_rank: int = 0
     token_usage: float = 0.0
+    max_total_num_tokens: object = 0
 
 
 class _Loads(msgspec.Struct):
@@ -254,6 +298,7 @@ class _Loads(msgspec.Struct):
 
 class _Slot(msgspec.Struct):
     is_processing: bool
+    n_ctx: object = 0
 
 
 class _Model(msgspec.Struct):
@@ -280,4 +325,9 @@ def _decoded(page: bytes, decoder: msgspec.json.Decoder[_Page], what: str) -> _P
 
 
 def _load_reading(load: _Load) -> Reading:
-    return Reading(_requests(load.num_running_reqs), _requests(load.num_waiting_reqs), _share(load.token_usage))
+    return Reading(
+        _requests(load.num_running_reqs),
+        _requests(load.num_waiting_reqs),
+        _share(load.token_usage),
+        _room(load.max_total_num_tokens),
+    )

@@ -123,6 +123,7 @@ class Prober:
             running=reading.running,
             waiting=reading.waiting,
             kv_usage=reading.kv_usage,
+            kv_tokens=reading.kv_tokens,
             detail=unfit,
         )
 

@@ -23,6 +23,7 @@ from gateway.ground.values import (
     Count,
     CountFromZero,
     Duration,
+    Factor,
     FilePath,
     Share,
     Size,
@@ -78,6 +79,8 @@ def _file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
         return Size
     if field_name.endswith("_share"):
         return Share
+    if hint is float:
+        return Factor
     if hint is int:
         return CountFromZero if field_name in may_be_zero else Count
     if is_dataclass(hint) and hint is not Address:

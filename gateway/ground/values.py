@@ -186,5 +186,7 @@ AddressText = Annotated[Address, BeforeValidator(parse_address), PlainSerializer
 Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), PlainSerializer(format_duration)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0), PlainSerializer(format_size)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+Factor = Annotated[float, Strict(), Field(ge=0, le=1000, allow_inf_nan=False)]
+"""So large a one already leaves nothing of what it is compared with."""
 Count = Annotated[int, Strict(), Field(ge=1)]
 CountFromZero = Annotated[int, Strict(), Field(ge=0)]

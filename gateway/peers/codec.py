@@ -59,7 +59,13 @@ from gateway.ground.wire import (
     require,
     rule_to_pb,
 )
-from gateway.records.decisions import ExplainedCandidate, ExplainedPlacement, ExplainedRefusal, ExplainedRequest
+from gateway.records.decisions import (
+    ExplainedCandidate,
+    ExplainedCosts,
+    ExplainedPlacement,
+    ExplainedRefusal,
+    ExplainedRequest,
+)
 from gateway.request.engine_api import is_engine_call, stored_response_of
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
@@ -73,7 +79,11 @@ HOPS_MAX = 8
 """More is garbage; how many hops are *allowed* is the core's business."""
 HEADERS_MAX = 64
 HEADER_VALUE_LENGTH_MAX = 8192
+LOAD_MAX = 10**9
+"""Requests on the replicas of one group: as many as an engine may tell of."""
 PROMPT_BYTES_MAX = 2**32
+BACKLOG_BYTES_MAX = PROMPT_BYTES_MAX * 2**20
+FREE_TOKENS_MAX = 10**12
 PLACEMENTS_MAX = 64
 """Of one request, and targets looked at for each, when a decision is explained to a peer."""
 
@@ -150,6 +160,9 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 place=place_to_pb(each.place),
                 replicas=each.replicas,
                 available=each.available,
+                load=min(each.load, LOAD_MAX),
+                backlog_bytes=min(each.backlog_bytes, BACKLOG_BYTES_MAX),
+                free_tokens=None if each.free_tokens is None else min(each.free_tokens, FREE_TOKENS_MAX),
             )
             for each in report.capacities
         ],
@@ -181,12 +194,18 @@ def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
 
 def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(message.available <= message.replicas, "more replicas available than there are")
+    require(message.load <= LOAD_MAX, "the load is no number of requests")
+    require(message.backlog_bytes <= BACKLOG_BYTES_MAX, "the backlog is larger than all that can be asked at once")
+    require(message.free_tokens <= FREE_TOKENS_MAX, "no cache has so much room")
     return ModelCapacity(
         model=_model(message.model),
         pool=PoolName(read_id(message.pool, "pool")),
         place=read_place(message.place, "capacity place"),
         replicas=message.replicas,
         available=message.available,
+        load=message.load,
+        backlog_bytes=message.backlog_bytes,
+        free_tokens=message.free_tokens if message.HasField("free_tokens") else None,
     )
 
 
@@ -481,6 +500,7 @@ def _candidate_to_pb(candidate: ExplainedCandidate) -> pb.Candidate:
         matched_blocks=candidate.matched_blocks,
         load=candidate.load,
         rtt_us=_in_us(candidate.rtt_ms),
+        costs=None if candidate.costs is UNSET else _costs_to_pb(candidate.costs),
     )
 
 
@@ -493,6 +513,23 @@ def _explained_candidate(message: pb.Candidate) -> ExplainedCandidate:
         matched_blocks=message.matched_blocks,
         load=message.load,
         rtt_ms=_in_ms(message.rtt_us),
+        costs=_explained_costs(message.costs) if message.HasField("costs") else UNSET,
+    )
+
+
+def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
+    return pb.Costs(
+        reading_us=_in_us(costs.reading_ms),
+        crowding_us=_in_us(costs.crowding_ms),
+        waiting_us=_in_us(costs.waiting_ms),
+        distance_us=_in_us(costs.distance_ms),
+    )
+
+
+def _explained_costs(message: pb.Costs) -> ExplainedCosts:
+    """The total is ours to work out: a peer that told it as well could contradict itself."""
+    return ExplainedCosts.of(
+        *map(_in_ms, (message.reading_us, message.crowding_us, message.waiting_us, message.distance_us))
     )
 
 

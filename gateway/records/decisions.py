@@ -16,6 +16,7 @@ from gateway.core.effects import Effect, EndRequest, RecordShadow, RefuseForward
 from gateway.core.events import Event, ForwardArrived
 from gateway.core.vocabulary import (
     Candidate,
+    Costs,
     Decision,
     GatewayId,
     ModelName,
@@ -42,6 +43,7 @@ _SHADOW_LINE_EVERY_NS = 1_000_000_000
 _RECORD_BYTES = 1_000
 _PLACEMENT_BYTES = 1_000
 _CANDIDATE_BYTES = 150
+_COSTS_BYTES = 180
 _DECISION_ID = re.compile(rf"(?P<gateway>{ID_PATTERN.pattern}):(?P<request>.+)\.[0-9]+(-[0-9]+)?")
 
 
@@ -56,6 +58,25 @@ def decision_id(gateway_id: GatewayId, request_id: RequestId, attempt: int, leg:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedCosts:
+    """What the request would have cost there, part by part, each weighed as it was compared."""
+
+    reading_ms: float
+    """Of what the target did not know of the prompt."""
+    crowding_ms: float
+    """By one request more for those who ran there."""
+    waiting_ms: float
+    """For what was ahead of it."""
+    distance_ms: float
+    total_ms: float
+
+    @classmethod
+    def of(cls, reading_ms: float, crowding_ms: float, waiting_ms: float, distance_ms: float) -> ExplainedCosts:
+        total_ms = reading_ms + crowding_ms + waiting_ms + distance_ms
+        return cls(reading_ms, crowding_ms, waiting_ms, distance_ms, total_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainedCandidate:
     """A target that was looked at. The region is empty where it is no longer known."""
 
@@ -66,6 +87,8 @@ class ExplainedCandidate:
     matched_blocks: int
     load: int
     rtt_ms: float
+    costs: ExplainedCosts | UnsetType = UNSET
+    """Only where costs were compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +363,7 @@ class DecisionLog:
             matched_blocks=candidate.matched_blocks,
             load=candidate.load,
             rtt_ms=_in_ms(candidate.rtt_ns),
+            costs=UNSET if candidate.costs is None else _costs_in_ms(candidate.costs),
         )
 
     def _region_of(self, target: Target) -> RegionName | str:
@@ -424,8 +448,15 @@ def _size_of(record: RequestRecord) -> int:
 
 
 def _size_of_placement(decision: Decision) -> int:
-    return _PLACEMENT_BYTES + _CANDIDATE_BYTES * len(decision.considered)
+    considered = decision.considered
+    size = _PLACEMENT_BYTES + _CANDIDATE_BYTES * len(considered)
+    return size + _COSTS_BYTES * sum(each.costs is not None for each in considered)
 
 
 def _in_ms(duration_ns: int) -> float:
     return duration_ns / _MILLISECOND_NS
+
+
+def _costs_in_ms(costs: Costs) -> ExplainedCosts:
+    parts_ns = (costs.reading_ns, costs.crowding_ns, costs.waiting_ns, costs.distance_ns)
+    return ExplainedCosts.of(*(part_ns / _MILLISECOND_NS for part_ns in parts_ns))

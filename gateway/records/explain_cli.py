@@ -20,6 +20,7 @@ from gateway.ground.admin_client import Admin, AdminFault, admin_options
 from gateway.records.decisions import (
     REFUSED,
     ExplainedCandidate,
+    ExplainedCosts,
     ExplainedPlacement,
     ExplainedRequest,
     Explanation,
@@ -30,6 +31,17 @@ from gateway.records.decisions import (
 PLAIN_WIDTH = 110
 """Columns when the output is no terminal."""
 
+_COMPARED = frozenset(
+    {
+        PlacementReason.LOCAL_PREFIX,
+        PlacementReason.LOCAL_EXPLORE,
+        PlacementReason.SIBLING_PREFIX,
+        PlacementReason.SIBLING_OVERFLOW,
+        PlacementReason.REMOTE_PREFIX,
+        PlacementReason.REMOTE_NEAREST,
+    }
+)
+"""Where costs were compared, these say only what the target knew of the prompt."""
 _ANSWERED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR})
 _STANDINGS: dict[str, str] = {
     Standing.AVAILABLE: "could have taken it",
@@ -100,11 +112,17 @@ def _print_side(request: ExplainedRequest, console: Console) -> None:
     for placement in request.placements:
         console.print()
         _say(console, _caption(request, placement))
-        console.print(_table(placement))
+        _print_considered(placement, console)
     if request.shadow is not None:
         console.print()
         _say(console, f"Shadow overflow, after {_in_ms(request.shadow.waited_ms)}, recorded and not done:")
-        console.print(_table(request.shadow))
+        _print_considered(request.shadow, console)
+
+
+def _print_considered(placement: ExplainedPlacement, console: Console) -> None:
+    console.print(_table(placement))
+    if any(each.costs for each in placement.considered):
+        console.print(_costs_table(placement))
 
 
 def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
@@ -134,6 +152,23 @@ def _row(candidate: ExplainedCandidate, placement: ExplainedPlacement, *, is_tak
     yield _share(candidate.matched_blocks, placement.prompt_blocks)
     yield str(candidate.load)
     yield _in_ms(candidate.rtt_ms) if candidate.kind == TargetKind.PEER else ""
+
+
+def _costs_table(placement: ExplainedPlacement) -> Table:
+    """Of each target what it would have cost there, in the order of the table before; the parts add up."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("What it would have cost")
+    for header in ("Reading", "Crowding", "Waiting", "Distance", "Total"):
+        table.add_column(header, justify="right")
+    for index, candidate in enumerate(placement.considered):
+        costs = candidate.costs
+        if not costs:
+            continue
+        parts = (costs.reading_ms, costs.crowding_ms, costs.waiting_ms, costs.distance_ms, costs.total_ms)
+        name = f"{candidate.kind} {candidate.id}"
+        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(_in_ms, parts))))
+    return table
 
 
 # Words
@@ -182,7 +217,16 @@ def because(placement: ExplainedPlacement) -> str:
         PlacementReason.REMOTE_POLICY: f"{not_here}; the placement policy picked {region}",
         PlacementReason.STORED_RESPONSE: f"{target} keeps the response that it refers to",
     }
+    if not alone and placement.considered and placement.considered[0].costs and placement.reason in _COMPARED:
+        return _was_cheapest(placement, placement.considered[0].costs)
     return words.get(placement.reason, f"of {placement.reason}")
+
+
+def _was_cheapest(placement: ExplainedPlacement, costs: ExplainedCosts) -> str:
+    who = placement.target if placement.kind == TargetKind.REPLICA else f"gateway {placement.target}"
+    where = "" if placement.kind == TargetKind.REPLICA else f" in {_region(placement)} ({_distance(placement)} away)"
+    known = _share(placement.matched_blocks, placement.prompt_blocks)
+    return f"{who}{where} was the cheapest at {_in_ms(costs.total_ms)}, and knew {known} of the prompt"
 
 
 def _where(request: ExplainedRequest, placement: ExplainedPlacement) -> str:

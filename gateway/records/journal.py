@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -91,10 +92,14 @@ class Journal(JournalFiles):
         return encode_header(msgspec.structs.replace(self.header, part=part))
 
 
+_BY_SESSION: Final = frozenset({PlacementPolicy.CONSISTENT_HASH, PlacementPolicy.SESSION_STICKY})
+"""Both look a session up on a ring."""
+
+
 def places_by_session(policy: str) -> bool:
     """Whether a placement may depend on what a session key is, rather than on which are equal: then a replay needs it.
     A policy that does not come with us may go by anything."""
-    return policy == PlacementPolicy.CONSISTENT_HASH or policy not in frozenset(PlacementPolicy)
+    return policy in _BY_SESSION or policy not in frozenset(PlacementPolicy)
 
 
 def new_header(gateway_id: GatewayId, place: Place, placement: PlacementConfig, *, seed: int, story: str) -> Header:

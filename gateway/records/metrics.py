@@ -344,6 +344,12 @@ class _Levels(Collector):
             "replica",
             gauges.pending.items(),
         )
+        yield _counts(
+            "replica_held",
+            "Requests that wait at this gateway for one replica, which will be cheapest for them all the same.",
+            "replica",
+            gauges.held.items(),
+        )
 
     def _queue_lengths(self, lengths: Mapping[ModelName, int]) -> Metric:
         by_label = dict.fromkeys(self._models.known(), 0)

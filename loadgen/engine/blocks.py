@@ -330,6 +330,18 @@ class BlockPool:
         self._idle_runs = OrderedDict.fromkeys(turns)
 
 
+def common_names(one: bytes, other: bytes) -> int:
+    """How many leading names two chains share; an equal name says that all names before it are equal."""
+    low, high = 0, min(len(one), len(other)) // NAME_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        if _name(one, middle) == _name(other, middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 def _name(chain: bytes, position: int) -> bytes:
     return chain[position * NAME_BYTES : (position + 1) * NAME_BYTES]
 

@@ -272,6 +272,10 @@ class EngineModel:
             iterations=self._iterations + ended,
         )
 
+    def cached_blocks(self, chain: bytes) -> int:
+        """How many of a text's first blocks, named as in a request, are in the cache."""
+        return self._pool.matched(chain, len(chain))[0]
+
     def occupancy(self) -> tuple[int, int, float]:
         """What of `load` a router reads: running, waiting, and the share of blocks held."""
         return len(self._running), len(self._waiting), self._blocks_held(self._iterations_ended()) / self._pool.total

@@ -73,6 +73,17 @@ def _take_recorded(document: dict[str, Any], folder: Path) -> list[object]:
             files = {key: _digest_of(folder / trace[key]) for key in _FILES_OF_TRACE if trace.get(key) is not None}
             found.append([name, trace | files])
             workload["bursts"] = {}
+    return found + _take_recorded_clients(document)
+
+
+def _take_recorded_clients(document: dict[str, Any]) -> list[object]:
+    """Those who come when a trace says so: nothing else knows when, and the trace is out."""
+    found: list[object] = []
+    for number, section in enumerate(document["clients"]):
+        if "clients" not in section and "arrivals" not in section:
+            found.append([number, section])
+            timeless = {key: value for key, value in section.items() if key != "shift"}
+            document["clients"][number] = {**timeless, "clients": 1}
     return found
 
 

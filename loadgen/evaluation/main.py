@@ -10,22 +10,14 @@ import os
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.cache import CellCache, code_version
-from loadgen.evaluation.experiments import Cell, all_cells
-from loadgen.evaluation.playing import Results, play_all
+from loadgen.evaluation.experiments import all_cells
+from loadgen.evaluation.placement.command import placement
+from loadgen.evaluation.placement.trial import trial
+from loadgen.evaluation.progress import played
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
@@ -33,10 +25,6 @@ from loadgen.figures import Figures
 
 _FOLDER = Path("docs/results")
 _CACHE = Path("build/results")
-_SPEED_OVER_S = 600.0
-"""Cells are very unequal: only over many of them is there a speed to tell."""
-_LINES = 40
-"""In a log, over a whole run."""
 
 
 @click.group()
@@ -83,7 +71,7 @@ def skywalker(
         raise click.UsageError(f"no such experiment: {', '.join(unknown)}; there are: {names}")
     cache = CellCache(cache_folder, code_version())
     try:
-        found = _played(all_cells(chosen), cache, jobs or os.cpu_count() or 1)
+        found = played(all_cells(chosen), cache, jobs or os.cpu_count() or 1)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
@@ -118,31 +106,8 @@ def failover(*, out: Path, rounds: int) -> None:
     click.echo(f"{out / 'failover.md'}")
 
 
-def _played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_SPEED_OVER_S) as progress:
-        return play_all(cells, cache, processes=processes, on_progress=_Told(progress))
-
-
-class _Told:
-    """How far it is and how long it will take: a bar on a terminal, and lines in a log."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task: TaskID | None = None
-        self._line_at = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._task is None:
-            # What was remembered is there from the start: it tells nothing of how fast the rest will be.
-            self._task = self._progress.add_task("cells", total=total, completed=done)
-        self._progress.update(self._task, completed=done)
-        if not self._progress.console.is_terminal and done >= self._line_at:
-            self._line_at = done + max(1, total // _LINES)
-            left_s = self._progress.tasks[self._task].time_remaining
-            left = "" if left_s is None else f", about {left_s / 60:.1f} min left"
-            self._progress.console.print(f"{done} of {total} cells{left}")
+results.add_command(placement)
+results.add_command(trial)
 
 
 def _others(folder: Path) -> dict[str, Figures]:

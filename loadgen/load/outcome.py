@@ -28,6 +28,7 @@ from loadgen.vocabulary import RequestEnd
 _SECOND_NS = 1_000_000_000
 _UNSEEN = dict.fromkeys(
     (
+        "prefilled_tokens_per_request",
         "outstanding_mean",
         "outstanding_max_to_mean",
         "outstanding_max_to_min",

@@ -19,6 +19,7 @@ from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
 
 _JURISDICTIONS = {"us-east-1": "US", "us-west-2": "US", "eu-west-1": "EU", "eu-north-1": "EU", "ap-northeast-1": "JP"}
+_OTHER_POLICIES = ("consistent_hash", "round_robin", "least_load", "random", "power_of_two")
 _LOAD_S = 6
 _MILLISECOND_NS = 1_000_000
 
@@ -191,7 +192,7 @@ def _clients(rng: random.Random, region: str) -> dict[str, Any]:
 
 
 def _run(rng: random.Random) -> dict[str, Any]:
-    policies = ("prefix", "prefix", "prefix", "consistent_hash", "round_robin", "least_load", "random", "power_of_two")
+    policies = ("cost", "cost", "cost", "prefix", "prefix", *_OTHER_POLICIES)
     breaker_open_ms = rng.choice((300, 1000))
     return {
         "system": "skywalker",
@@ -201,6 +202,8 @@ def _run(rng: random.Random) -> dict[str, Any]:
             "peer_queue_length_max": rng.choice((0, 1, 3, 10)),
             "prefix_index_max": rng.choice(("4KiB", "64KiB", "1MiB")),
             "prefix_ttl": rng.choice(("2s", "1h")),
+            "hold": rng.choice(("100us", "1ms", "50ms")),
+            "kept_gaps": rng.choice((3.0, 1_000.0)),
         },
         "pushing": {
             "mode": rng.choice(("pending", "pending", "pending", "outstanding", "blind")),

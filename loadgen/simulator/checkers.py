@@ -16,6 +16,7 @@ from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForwar
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
+from gateway.core.requests import Phase, RequestState
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -411,8 +412,17 @@ class Watch:
             self._check_forward(view, visit, leg, where)
 
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
-        """First come, first served among those who may go to the same targets."""
-        if visit.is_ordinary:
+        """First come, first served among those who may go to the same targets; only those who wait for one replica, as
+        it is cheapest for them, are overtaken by those who do not."""
+        if visit.is_ordinary and view.core.placer.weighs_everybody:
+            waiting = view.waiting[visit.queue].items()
+            earlier = [request_id for request_id, arrival in waiting if arrival < visit.arrival]
+            blocked = [
+                each for each in earlier if (found := view.core.requests.get(each)) and not _may_be_passed(found)
+            ]
+            detail = f"{leg.request_id} went past {blocked[:3]} at {view.spec.gateway_id}"
+            self._expect("only who is held is overtaken", not blocked, detail)
+        elif visit.is_ordinary:
             first = min(view.waiting[visit.queue].values(), default=visit.arrival)
             detail = f"{leg.request_id} is number {visit.arrival} at {view.spec.gateway_id}, number {first} waits"
             self._expect("who came first is served first", visit.arrival <= first, detail)
@@ -426,6 +436,8 @@ class Watch:
         assert probe is not None
         age_ns = self._now_ns - probe.sampled_ns
         self._expect("only fresh probes count", age_ns <= view.core.config.observation.replica_stale_ns, where)
+        if view.core.placer.weighs_everybody:
+            return
         if pushing.mode is PushingMode.PENDING:
             self._expect("nothing is pushed to a replica with pending requests", probe.waiting == 0, where)
         elif pushing.mode is PushingMode.OUTSTANDING:
@@ -513,3 +525,8 @@ class Watch:
 
 def _is_long_idle(engine: SimEngine, now_ns: int) -> bool:
     return engine.is_up and engine.outstanding == 0 and now_ns - engine.changed_ns >= _IDLE_NS
+
+
+def _may_be_passed(request: RequestState) -> bool:
+    """It is held, or is started by the same event."""
+    return request.held is not None or request.phase is not Phase.WAITING

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation, ReplicaSpec
+from loadgen.engine.blocks import common_names
 from loadgen.engine.model import (
     Admitted,
     EngineConfig,
@@ -90,7 +91,9 @@ class SimEngine:
         if self._model is None:
             return ReplicaObservation(self.replica_id, sampled_ns, healthy=False, detail="connection refused")
         running, waiting, kv_usage = self._model.occupancy()
-        return ReplicaObservation(self.spec.replica_id, sampled_ns, True, running, waiting, kv_usage)
+        return ReplicaObservation(
+            self.spec.replica_id, sampled_ns, True, running, waiting, kv_usage, self.config.kv_tokens
+        )
 
     def prefix_tokens(self) -> PrefixTokens:
         """Counted over all of its lives."""
@@ -98,6 +101,13 @@ class SimEngine:
             return self._past
         load = self._model.load()
         return self._past + PrefixTokens(load.prefix_query_tokens, load.prefix_hit_tokens)
+
+    def known_blocks(self, chain: bytes) -> int:
+        """How many of a text's first blocks it has in its cache, or will have once it has read what it was asked."""
+        if self._model is None:
+            return 0
+        asked = [common_names(chain, run.request.block_names) for run in self._runs.values()]
+        return max(self._model.cached_blocks(chain), *asked, 0)
 
     # What gateways ask for
 

@@ -15,10 +15,12 @@ from typing import Protocol, assert_never
 from gateway.config.placement_plug_ins import find_policy
 from gateway.core import effects as ordered
 from gateway.core import events
+from gateway.core.bits import slots_of
 from gateway.core.effects import Effect
 from gateway.core.events import Event
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.prefix_index import Match
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import (
     ControlVersion,
@@ -34,10 +36,12 @@ from gateway.core.vocabulary import (
     ReplicaObservation,
     ReplicaSpec,
     RequestId,
+    RequestProfile,
     ResidencyStamp,
     TargetKind,
     peer_target,
 )
+from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import Rejection
 from loadgen.simulator.agenda import Agenda
@@ -91,6 +95,8 @@ class Surroundings:
     heartbeat_batch_ns: int
     """Heartbeats that come in within this time reach a core together."""
     request_deadline_ns: int
+    exact_prefixes: bool = False
+    """Gateways know what engines have cached, rather than remember what they sent where."""
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
 
 
@@ -238,6 +244,8 @@ class SimGateway:
             self._probe_these(replicas)
         self._revision = max(self._revision + 1, self._life)
         self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life, plug_ins=find_policy)
+        if self._around.exact_prefixes:
+            self.core.placer.match_exactly(self._exact_match)
         self.heartbeats.forget()
         for observer in self._around.observers:
             observer.on_start(self.spec, self._policy, self.core)
@@ -318,6 +326,21 @@ class SimGateway:
         self.tell(events.PolicyApplied(self._policy))
         if self.control is not None:
             self.control.policy_changed(self._policy)
+
+    def _exact_match(self, profile: RequestProfile, mask: int) -> Match:
+        assert self.core is not None, "only a core that lives asks"
+        whole = self._owners[profile.request_id].ask.whole
+        engine_blocks = profile.prefix_block_bytes // whole.block_bytes
+        chain = whole.names[: profile.prefix_blocks * engine_blocks * NAME_BYTES]
+        best, best_mask = 0, 0
+        for slot in slots_of(mask):
+            engine = self._around.engines[self.core.replicas.at(slot).spec.replica_id]
+            blocks = engine.known_blocks(chain) // engine_blocks
+            if blocks > best:
+                best, best_mask = blocks, 0
+            if blocks and blocks == best:
+                best_mask |= 1 << slot
+        return Match(best, best_mask)
 
     # Events in, effects out
 

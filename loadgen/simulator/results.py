@@ -44,6 +44,7 @@ def figures_of(scenario: Scenario, story: Story) -> Figures:
         "all_requests": len(story.records),
         "total": total
         | {"prefix_hit_rate": hit_rate(story.prefix_tokens.values())}
+        | {"prefilled_tokens_per_request": _prefilled(story, total["requests"])}
         | {"replicas_needed": _replicas_needed(scenario, total, regions)}
         | _spread(story.samples, window),
         "regions": regions,
@@ -99,6 +100,12 @@ def _fault_in_words(fault: Fault) -> str:
 
 def _joint_digest(digests: str) -> str:
     return blake2b(digests.encode(), digest_size=16).hexdigest()
+
+
+def _prefilled(story: Story, requests: int) -> float | None:
+    """What engines had to compute of prompts: their own length, and again whatever was forgotten or sent elsewhere."""
+    computed = sum(each.queried - each.hit for each in story.prefix_tokens.values())
+    return round(computed / requests, 1) if requests else None
 
 
 def _spread(samples: dict[RegionName, list[RegionSample]], window: Window) -> Figures:

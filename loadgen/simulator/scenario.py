@@ -99,6 +99,7 @@ _Preset = Annotated[str, AfterValidator(_is_preset)]
 class System(StrEnum):
     """A way to balance: its name stands for the settings in `SYSTEMS`, which a run may override."""
 
+    NIGHTSIDE = "nightside"
     SKYWALKER = "skywalker"
     SKYWALKER_CH = "skywalker_ch"
     REGION_LOCAL = "region_local"
@@ -106,6 +107,9 @@ class System(StrEnum):
     GLOBAL_LEAST_LOAD = "global_least_load"
     GLOBAL_CONSISTENT_HASH = "global_consistent_hash"
     GLOBAL_SGLANG = "global_sglang"
+    GLOBAL_LMETRIC = "global_lmetric"
+    GLOBAL_LLM_D = "global_llm_d"
+    GLOBAL_SESSION_STICKY = "global_session_sticky"
     GKE = "gke"
 
     @property
@@ -119,13 +123,17 @@ def _global(policy: str) -> dict[str, Any]:
 
 
 SYSTEMS: dict[System, dict[str, Any]] = {
+    System.NIGHTSIDE: {},
     System.SKYWALKER: {"placement": {"policy": "prefix"}},
     System.SKYWALKER_CH: {"placement": {"policy": "consistent_hash"}},
-    System.REGION_LOCAL: {"placement": {"overflow": "off"}},
+    System.REGION_LOCAL: {"placement": {"policy": "prefix", "overflow": "off"}},
     System.GLOBAL_ROUND_ROBIN: _global("round_robin"),
     System.GLOBAL_LEAST_LOAD: _global("least_load"),
     System.GLOBAL_CONSISTENT_HASH: _global("consistent_hash"),
     System.GLOBAL_SGLANG: _global("cache_aware"),
+    System.GLOBAL_LMETRIC: _global("lmetric"),
+    System.GLOBAL_LLM_D: _global("affinity_load"),
+    System.GLOBAL_SESSION_STICKY: _global("session_sticky"),
     System.GKE: {
         "placement": {"policy": "nearest_region"},
         "pushing": {"mode": "outstanding", "outstanding_max": 24},
@@ -141,14 +149,16 @@ class RunSection(CoreFile):
     """One way to run the same load: a system, and what of its settings is different."""
 
     name: str = ""
-    system: System = System.SKYWALKER
+    system: System = System.NIGHTSIDE
+    exact_prefixes: bool = False
+    """Gateways know what each engine has cached, as if it told them at once: what an exact index would be worth."""
 
     @model_validator(mode="before")
     @classmethod
     def _start_from_the_system(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        system = given.get("system", System.SKYWALKER)
+        system = given.get("system", System.NIGHTSIDE)
         if system not in SYSTEMS:
             return given
         return {"name": str(system)} | merged(SYSTEMS[System(system)], given)

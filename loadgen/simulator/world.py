@@ -121,6 +121,7 @@ class World:
             scenario.probe_interval,
             scenario.heartbeat_batch,
             scenario.request_deadline,
+            run.exact_prefixes,
         )
         self._gateways = self._around.gateways
         self._build_gateways()

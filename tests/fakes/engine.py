@@ -309,5 +309,6 @@ vllm:num_requests_running{{{labels}}} {running}.0
 vllm:num_requests_waiting{{{labels}}} {waiting}.0
 vllm:num_requests_waiting_by_reason{{{labels},reason="capacity"}} 777.0
 vllm:kv_cache_usage_perc{{{labels}}} 0.25
+vllm:cache_config_info{{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="512"}} 1.0
 vllm:prefix_cache_queries_created{{{labels}}} 1.7952422058784962e+09
 """

@@ -16,6 +16,21 @@ from tests.fakes.engine import GOOD_ANSWER, Tally
 from tests.support.certificates import Files
 from tests.support.listening import serving_http
 
+VLLM_CACHE_CONFIG = (
+    b'vllm:cache_config_info{_block_size_resolved="True",block_size="32",cache_dtype="auto",'
+    b'cache_hit_alignment_tokens="None",effective_attention_block_size="32",'
+    b'enable_mamba_shared_prefix_checkpoint="False",enable_prefix_caching="True",engine="0",'
+    b'gpu_memory_utilization="0.92",hash_block_size="None",is_attention_free="False",kv_cache_dtype_skip_layers="[]",'
+    b'kv_cache_layout="None",kv_cache_max_concurrency="2.0",kv_cache_memory_bytes="1073741824",'
+    b'kv_cache_size_tokens="4096",kv_offloading_backend="native",kv_offloading_size="None",kv_sharing_fast_prefill="False",'
+    b'mamba_block_size="None",mamba_cache_dtype="auto",mamba_cache_mode="none",mamba_page_size_padded="None",'
+    b'mamba_ssm_cache_dtype="auto",num_cpu_blocks="None",num_gpu_blocks="128",num_gpu_blocks_override="128",'
+    b'prefix_cache_retention_interval="0",prefix_caching_hash_algo="sha256",prefix_match_unit="None",'
+    b'replayssm_buffer_len="16",skip_page_size_padded="None",sliding_window="None",swa_bounded_replay="True",'
+    b'use_kda_recoverssm="False",use_replayssm="False",user_specified_block_size="True"} 1.0\n'
+)
+"""As vLLM 0.33 wrote it: 4,096 tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -103,7 +118,7 @@ def vllm_page(*ranks: tuple[int, int], asleep: str = "", first_rank: int = 0) ->
     return Page("\n".join([*lines, ""]).encode())
 
 
-def sglang_loads(*ranks: tuple[int, int]) -> Page:
+def sglang_loads(*ranks: tuple[int, int], room: object = 183_000) -> Page:
     loads = [
         {
             "timestamp": 1795241000.1,
@@ -111,6 +126,7 @@ def sglang_loads(*ranks: tuple[int, int]) -> Page:
             "num_running_reqs": running,
             "num_waiting_reqs": waiting,
             "num_used_tokens": 51234,
+            "max_total_num_tokens": room,
             "token_usage": 0.28,
             "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0},
         }
@@ -128,8 +144,8 @@ def llama_metrics(processing: int, deferred: int) -> Page:
     )
 
 
-def llama_slots(*processing: bool) -> Page:
-    slots = [{"id": number, "n_ctx": 2048, "is_processing": each} for number, each in enumerate(processing)]
+def llama_slots(*processing: bool, context: object = 2048) -> Page:
+    slots = [{"id": number, "n_ctx": context, "is_processing": each} for number, each in enumerate(processing)]
     return Page(json.dumps(slots).encode())
 
 

@@ -19,7 +19,7 @@ from gateway.config.sections import LimitsConfig
 from gateway.core.config import CoreConfig, QueueConfig
 from gateway.core.vocabulary import RequestId
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token
-from tests.support.core import MS, SECOND, US
+from tests.support.core import LAYERED, MS, SECOND, US, under
 from tests.support.gateways import ask, free_replicas, region_config, until, write_policy
 from tests.support.wire import CHAT_BODY, CHAT_PATH, Wire, wire
 
@@ -36,7 +36,7 @@ async def serving(
     config = replace(
         region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US)),
         limits=LimitsConfig(**limits),
-        core=CoreConfig(queue=queue or QueueConfig()),
+        core=under(LAYERED, CoreConfig(queue=queue or QueueConfig())),
         trust_tenant_header=trust_tenant_header,
     )
     async with serve_gateway(config) as gateway:

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.admission import _ClassQueue
+from gateway.core.admission import WaitingRoom, _ClassQueue
 from gateway.core.attempts import Breaker
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
 from gateway.core.peers import Peers, PeerState
+from gateway.core.placement.cost import Cost
 from gateway.core.placement.eligibility import Eligibility
+from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
+from gateway.core.placement.policy import Offer
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import AttemptState, LegEnd, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
@@ -102,17 +105,17 @@ def accepts_anybody(original: Original, policy: ResidencyPolicy, origin: Place) 
 
 @mutant("a region without a usable policy goes on forwarding", "intake:Intake.class_of")
 def forwards_when_closed(
-    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops
+    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops, *origin: Place | None
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops)
+    request_class = original(intake, profile, rule, hops, *origin)
     return _opened(request_class, hops, is_open=not intake._core.locked_down)
 
 
 @mutant("forwarding goes on in lockdown", "intake:Intake.class_of")
 def forwards_in_lockdown(
-    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops
+    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops, *origin: Place | None
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops)
+    request_class = original(intake, profile, rule, hops, *origin)
     return _opened(request_class, hops, is_open=not intake._core.policy.closed_reason)
 
 
@@ -158,7 +161,7 @@ def last_comes_first(original: Original, queue: _ClassQueue) -> RequestState:
 def one_blocks_all(original: Original, core: GatewayCore, now_ns: int) -> None:
     while heads := core.waiting.heads():
         placement = core.placer.place(heads[0][1], now_ns)
-        if placement is None:
+        if placement is None or isinstance(placement, Hold):
             return
         core._start(heads[0][1], placement, now_ns)
 
@@ -167,6 +170,67 @@ def one_blocks_all(original: Original, core: GatewayCore, now_ns: int) -> None:
 def waits_for_ever(original: Original, core: GatewayCore, request: RequestState, now_ns: int) -> None:
     original(core, request, now_ns)
     core.timers.cancel(request.timer)
+
+
+# Who is held for a replica
+
+
+@mutant("whoever is held is never looked at again", "gateway_core:GatewayCore._place_held")
+def held_for_ever(original: Original, core: GatewayCore, now_ns: int) -> None:
+    core.replicas.changed = 0
+
+
+@mutant("a request is held for a replica that has nothing to do", "placement.cost:Cost._waits_better_here")
+def held_for_the_idle(original: Original, policy: Cost, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+    return True
+
+
+@mutant(
+    "those who are held are overtaken without end",
+    "placement.holds:Holds.lets_pass",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def lets_everybody_pass(original: Original, holds: Holds) -> bool:
+    return True
+
+
+@mutant(
+    "whoever is held may overtake whoever was held before",
+    "placement.holds:Holds.is_first",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> bool:
+    return hold is not None
+
+
+@mutant(
+    "for the sake of a cache a request is held for as long as others come back",
+    "placement.cost:Cost._pushes_out_too_much",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHoldingForACache",
+)
+def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, offer: Offer, *chosen: int) -> bool:
+    arrived_ns, offer.arrived_ns = offer.arrived_ns, policy._now_ns
+    is_cold = bool(original(policy, profile, offer, *chosen))
+    offer.arrived_ns = arrived_ns
+    return is_cold
+
+
+@mutant(
+    "whoever is held for a replica is held for who takes over its slot",
+    "admission:WaitingRoom.release",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def slots_keep_who_is_held(original: Original, room: WaitingRoom, slot: int) -> list[RequestState]:
+    return []
+
+
+@mutant(
+    "more are held than may wait",
+    "intake:Intake.overfullness_for",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def holds_without_limit(original: Original, intake: Intake, profile: RequestProfile) -> None:
+    return None
 
 
 # How attempts end
@@ -270,6 +334,13 @@ def counts_the_cancelled(original: Original, *ended: Any) -> None:
     _, state, _, result, _ = ended
     original(*ended)
     state.in_flight += result is LegResult.CANCELLED
+
+
+@mutant("what was read stays in a target's backlog", "targets:Targets.first_token")
+def reads_it_twice(original: Original, targets: Any, state: Any, *token: Any) -> None:
+    backlog_bytes = state.backlog_bytes
+    original(targets, state, *token)
+    state.backlog_bytes = backlog_bytes
 
 
 @mutant("a client's mistakes open the breaker", "attempts:Breaker.record")

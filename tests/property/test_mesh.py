@@ -63,6 +63,7 @@ configs = st.builds(
         overflow=st.sampled_from([*[OverflowMode.ON] * 3, OverflowMode.OFF, OverflowMode.SHADOW]),
         peer_queue_length_max=st.integers(0, 3),
         prefix_index_bytes_max=st.sampled_from([4096, 2**20]),
+        hold_ns=st.sampled_from([0, 50 * MS]),
     ),
     pushing=st.builds(
         PushingConfig,

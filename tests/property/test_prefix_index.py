@@ -49,6 +49,9 @@ class PlainIndex:
     def forget(self, known: set[tuple[Text, int]]) -> None:
         self.seen_ns = {one: time_ns for one, time_ns in self.seen_ns.items() if one not in known}
 
+    def of_slot(self, slot: int) -> dict[Text, int]:
+        return {text: time_ns for (text, other), time_ns in self.seen_ns.items() if other == slot}
+
     def depth(self, text: Text, slot: int) -> int:
         return next((length for length in range(len(text), 0, -1) if (text[:length], slot) in self.seen_ns), 0)
 
@@ -71,6 +74,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.index = PrefixIndex(bytes_max, TTL_NS)
         self.plain = PlainIndex()
         self.now_ns = 0
+        self.sent_at: dict[int, tuple[Text, int]] = {}
+        """What was sent to which slot, by the time; after a retraction, what was left of it."""
 
     @rule(target=sent, text=texts, slot=slots)
     def insert(self, text: Text, slot: int) -> Text:
@@ -86,6 +91,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.plain.insert(text, slot, self.now_ns)
         self.take_note_of_evictions()
         assert self.index.match(chain_of(text), 1 << slot).blocks == len(text), "the newest chain fits, so it stays"
+        assert self.index.last_sent_ns(chain_of(text), slot) == self.now_ns
+        self.sent_at[self.now_ns] = text, slot
         return text
 
     @rule(text=sent | texts, slot=slots, keep=st.integers(0, 12))
@@ -93,6 +100,9 @@ class IndexMachine(RuleBasedStateMachine):
         self.index.retract(chain_of(text), slot, keep)
         self.plain.retract(text, slot, keep)
         self.take_note_of_evictions()
+        kept = self.plain.seen_ns.get((text[:keep], slot))
+        if kept is not None and self.index.last_sent_ns(chain_of(text[:keep]), slot) == kept:
+            self.sent_at[kept] = text[:keep], slot
 
     @rule(slot=slots)
     def remove_target(self, slot: int) -> None:
@@ -104,6 +114,30 @@ class IndexMachine(RuleBasedStateMachine):
         self.now_ns += passed_ns
         self.index.expire(self.now_ns)
         self.plain.expire(self.now_ns)
+
+    @rule(slot=slots, blocks_max=st.integers(0, 12))
+    def bound(self, slot: int, blocks_max: int) -> None:
+        """It forgets what was sent earliest, and no more than it has to."""
+        before = self.plain.of_slot(slot)
+        self.index.bound(slot, blocks_max)
+        kept = {text for text in before if self.index.match(chain_of(text), 1 << slot).blocks == len(text)}
+        forgotten = before.keys() - kept
+        if before:
+            assert max(before, key=lambda text: (before[text], len(text))) in kept, "the last chain stays"
+        if forgotten:
+            assert len(before) > blocks_max
+            assert max(before[text] for text in forgotten) <= min(before[text] for text in kept)
+        ends = {before[text] for text in kept}
+        assert len(kept) <= blocks_max or len(ends) == 1, "there was more than one chain to forget"
+        self.plain.forget({(text, slot) for text in forgotten})
+
+    @rule(text=sent | texts, slot=slots)
+    def last_sent(self, text: Text, slot: int) -> None:
+        """Only a beginning of it counts, and the time at which that was sent there."""
+        last_ns = self.index.last_sent_ns(chain_of(text), slot)
+        if last_ns is not None and self.bytes_max == ROOMY_BYTES:
+            sent, where = self.sent_at[last_ns]
+            assert (text[: len(sent)], slot) == (sent, where)
 
     @rule(text=sent | texts, available=st.lists(slots, unique=True).map(tuple))
     def match(self, text: Text, available: tuple[int, ...]) -> None:
@@ -127,6 +161,15 @@ class IndexMachine(RuleBasedStateMachine):
         if hasattr(self, "index"):
             assert self.index.check() == []
             assert self.index.size_bytes <= self.bytes_max
+
+    @invariant()
+    def each_slot_s_books_tell_its_blocks_and_its_earliest_chain(self) -> None:
+        for slot in SLOTS if hasattr(self, "index") else ():
+            known = self.plain.of_slot(slot)
+            assert self.index.blocks_of(slot) == len(known)
+            earliest_ns = self.index.earliest_ns(slot)
+            assert (earliest_ns is None) == (not known)
+            assert earliest_ns is None or earliest_ns <= min(known.values())
 
 
 TestIndexMachine = IndexMachine.TestCase

@@ -13,14 +13,15 @@ import pytest
 
 from gateway.core.config import PlacementPolicy
 from gateway.core.vocabulary import Outcome
+from tests.support.core import BOTH
 from tests.support.random_walk import RandomWalk
 
 ROOT = Path(__file__).parents[2]
 
 
-def digest_in_a_fresh_process(seed: int, hash_seed: str) -> str:
+def digest_in_a_fresh_process(seed: int, hash_seed: str, placement: PlacementPolicy) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.random_walk", str(seed), "400"],
+        [sys.executable, "-m", "tests.support.random_walk", str(seed), "400", placement],
         cwd=ROOT,
         env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -30,11 +31,12 @@ def digest_in_a_fresh_process(seed: int, hash_seed: str) -> str:
     return done.stdout
 
 
-def test_same_seed_same_story_whatever_the_hash_seed() -> None:
-    first, second = (digest_in_a_fresh_process(7, hash_seed) for hash_seed in ("1", "4242"))
+@pytest.mark.parametrize("placement", BOTH)
+def test_same_seed_same_story_whatever_the_hash_seed(placement: PlacementPolicy) -> None:
+    first, second = (digest_in_a_fresh_process(7, hash_seed, placement) for hash_seed in ("1", "4242"))
     assert len(first) == 64
     assert first == second
-    assert digest_in_a_fresh_process(8, "1") != first
+    assert digest_in_a_fresh_process(8, "1", placement) != first
 
 
 @pytest.mark.parametrize("placement", PlacementPolicy)
@@ -51,11 +53,13 @@ def test_nothing_lost_nothing_twice(placement: PlacementPolicy) -> None:
             assert all(state.in_flight == 0 for state in [*core.replicas, *core.peers])
 
 
-def test_somebody_is_served() -> None:
+@pytest.mark.parametrize("placement", BOTH)
+def test_somebody_is_served(placement: PlacementPolicy) -> None:
     """A gateway that refuses or drops everything would pass the test above."""
-    walk = RandomWalk(3)
+    walk = RandomWalk(3, placement)
     walk.run(1_000)
     ends = [end for ask in walk.mesh.asks.values() for end in ask.ends]
     assert ends.count(Outcome.COMPLETED) > 0.6 * len(ends)
     forwarded = [line for line in walk.mesh.told if b"AcceptForward" in line]
     assert len(forwarded) > 20
+    assert (walk.held > 20) == (placement is PlacementPolicy.COST), "what holds requests is walked through as well"

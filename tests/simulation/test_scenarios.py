@@ -46,6 +46,6 @@ def test_pushing_blindly_costs_what_the_paper_says_it_costs() -> None:
 
 @pytest.mark.slow
 def test_a_bad_day_ends_well() -> None:
-    found = totals("bad_day", "skywalker", every_invariant=True)["skywalker"]
+    found = totals("bad_day", "nightside", every_invariant=True)["nightside"]
     assert found["completed"] > 20 * found["failed"] > 0
     assert found["unfinished"] == 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gateway.core import events
-from gateway.core.config import CoreConfig
+from gateway.core.config import CoreConfig, PlacementPolicy
 from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -49,6 +49,10 @@ TENANT = TenantName("default")
 US = Place(RegionName("us-east-1"), Jurisdiction("US"))
 EU = Place(RegionName("eu-west-1"), Jurisdiction("EU"))
 AP = Place(RegionName("ap-northeast-1"), Jurisdiction("JP"))
+LAYERED = PlacementPolicy.PREFIX
+"""Our own region first, then others, and nobody who has a pending request: for tests of just that."""
+BOTH = (PlacementPolicy.COST, PlacementPolicy.PREFIX)
+"""The default, and the paper's: what is promised whatever the policy is promised under these."""
 ANYWHERE = PlaceRule(jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction, AP.jurisdiction}))
 
 
@@ -141,11 +145,16 @@ class Desk:
         seen += self.tell(events.TimePassed())
         return seen
 
-    def probe(self, *names: str, waiting: int = 0, running: int = 0, healthy: bool = True) -> list[Effect]:
+    def probe(
+        self, *names: str, waiting: int = 0, running: int = 0, healthy: bool = True, kv_tokens: int = 0
+    ) -> list[Effect]:
         """Observe replicas right now; all of them when none is named."""
         ids = names or tuple(state.spec.replica_id for state in self.core.replicas)
         observations = tuple(
-            ReplicaObservation(ReplicaId(name), self.now_ns, healthy, running=running, waiting=waiting) for name in ids
+            ReplicaObservation(
+                ReplicaId(name), self.now_ns, healthy, running=running, waiting=waiting, kv_tokens=kv_tokens
+            )
+            for name in ids
         )
         return self.tell(events.ReplicasObserved(observations))
 
@@ -196,16 +205,35 @@ def desk(
     config: CoreConfig | None = None,
     own_policy: ResidencyPolicy | None = None,
     probed: bool = True,
+    placement: PlacementPolicy | None = None,
 ) -> Desk:
-    """A configured core; its replicas `r0`, `r1`, … have been probed idle unless told otherwise."""
+    """A configured core; its replicas `r0`, `r1`, … have been probed idle unless told otherwise. `placement`: the
+    config's policy, or the one that the test is about."""
     specs = [replica_spec(f"r{i}", place) for i in range(replicas)] if isinstance(replicas, int) else list(replicas)
     made = Desk(GatewayCore(GatewayId(f"gw-{place.region}"), place, seed=1))
-    made.tell(events.ConfigApplied(config or CoreConfig()))
+    config = config or CoreConfig()
+    made.tell(events.ConfigApplied(config if placement is None else under(placement, config)))
     made.tell(events.PolicyApplied(own_policy or policy(place)))
     made.tell(events.AssignmentApplied(1, tuple(specs), tuple(peers)))
     if probed and specs:
         made.probe()
     return made
+
+
+def under(placement: PlacementPolicy, config: CoreConfig | None = None) -> CoreConfig:
+    """A config with this policy."""
+    config = config or CoreConfig()
+    return replace(config, placement=replace(config.placement, policy=placement))
+
+
+def occupy(one: Desk, *names: str) -> None:
+    """Have these replicas, or all, take nothing more for now. One pending request is enough where replicas are asked
+    only while they are available; whoever weighs costs would send another one there if that is cheapest, and takes
+    no for an answer only of those that do not take any."""
+    if one.core.placer.weighs_everybody:
+        one.probe(*names, healthy=False)
+    else:
+        one.probe(*names, waiting=1)
 
 
 def of_kind(kind: type[_Kind], among: Iterable[object]) -> list[_Kind]:

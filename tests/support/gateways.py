@@ -22,7 +22,7 @@ from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
 from gateway.ground.values import Address
-from tests.support.core import AP, EU, MODEL, MS, US
+from tests.support.core import AP, EU, LAYERED, MODEL, MS, US, under
 
 _Asked = aiohttp.client._RequestContextManager
 ANY_PORT = Address("127.0.0.1", 0)
@@ -67,6 +67,7 @@ async def serving_file(path: Path) -> AsyncIterator[GatewayHandle]:
 def region_config(
     gateway_id: str, place: Place, engines: Iterable[str], *, policy_file: Path, peers_port: int = 0
 ) -> GatewayConfig:
+    """Under the layered rule, where one pending request is enough to make an engine busy."""
     replicas = tuple(
         ReplicaConfig(ReplicaSpec(ReplicaId(f"{gateway_id}-r{number}"), place, (MODEL,)), url, Dialect.VLLM)
         for number, url in enumerate(engines)
@@ -74,6 +75,7 @@ def region_config(
     return GatewayConfig(
         gateway_id=GatewayId(gateway_id),
         place=place,
+        core=under(LAYERED),
         listen=ListenConfig(http=ANY_PORT, peers=replace(ANY_PORT, port=peers_port), admin=ANY_PORT),
         policy_file=policy_file,
         replicas=replicas,

@@ -29,10 +29,12 @@ _RESULTS = [
 class RandomWalk:
     """Three regions, one of them busy, under everything that can happen at once."""
 
-    def __init__(self, seed: int, placement: PlacementPolicy = PlacementPolicy.PREFIX) -> None:
+    def __init__(self, seed: int, placement: PlacementPolicy = PlacementPolicy.COST) -> None:
         self._rng = random.Random(seed)
         self.mesh = Mesh(self._rng)
         self._asked = 0
+        self.held = 0
+        """How often a request was seen to be held for a replica."""
         config = CoreConfig(placement=PlacementConfig(policy=placement), pushing=PushingConfig(in_band_credit=1))
         for name, place in _REGIONS.items():
             replicas = [replica_spec(f"{name}-{i}", place) for i in range(3)]
@@ -44,6 +46,7 @@ class RandomWalk:
         for _ in range(steps):
             self._rng.choice([self._ask, self._ask, self._probe, self._hear, self._arrive, self._answer, self._leave])()
             self.mesh.advance(self._rng.randrange(20 * MS))
+            self.held += sum(core.waiting.homes.bit_count() for core in self.mesh.cores.values())
         self.settle()
 
     def settle(self) -> None:
@@ -68,6 +71,7 @@ class RandomWalk:
         self._asked += 1
         name = self._rng.choices(list(_REGIONS), [6, 1, 1])[0]
         prompt = f"system prompt of application {self._rng.randrange(3)} " * 4 + f"user {self._rng.randrange(9)} " * 20
+        prompt *= self._rng.choice((1, 1, 20))  # what takes long to read is held while others are read
         self.mesh.ask(name, f"q{self._asked}", self._rng.choice(_TENANTS), prompt, 30 * SECOND)
 
     def _probe(self) -> None:
@@ -107,6 +111,6 @@ class RandomWalk:
 
 
 if __name__ == "__main__":
-    walk = RandomWalk(int(sys.argv[1]))
+    walk = RandomWalk(int(sys.argv[1]), PlacementPolicy(sys.argv[3]))
     walk.run(int(sys.argv[2]))
     sys.stdout.write(walk.digest())

@@ -15,7 +15,7 @@ from gateway.core.vocabulary import Place
 from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan
 from tests.fakes.engine import GOOD_STREAM, FakeEngine
-from tests.support.core import EU, US
+from tests.support.core import EU, LAYERED, US, under
 from tests.support.gateways import ask, free_replicas, knowing, region_config, until, usable_peers, write_policy
 
 
@@ -82,10 +82,12 @@ class Mesh:
 
 
 async def busy_us_and_free_eu(mesh: Mesh, **changes: object) -> tuple[Region, Region]:
-    """Two regions, their configs changed alike; what is asked in the first has to leave it."""
+    """Two regions, their configs changed alike; what is asked in the first has to leave it, under the layered rule: one
+    pending request is enough."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     for region in (us, eu):
-        region.config = replace(region.config, **changes)  # type: ignore[arg-type]
+        changed = replace(region.config, **changes)  # type: ignore[arg-type]
+        region.config = replace(changed, core=under(LAYERED, changed.core))
     await mesh.start(us, eu)
     await us.become_busy()
     return us, eu
@@ -108,8 +110,8 @@ async def regions_apart(
         seen_from_us = await wan.route(US.region, EU.region, eu.config.listen.peers.port)
         seen_from_eu = await wan.route(EU.region, US.region, us.config.listen.peers.port)
         far_eu, far_us = at_port(eu.config, seen_from_us), at_port(us.config, seen_from_eu)
-        us.config = replace(knowing(us.config, far_eu), peering=peering)
-        eu.config = replace(knowing(eu.config, far_us), peering=peering)
+        us.config = replace(knowing(us.config, far_eu), peering=peering, core=under(LAYERED, us.config.core))
+        eu.config = replace(knowing(eu.config, far_us), peering=peering, core=under(LAYERED, eu.config.core))
         for region in (us, eu):
             await region.start()
             mesh.on_close(region.stop)

@@ -11,9 +11,8 @@ from gateway.core.config import OverflowMode, PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import RequestClass
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, Standing, TargetKind
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, TargetKind
 
-_FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _CLASSES_CACHED_MAX = 1024
 
 
@@ -60,8 +59,11 @@ class Eligibility:
 
     def full_replicas(self, request_class: RequestClass) -> int:
         """Those that could take it, but for what they have to do."""
-        full = sum(1 << state.slot for state in self._replicas if state.standing in _FULL)
-        return self._targets_of(request_class).eligible_replicas & full
+        return self.open_replicas(request_class) & ~self._replicas.available
+
+    def open_replicas(self, request_class: RequestClass) -> int:
+        """Those that could take it, whatever they have to do."""
+        return self._targets_of(request_class).eligible_replicas & self._replicas.open
 
     # Other gateways
 
@@ -128,14 +130,19 @@ class Eligibility:
         )
         return takes_it and request_class.rule.allows(spec.place)
 
-    def pinned_target(self, request_class: RequestClass) -> ReplicaState | PeerState | None:
-        """The target, if it is free; a control request only needs it to answer."""
+    def pinned_target(
+        self, request_class: RequestClass, *, takes_full: bool = False
+    ) -> ReplicaState | PeerState | None:
+        """The target, if it is free; a control request only needs it to answer. `takes_full`: a replica that others are
+        sent to though it has pending requests would never be free for this one."""
         pinned = request_class.pinned
         if pinned is None or not self.can_ever_reach(request_class):
             return None
         if pinned.kind is TargetKind.REPLICA:
             replica = self._replicas.get(ReplicaId(pinned.id))
-            free = self._replicas.reachable if request_class.is_control else self._replicas.available
+            free = self._replicas.pushable if takes_full else self._replicas.available
+            if request_class.is_control:
+                free = self._replicas.reachable
             return replica if replica is not None and free >> replica.slot & 1 else None
         peer = self._peers.get(GatewayId(pinned.id))
         return peer if peer is not None and self._peers.usable >> peer.slot & 1 else None

@@ -6,6 +6,7 @@ Targets are slots in masks. It answers; it changes nothing but whose turn it is 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from gateway.core.bits import select_slot, slots_of
 from gateway.core.config import PlacementConfig
@@ -13,6 +14,9 @@ from gateway.core.peers import Peers
 from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.replicas import Replicas
 from gateway.core.vocabulary import ModelName, RequestProfile
+
+ExactMatch = Callable[[RequestProfile, int], Match]
+"""Which replicas of a mask have most of a request's prompt in their caches right now, and how much that is."""
 
 
 class Fleet:
@@ -22,6 +26,9 @@ class Fleet:
         self._replicas = replicas
         self._peers = peers
         self.rng = rng
+        self.exact_match: ExactMatch | None = None
+        """Whoever can look into the replicas' caches answers in place of the index: a simulation, to tell what that
+        would be worth."""
         self.empty_indexes(config)
 
     def empty_indexes(self, config: PlacementConfig) -> None:
@@ -36,9 +43,29 @@ class Fleet:
         """Requests there, running and waiting, as far as known."""
         return self._replicas.load_at(slot)
 
+    def replica_waiting(self, slot: int) -> int:
+        """Requests there that the engine has not begun, as it told last."""
+        return self._replicas.at(slot).waiting
+
+    def replica_kv_tokens(self, slot: int) -> int:
+        """Room in its cache; 0 where the engine does not tell."""
+        return self._replicas.at(slot).kv_tokens
+
+    def last_sent_ns(self, profile: RequestProfile, slot: int) -> int | None:
+        """When the prompt that this one goes on from was sent there last; None if it goes on from none."""
+        return self.replica_index.last_sent_ns(profile.prefix, slot)
+
+    def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
+        """Up to so many slots of a mask, the least loaded first; of equal ones, those from slot `first` on."""
+        return self._replicas.few_least_loaded(mask, count, first)
+
     def replica_in_flight(self, slot: int) -> int:
         """Our own legs there."""
         return self._replicas.at(slot).in_flight
+
+    def replica_backlog_bytes(self, slot: int) -> int:
+        """Of our own legs there without a first token, the bytes of prompt that it was not known to have."""
+        return self._replicas.at(slot).backlog_bytes
 
     def least_loaded_replica(self, mask: int) -> int:
         """The slot with the lowest load; equal ones take turns. O(distinct loads)."""
@@ -47,6 +74,8 @@ class Fleet:
     def match_replicas(self, profile: RequestProfile, mask: int) -> Match:
         """Those that were sent most of the prompt. Nobody was, as far as is known, unless the policy has the prefixes
         remembered."""
+        if self.exact_match is not None:
+            return self.exact_match(profile, mask)
         return self.replica_index.match(profile.prefix, mask)
 
     # Other gateways
@@ -55,6 +84,40 @@ class Fleet:
         """Its queue for the model, and our forwards that it has not counted yet."""
         state = self._peers.at(slot)
         return self._peers.queue_length(state, model) + len(state.unreflected)
+
+    def peer_backlog_bytes(self, slot: int) -> int:
+        """Of our own forwards there without a first token, the bytes of prompt that were not forwarded there before."""
+        return self._peers.at(slot).backlog_bytes
+
+    def peer_load_per_replica(self, slot: int, model: ModelName) -> float:
+        """Requests on each of its replicas for the model on average, with our forwards that it has not counted yet."""
+        state = self._peers.at(slot)
+        replicas = load = 0
+        for capacity in state.served:
+            if capacity.model == model:
+                replicas += capacity.replicas
+                load += capacity.load
+        return (load + len(state.unreflected)) / max(1, replicas)
+
+    def total_load(self, mask: int) -> int:
+        """Requests on all of them together. O(distinct loads)."""
+        return self._replicas.total_load(mask)
+
+    def peer_replicas(self, slot: int, model: ModelName) -> int:
+        return sum(each.replicas for each in self._peers.at(slot).served if each.model == model)
+
+    def peer_backlog(self, slot: int, model: ModelName) -> int:
+        """Bytes of prompt that whichever of its replicas has least to read has to read first, as it told last, with
+        those of our forwards since."""
+        state = self._peers.at(slot)
+        told = min((each.backlog_bytes for each in state.served if each.model == model), default=0)
+        return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
+
+    def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
+        """Room in the KV cache of the replica there that has most; None: nobody knows."""
+        served = self._peers.at(slot).served
+        told = [each.free_tokens for each in served if each.model == model and each.free_tokens is not None]
+        return max(told, default=None)
 
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns

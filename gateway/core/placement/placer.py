@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.core.config import PlacementConfig
+from gateway.core.events import LegEnded
 from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility
-from gateway.core.placement.fleet import Fleet
-from gateway.core.placement.policy import PlugIns, PolicyFactory, is_worth_following, no_plug_ins
+from gateway.core.placement.fleet import ExactMatch, Fleet
+from gateway.core.placement.policy import Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import RequestClass, RequestState
+from gateway.core.requests import Hold, LegState, RequestClass, RequestState
 from gateway.core.value import value
 from gateway.core.vocabulary import Candidate, PlacementReason, RegionName, Standing, TargetKind
 
@@ -37,6 +38,8 @@ class Placement:
     """How many of the prompt's blocks the index already had for this target."""
     candidates: int
     considered: tuple[Candidate, ...] = ()
+    uncached_bytes: int = -1
+    """What the target has to read of the prompt, where the policy knows better than by what matched."""
 
 
 class Placer:
@@ -104,6 +107,7 @@ class Placer:
 
     def expire_prefixes(self, now_ns: int) -> None:
         """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged meanwhile."""
+        self._policy.expire(now_ns)
         self._fleet.replica_index.expire(now_ns)
         self._fleet.peer_index.expire(now_ns)
 
@@ -116,9 +120,28 @@ class Placer:
             self._fleet.peer_index.retract(request.profile.prefix, state.slot, kept_blocks)
         self._policy.refused(request.profile, state.target, state.slot)
 
-    def learn_first_token(self, request: RequestState, kept_blocks: int, took_ns: int) -> None:
+    def learn_first_token(self, request: RequestState, leg: LegState, took_ns: int) -> None:
         """A replica of ours gave its first token this long after it was asked."""
-        self._policy.first_token(request.profile, kept_blocks, took_ns)
+        self._policy.first_token(request.profile, leg.kept_blocks, took_ns)
+        if leg.state.listed:
+            self._policy.prefilled(leg.state.slot, leg.bytes_ahead, leg.uncached_bytes, took_ns)
+
+    def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int) -> None:
+        if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:
+            return
+        self._policy.ended(leg.state.slot, now_ns)
+        if event.prompt_tokens and event.output_tokens is not None:
+            self._policy.answered(request.profile, event.prompt_tokens, event.output_tokens)
+
+    def held(self, hold: Hold) -> None:
+        self._policy.held(hold)
+
+    def unheld(self, hold: Hold) -> None:
+        self._policy.unheld(hold)
+
+    def match_exactly(self, exact_match: ExactMatch) -> None:
+        """From now on it is known, and not remembered, what replicas have cached."""
+        self._fleet.exact_match = exact_match
 
     # What is asked of it
 
@@ -126,7 +149,9 @@ class Placer:
         """Is anybody available for this class right now?"""
         eligibility = self._eligibility
         if request_class.pinned is not None:
-            return eligibility.pinned_target(request_class) is not None
+            return eligibility.pinned_target(request_class, takes_full=self.weighs_everybody) is not None
+        if self.weighs_everybody and eligibility.open_replicas(request_class):
+            return True
         return bool(
             eligibility.available_replicas(request_class)
             or eligibility.available_siblings(request_class)
@@ -152,11 +177,14 @@ class Placer:
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.peers_to_wait_for(request_class)
 
-    def place(self, request: RequestState, now_ns: int) -> Placement | None:
-        """Choose a target and remember the prefix there; None when the request has to wait."""
+    def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
+        """Choose a target and remember the prefix there; None when the request has to wait, and Hold when it is to wait
+        for one replica."""
         request_class = request.request_class
         if request_class.pinned is not None:
             return self._place_pinned(request, now_ns)
+        if self.weighs_everybody:
+            return self._weigh(request, now_ns)
         local = self._eligibility.available_replicas(request_class)
         others = self._eligibility.available_siblings(request_class)
         found = self._find_in_region(request, local, others)
@@ -175,6 +203,31 @@ class Placer:
         remotes = self._eligibility.shadow_remotes(request.request_class)
         found = self._find_peer(request, remotes, is_remote=True)
         return None if found is None else self._placement(request, found, remotes.bit_count())
+
+    def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
+        """Of everybody at once, and of waiting here for one of ours."""
+        request_class, eligibility = request.request_class, self._eligibility
+        replicas = eligibility.open_replicas(request_class)
+        siblings = eligibility.available_siblings(request_class)
+        remotes = eligibility.available_remotes(request_class)
+        if not (replicas or siblings or remotes):
+            return None
+        offer = Offer(replicas, siblings=siblings, remotes=remotes)
+        offer.ready = ready = replicas & self._replicas.pushable
+        offer.held, offer.arrived_ns = request.held, request.arrived_ns
+        choice = self._policy.weigh(request.profile, offer, now_ns)
+        if choice is None or choice.hold is not None:
+            return None if choice is None else choice.hold
+        reason = choice.reason or PlacementReason.LOCAL_POLICY
+        if choice.is_peer:
+            assert (siblings | remotes) >> choice.slot & 1, "a gateway was chosen that was not offered"
+            found: _Found = (self._peers.at(choice.slot), reason, choice.matched_blocks)
+        else:
+            assert ready >> choice.slot & 1, "a replica was chosen that was not offered"
+            found = (self._replicas.at(choice.slot), reason, choice.matched_blocks)
+        candidates = (replicas.bit_count() + siblings.bit_count()) + remotes.bit_count()
+        placement = self._settle(request, found, candidates, now_ns)
+        return placement if choice.uncached_bytes < 0 else replace(placement, uncached_bytes=choice.uncached_bytes)
 
     # Layers
 
@@ -212,9 +265,10 @@ class Placer:
 
     def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | None:
         """To the one target that will do, once it is free."""
-        state = self._eligibility.pinned_target(request.request_class)
+        state = self._eligibility.pinned_target(request.request_class, takes_full=self.weighs_everybody)
         if state is None:
             return None
+        self._policy.follows(request.arrived_ns, now_ns)
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
 
     def _settle(self, request: RequestState, found: _Found, candidates: int, now_ns: int) -> Placement:
@@ -261,7 +315,10 @@ class Placer:
         failed = request.request_class.failed_replicas >> state.slot & 1
         standing = Standing.FAILED_BEFORE if failed else state.standing
         matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
-        return Candidate(state.target, standing, matched, state.load)
+        costs = None
+        if self._compares_costs(request):
+            costs = self._policy.costs_at_replica(request.profile, state.slot, request.held)
+        return Candidate(state.target, standing, matched, state.load, costs=costs)
 
     def _peer_candidate(self, request: RequestState, state: PeerState) -> Candidate:
         request_class, slot = request.request_class, state.slot
@@ -269,7 +326,13 @@ class Placer:
         standing = self._peers.standing_for(state, request_class.model, request_class.rule)
         matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         load = self._fleet.peer_load(slot, request_class.model)
-        return Candidate(state.target, Standing.FAILED_BEFORE if failed else standing, matched, load, state.rtt_ns)
+        standing = Standing.FAILED_BEFORE if failed else standing
+        costs = self._policy.costs_at_peer(request.profile, slot) if self._compares_costs(request) else None
+        return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
+
+    def _compares_costs(self, request: RequestState) -> bool:
+        """Not for whom only one target will do: what it would have cost elsewhere was not asked."""
+        return self.weighs_everybody and request.request_class.pinned is None
 
     # Inside
 
@@ -277,6 +340,7 @@ class Placer:
         """Begin with the policy that the config names, and tell it who is there."""
         factory: PolicyFactory = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
         self._policy = factory(self._fleet, config)
+        self.weighs_everybody = self._policy.weighs_everybody()
         self._wants_prefixes = self._policy.wants_prefixes()
         self._takes_full_replicas = self._policy.takes_full_replicas()
         for replica in self._replicas:

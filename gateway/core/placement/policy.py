@@ -13,16 +13,39 @@ from mypy_extensions import mypyc_attr
 
 from gateway.core.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
-from gateway.core.vocabulary import PlacementReason, RequestProfile, Target
+from gateway.core.requests import Hold
+from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile, Target
+
+
+class Offer:
+    """Whom a request may go to, as masks."""
+
+    __slots__ = ("arrived_ns", "held", "ready", "remotes", "replicas", "siblings")
+
+    def __init__(self, replicas: int, *, siblings: int = 0, remotes: int = 0) -> None:
+        self.replicas = self.ready = replicas
+        """Of ours: those that answer and take requests, however much they have to do. Of those, `ready` may be sent
+        something at this moment."""
+        self.siblings = siblings
+        self.remotes = remotes
+        self.held: Hold | None = None
+        """It is held for a replica already, and the first of those."""
+        self.arrived_ns = 0
 
 
 class Choice:
     """One slot out of the mask that was asked about."""
 
-    __slots__ = ("matched_blocks", "reason", "slot")
+    __slots__ = ("hold", "is_peer", "matched_blocks", "reason", "slot", "uncached_bytes")
 
     def __init__(self, slot: int, matched_blocks: int = 0, reason: PlacementReason | None = None) -> None:
         self.slot = slot
+        self.is_peer = False
+        """Of a choice among everybody: the slot is another gateway's."""
+        self.hold: Hold | None = None
+        """Of a choice among everybody: not now."""
+        self.uncached_bytes = -1
+        """What the target still has to read of the prompt, where that is known better than by what matched."""
         self.matched_blocks = matched_blocks
         """How many of the prompt's first blocks the target knows already."""
         self.reason = reason
@@ -58,6 +81,21 @@ class Policy(ABC):
         mode it is only written down.
         """
 
+    def weighs_everybody(self) -> bool:
+        """Is it asked once, by `weigh`, about everybody that a request may go to, rather than layer by layer?"""
+        return False
+
+    def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
+        """One of all, now or once it has done what it is at; None where nobody will do at this moment."""
+        raise NotImplementedError
+
+    def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs | None:  # noqa: ARG002
+        """What it would cost there, for the record."""
+        return None
+
+    def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs | None:  # noqa: ARG002
+        return None
+
     def wants_prefixes(self) -> bool:
         """Are prefixes to be remembered, for `match_replicas` and `match_peers`? That costs time and memory."""
         return False
@@ -78,6 +116,9 @@ class Policy(ABC):
     def left(self, target: Target, slot: int) -> None:  # noqa: B027
         """It is gone, and the next one to join may get the slot: what is known of it must go as well."""
 
+    def follows(self, arrived_ns: int, now_ns: int) -> None:  # noqa: B027
+        """What is sent next follows a stored response, and nobody was asked: when it came, and what time it is."""
+
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
         """The choice was followed; or the request follows a stored response, and went to the one target that will do
         without anybody being asked."""
@@ -87,6 +128,25 @@ class Policy(ABC):
 
     def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:  # noqa: B027
         """A replica of ours, which knew that much of the prompt, gave its first token this long after it was asked."""
+
+    def expire(self, now_ns: int) -> None:  # noqa: B027
+        """Time to forget what was not refreshed for its time to live."""
+
+    def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:  # noqa: B027
+        """The replica of ours in that slot gave a first token this long after it was asked, when it had so much to read
+        for us before, and so much of this prompt."""
+
+    def ended(self, slot: int, now_ns: int) -> None:  # noqa: B027
+        """A leg at the replica in that slot is over."""
+
+    def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:  # noqa: B027
+        """A replica of ours has told how many tokens that were."""
+
+    def held(self, hold: Hold) -> None:  # noqa: B027
+        """A request waits for a replica, as it was chosen to."""
+
+    def unheld(self, hold: Hold) -> None:  # noqa: B027
+        """It does so no longer."""
 
 
 PolicyFactory = Callable[[Fleet, PlacementConfig], Policy]

@@ -48,8 +48,7 @@ class Prefix(Policy):
     def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:
         if self.config.remote_choice is not RemoteChoice.FIRST_TOKEN:
             return
-        uncached_bytes = profile.prompt_bytes - matched_blocks * profile.prefix_block_bytes
-        self._first_tokens.add(max(0, uncached_bytes), took_ns)
+        self._first_tokens.add(profile.uncached_bytes(matched_blocks), took_ns)
 
     def _choose_by_worth(self, profile: RequestProfile, mask: int, match: Match) -> Choice:
         """Two replicas compete: whoever knows most of the prompt, and whoever has least to do."""
@@ -71,7 +70,7 @@ class Prefix(Policy):
         known = {slot: self.fleet.match_peers(profile, 1 << slot).blocks for slot in slots_of(mask)}
 
         def expected_ns(slot: int) -> float:
-            uncached = max(0, profile.prompt_bytes - known[slot] * profile.prefix_block_bytes)
+            uncached = profile.uncached_bytes(known[slot])
             waiting = self.fleet.peer_load(slot, profile.model) * self._first_tokens.estimate_ns(0)
             return self.fleet.peer_rtt_ns(slot) + waiting + self._first_tokens.estimate_ns(uncached)
 

@@ -73,7 +73,8 @@ def _together(reader: Reader) -> str:
     return (
         f"`{ALL_OF_THEM}` has × {more:.3f} of the throughput of `{WORTH}`, which "
         + (f"within {SAME:.0%} is the same" if abs(more - 1) <= SAME else f"is more than {SAME:.0%} apart")
-        + f". Of these two rules our defaults have `{WORTH}`, beside the in-band credit, and not `{FIRST_TOKEN}`."
+        + f". Of these two rules the policy `prefix` has `{WORTH}` by default, beside the in-band credit, and not"
+        f" `{FIRST_TOKEN}`."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from gateway.core.config import PlacementPolicy
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.beyond import beyond, unseen
 from loadgen.evaluation.skywalker.comparison import comparison
@@ -11,11 +12,11 @@ from loadgen.evaluation.skywalker.fleets import day, skewed
 from loadgen.evaluation.skywalker.paper_claims import claims
 from loadgen.evaluation.skywalker.plan import (
     GKE,
-    OUR_DEFAULTS,
     SGLANG,
     SGLANG_04,
     SKYWALKER,
     WORTH,
+    WORTH_AND_CREDIT,
     Evaluation,
     worth_trials,
 )
@@ -76,10 +77,12 @@ paired by seed: the median of the seeds, and in brackets the lowest and the high
 nothing to show.
 
 What is called `{SKYWALKER}` is the paper's algorithm, with all its settings written into each run: `explore_rule:
-share`, half a match, and no in-band credit. Our defaults are others, `explore_rule: {WORTH}` and a credit of 4. No run
-of these experiments has them but those that say so: `{WORTH}` is the paper's algorithm with that one rule of ours,
-`{OUR_DEFAULTS}` has both. [Beyond the paper](#beyond-the-paper) tells what they change, and
-[Defaults chosen](#defaults-chosen) how they came to be our defaults.
+share`, half a match, and no in-band credit. A region file that says `policy: prefix` and nothing else has others,
+`explore_rule: {WORTH}` and a credit of 4. No run of these experiments has them but those that say so: `{WORTH}` is the
+paper's algorithm with that one rule of ours, `{WORTH_AND_CREDIT}` has both. [Beyond the paper](#beyond-the-paper) tells
+what they change, and [Defaults chosen](#defaults-chosen) how they came to be the defaults of this policy. A region file
+that says nothing has another policy, `{PlacementPolicy.COST}`, and no run here has that: `make results-placement`
+measures it, beside this one.
 
 `{GKE}` stands for a multi-cluster gateway: it fills its own region up to 24 requests a replica, then the nearest region
 with room, and pushes beyond that once all are full; replicas of a region take turns. `{SGLANG}` has its router's

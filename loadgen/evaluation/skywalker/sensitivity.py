@@ -8,7 +8,7 @@ from gateway.core.config import CoreConfig
 from loadgen.evaluation import numbers as of
 from loadgen.evaluation.numbers import Measure, mean_ratio, quotient, ratio, times
 from loadgen.evaluation.skywalker.judgement import SAME, judgement
-from loadgen.evaluation.skywalker.plan import AXES, CREDIT_ALONE, OUR_DEFAULTS, SKYWALKER, WORTH, Axis, worth_trials
+from loadgen.evaluation.skywalker.plan import AXES, CREDIT_ALONE, SKYWALKER, WORTH, WORTH_AND_CREDIT, Axis, worth_trials
 from loadgen.evaluation.skywalker.reader import Reader, Section
 from loadgen.pages.markdown import NOTHING, listed, table
 
@@ -32,7 +32,7 @@ def defaults(reader: Reader) -> Section:
     text = "\n".join(
         [
             "## Defaults chosen\n",
-            f"What a region file has if it says nothing (`gateway/core/config.py`; probes:"
+            f"What a region file has if it says `policy: prefix` and nothing else (`gateway/core/config.py`; probes:"
             f" `gateway/config/sections.py`), beside the best of what was tried above: the geometric mean of"
             f" throughput, and of mean TTFT, over {listed(_workloads(reader, AXES[0]))}. These runs are for a default"
             f" when no other value has {SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
@@ -67,12 +67,13 @@ def _times(share: float | None, digits: int) -> str:
 
 def _rule(reader: Reader) -> str:
     """What our rule gives wherever it was played: beside our other defaults, which is what a default is chosen for."""
-    found, alone = judgement(reader, OUR_DEFAULTS, CREDIT_ALONE), judgement(reader, WORTH)
+    found, alone = judgement(reader, WORTH_AND_CREDIT, CREDIT_ALONE), judgement(reader, WORTH)
     if not (found.throughputs and alone.throughputs):
         return "What that gives was not played."
     return (
-        f"Beside our other defaults, which differ from the paper's in the credit alone, it gives × {found.gain:.3f} of"
-        f" the throughput that the paper's rule gives there, on {len(found.gains)} workloads (medians of the seeds from"
+        f"Beside the other defaults of this policy, which differ from the paper's in the credit alone, it gives"
+        f" × {found.gain:.3f} of the throughput that the paper's rule gives there, on {len(found.gains)} workloads"
+        f" (medians of the seeds from"
         f" × {min(found.gains):.3f} to × {max(found.gains):.3f}), more than {SAME:.0%} better on {found.better} and"
         f" worse on {found.worse}: these runs are {found.verdict('for it', 'not for it')}. Without the credit it gives"
         f" × {alone.gain:.3f}, better on {alone.better} and worse on {alone.worse}:"

@@ -126,10 +126,22 @@ class ModelCapacity(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     AVAILABLE_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
     available: _builtins.int
+    load: _builtins.int
+    """Requests on these replicas, running and waiting. Told only by a gateway that compares costs; 0 from any other, and
+    from one of an older version: it is then taken for idle wherever it says `available`, and is compared by distance,
+    by what it knows of the prompt, and by what the caller itself has forwarded there and not seen counted.
+    """
+    backlog_bytes: _builtins.int
+    """Of prompts, what the one of these replicas that has least to read has to read first; likewise."""
+    free_tokens: _builtins.int
+    """Room in the KV cache of the one that has most, in tokens; likewise. Left out: nobody knows, and nothing is kept away."""
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -140,12 +152,17 @@ class ModelCapacity(_message.Message):
         place: Global___Place | None = ...,
         replicas: _builtins.int = ...,
         available: _builtins.int = ...,
+        load: _builtins.int = ...,
+        backlog_bytes: _builtins.int = ...,
+        free_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "free_tokens", b"free_tokens", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "available", b"available", "backlog_bytes", b"backlog_bytes", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
+    _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__free_tokens) -> _WhichOneofReturnType__free_tokens | None: ...
 
 Global___ModelCapacity: _TypeAlias = ModelCapacity  # noqa: Y015
 
@@ -759,6 +776,7 @@ class Candidate(_message.Message):
     MATCHED_BLOCKS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     RTT_US_FIELD_NUMBER: _builtins.int
+    COSTS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     id: _builtins.str
     region: _builtins.str
@@ -766,6 +784,10 @@ class Candidate(_message.Message):
     matched_blocks: _builtins.int
     load: _builtins.int
     rtt_us: _builtins.int
+    @_builtins.property
+    def costs(self) -> Global___Costs:
+        """Only where costs were compared."""
+
     def __init__(
         self,
         *,
@@ -776,14 +798,45 @@ class Candidate(_message.Message):
         matched_blocks: _builtins.int = ...,
         load: _builtins.int = ...,
         rtt_us: _builtins.int = ...,
+        costs: Global___Costs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "kind", b"kind", "load", b"load", "matched_blocks", b"matched_blocks", "region", b"region", "rtt_us", b"rtt_us", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs", "id", b"id", "kind", b"kind", "load", b"load", "matched_blocks", b"matched_blocks", "region", b"region", "rtt_us", b"rtt_us", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
+
+@_typing.final
+class Costs(_message.Message):
+    """What a request would have cost at a target, part by part: estimates, each weighed as it was compared."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READING_US_FIELD_NUMBER: _builtins.int
+    CROWDING_US_FIELD_NUMBER: _builtins.int
+    WAITING_US_FIELD_NUMBER: _builtins.int
+    DISTANCE_US_FIELD_NUMBER: _builtins.int
+    reading_us: _builtins.int
+    crowding_us: _builtins.int
+    waiting_us: _builtins.int
+    distance_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        reading_us: _builtins.int = ...,
+        crowding_us: _builtins.int = ...,
+        waiting_us: _builtins.int = ...,
+        distance_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crowding_us", b"crowding_us", "distance_us", b"distance_us", "reading_us", b"reading_us", "waiting_us", b"waiting_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Costs: _TypeAlias = Costs  # noqa: Y015
 
 @_typing.final
 class OwnershipRequest(_message.Message):

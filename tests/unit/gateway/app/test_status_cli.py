@@ -88,6 +88,16 @@ def test_exit_codes_tell_well_from_wrong_from_not_ready() -> None:
     assert codes == [ExitCode.WELL, ExitCode.SOMETHING_WRONG, ExitCode.NOT_READY] == [0, 1, 3]
 
 
+def test_how_many_are_held_for_a_replica_is_shown_and_an_older_gateway_tells_of_none() -> None:
+    status = seen(replicas=[{**replica("a", "available"), "held": 7}, replica("b", "available")])
+    console = Console(file=io.StringIO(), width=120)
+    print_status(status, [], console)
+    assert isinstance(console.file, io.StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["a", "us-east-1", "m", "available", "0", "0", "0", "7", "0.0", "s", "ago"] in rows
+    assert ["b", "us-east-1", "m", "available", "0", "0", "0", "0", "0.0", "s", "ago"] in rows
+
+
 CONTROL: dict[str, Any] = {
     "attached": True,
     "controller": "127.0.0.1:7090",

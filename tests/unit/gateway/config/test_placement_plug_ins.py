@@ -32,7 +32,7 @@ def test_a_policy_is_found_by_name_and_has_its_packages_version(site: Path) -> N
 def test_an_unknown_name_is_told_with_those_that_there_are(site: Path) -> None:
     put(site, "one_of_those", name="one_of_those")
     (fault,) = faults("magic")
-    assert fault.startswith("policy: 'magic' is none of prefix, consistent_hash, ")
+    assert fault.startswith("policy: 'magic' is none of cost, prefix, consistent_hash, ")
     assert "one_of_those" in fault
 
 

@@ -38,6 +38,13 @@ def test_durations_and_sizes_become_integers(tmp_path: Path) -> None:
     assert config.core.placement.explore_below_share == CoreConfig().placement.explore_below_share
 
 
+def test_the_policy_that_compares_costs_has_keys_of_its_own(tmp_path: Path) -> None:
+    text = SMALLEST + "placement: {policy: cost, hold: 20ms, delay_weight: 0, kept_gaps: 2, explore_load: 1KiB}\n"
+    placement = load_config(region_at(tmp_path, text), environ={}).core.placement
+    assert placement.policy == PlacementPolicy.COST
+    assert (placement.hold_ns, placement.delay_weight, placement.kept_gaps) == (20_000_000, 0, 2)
+
+
 def test_every_setting_of_the_core_can_be_written(tmp_path: Path) -> None:
     document = read_region_file(region_at(tmp_path, SMALLEST), environ={}).as_document()
     for section in fields(CoreConfig):
@@ -83,6 +90,27 @@ def test_the_effective_file_reads_back_as_itself(tmp_path: Path) -> None:
         (
             SMALLEST + "attempt: {retry_budget_share: 2.0}\n",
             ["us.yaml: line 8: attempt.retry_budget_share: should be less than or equal to 1"],
+        ),
+        (SMALLEST + "placement: {hold: 0ms}\n", ["us.yaml: line 8: placement.hold: should be greater than 0"]),
+        (
+            SMALLEST + "placement: {delay_weight: -0.1, kept_gaps: 1001}\n",
+            [
+                "us.yaml: line 8: placement.delay_weight: should be greater than or equal to 0",
+                "us.yaml: line 8: placement.kept_gaps: should be less than or equal to 1000",
+            ],
+        ),
+        (
+            SMALLEST + "placement: {delay_weight: .nan, kept_gaps: '3'}\n",
+            [
+                "us.yaml: line 8: placement.delay_weight: should be a valid number",
+                "us.yaml: line 8: placement.kept_gaps: should be a valid number",
+            ],
+        ),
+        (
+            SMALLEST + "placement: {policy: cost, policy_options: {hold: 3}}\n",
+            [
+                "us.yaml: line 8: placement.policy_options: cost has none; its settings are keys of their own",
+            ],
         ),
         (SMALLEST + "region: eu\n", ["us.yaml: line 8: region: is written twice"]),
         (

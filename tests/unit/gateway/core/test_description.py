@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 
+from gateway.core.config import PlacementPolicy
 from gateway.core.description import ReplicaCondition, describe, gauges_of
-from gateway.core.events import DrainRequested
-from gateway.core.vocabulary import GatewayId, LegResult, ReplicaId
-from tests.support.core import EU, MS, Desk, desk, peer_spec, profile
+from gateway.core.events import DrainRequested, ReplicasObserved
+from gateway.core.vocabulary import GatewayId, LegResult, ReplicaId, ReplicaObservation
+from tests.support.core import EU, LAYERED, MS, Desk, desk, peer_spec, profile
+from tests.support.placement import desk_with
 
 
 def one_in_three() -> Desk:
     """One request runs here, one abroad, and one waits; one replica has never answered."""
-    one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], probed=False)
+    one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], probed=False, placement=LAYERED)
     one.hear("gw-eu", EU, queue=2, rtt_ms=30)
     one.probe("r0")
     one.ask("here", prompt="a long prompt " * 10)
@@ -72,6 +74,24 @@ def test_the_whole_state_in_words_and_numbers() -> None:
     (peer,) = told["peers"]
     assert (peer["id"], peer["usable"], peer["in_flight"], peer["rtt_ms"]) == ("gw-eu", True, 1, 30)
     assert peer["models"][0]["queue_length"] == 2
+
+
+def test_who_is_held_for_a_replica_counts_there_and_in_the_queue() -> None:
+    one = desk_with(PlacementPolicy.COST, replicas=2)
+    for name in ("a", "b", "c"):
+        one.ask(name, prompt=name * 6000)
+    one.tell(ReplicasObserved((ReplicaObservation(ReplicaId("r0"), one.now_ns, True, 1, 0, 0.5, 8192),)))
+    gauges = gauges_of(one.core, one.now_ns)
+    assert (sum(gauges.held.values()), gauges.queue_length) == (1, 1)
+    described = json.loads(json.dumps(describe(one.core, one.now_ns)))["replicas"]
+    assert {each["id"]: each["held"] for each in described} == gauges.held
+    assert [each["kv_tokens"] for each in described] == [8192, 0]
+
+
+def test_a_peer_s_load_is_shown_where_it_tells() -> None:
+    one = one_in_three()
+    (peer,) = json.loads(json.dumps(describe(one.core, one.now_ns)))["peers"]
+    assert peer["models"][0]["load"] == 0
 
 
 def test_nothing_of_a_request_is_shown() -> None:

@@ -36,3 +36,27 @@ def test_it_never_promises_less_than_nothing() -> None:
     for size in range(1000, 2000, 50):
         line.add(size, size * MS)
     assert line.estimate_ns(0) == 0
+
+
+class TestSlope:
+    def test_it_is_what_one_byte_more_takes(self) -> None:
+        line = FirstTokenLine()
+        for size in range(1000, 3000, 50):
+            line.add(size, 60 * MS + 2000 * size)
+        assert round(line.slope_ns()) == 2000
+
+    def test_it_is_nothing_before_enough_was_seen(self) -> None:
+        line = FirstTokenLine()
+        for size in range(7):
+            line.add(1000 * size, MS * size)
+        assert line.slope_ns() == 0
+        for size in range(7, 9):
+            line.add(1000 * size, MS * size)
+        assert line.slope_ns() > 0
+
+    def test_it_is_nothing_where_more_bytes_took_no_longer_or_all_were_alike(self) -> None:
+        falling, alike = FirstTokenLine(), FirstTokenLine()
+        for size in range(1000, 2000, 50):
+            falling.add(size, 100 * MS - 1000 * size)
+            alike.add(1000, size * MS)
+        assert falling.slope_ns() == alike.slope_ns() == 0

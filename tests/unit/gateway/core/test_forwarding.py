@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from gateway.core.config import CoreConfig, QueueConfig
+from gateway.core.config import CoreConfig, PlacementPolicy, QueueConfig
 from gateway.core.forwarding import leg_end_of
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason
-from tests.support.core import EU, MS, SECOND, TENANT, US, policy, replica_spec
+from tests.support.core import BOTH, EU, MS, SECOND, TENANT, US, policy, replica_spec, under
 from tests.support.mesh import Mesh
 
 
@@ -29,19 +29,21 @@ def test_an_error_of_a_peer_s_own_making_opens_no_breaker_against_it() -> None:
     assert leg_end_of(Outcome.FAILED_INTERNALLY, "why") == (LegResult.REFUSED, RefusalReason.BUSY, "why")
 
 
-def test_a_forward_that_waited_too_long_at_a_peer_goes_on_waiting_at_home() -> None:
+@pytest.mark.parametrize("placement", BOTH)
+def test_a_forward_that_waited_too_long_at_a_peer_goes_on_waiting_at_home(placement: PlacementPolicy) -> None:
     mesh = Mesh(random.Random(1))
-    mesh.add_gateway("us", US, [replica_spec("us-a", US)], policy(US), CoreConfig())
-    impatient = CoreConfig(queue=QueueConfig(wait_max_ns=100 * MS))
+    mesh.add_gateway("us", US, [replica_spec("us-a", US)], policy(US), under(placement))
+    impatient = under(placement, CoreConfig(queue=QueueConfig(wait_max_ns=100 * MS)))
     mesh.add_gateway("eu", EU, [replica_spec("eu-a", EU)], policy(EU), impatient)
     mesh.connect_all()
-    mesh.probe("us", waiting=lambda _: 1, healthy=lambda _: True)
+    takes_more_than_one = placement is PlacementPolicy.COST
+    mesh.probe("us", waiting=lambda _: 1, healthy=lambda _: not takes_more_than_one)
     mesh.probe("eu", waiting=lambda _: 0, healthy=lambda _: True)
     mesh.advance(100 * MS)  # it is published then
     while mesh.heartbeats:
         mesh.deliver_heartbeat(0, drop=False)
     mesh.ask("us", "q1", TENANT, "hello", 10 * SECOND)
-    mesh.probe("eu", waiting=lambda _: 1, healthy=lambda _: True)
+    mesh.probe("eu", waiting=lambda _: 1, healthy=lambda _: not takes_more_than_one)
     mesh.deliver_forward(0)
     mesh.advance(200 * MS)
     (request,) = mesh.cores["us"].requests.values()

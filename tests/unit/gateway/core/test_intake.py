@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.config import CoreConfig, PlacementConfig, QueueConfig
+from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy, QueueConfig
 from gateway.core.effects import EndRequest, PublishLoad, RefuseForward, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
@@ -28,6 +28,7 @@ from gateway.core.vocabulary import (
 )
 from tests.support.core import (
     AP,
+    BOTH,
     EU,
     MODEL,
     SECOND,
@@ -37,6 +38,7 @@ from tests.support.core import (
     desk,
     ended,
     forward,
+    occupy,
     of_kind,
     peer_spec,
     policy,
@@ -47,6 +49,7 @@ from tests.support.core import (
 )
 
 EU_PEER = peer_spec("gw-eu", EU)
+under_both = pytest.mark.parametrize("placement", BOTH)
 
 
 def refusal(one: Desk, event: ForwardArrived) -> RefusalReason | None:
@@ -54,16 +57,22 @@ def refusal(one: Desk, event: ForwardArrived) -> RefusalReason | None:
 
 
 class TestClients:
-    def test_a_full_queue_refuses_with_a_reason(self) -> None:
-        one = desk(config=CoreConfig(queue=QueueConfig(length_max=1)))
-        one.probe(waiting=1)
+    @under_both
+    def test_a_full_queue_refuses_with_a_reason(self, placement: PlacementPolicy) -> None:
+        one = desk(config=CoreConfig(queue=QueueConfig(length_max=1)), placement=placement)
+        occupy(one)
         one.ask("waits")
         assert ended(one.ask("too-many")) == [("too-many", "rejected_queue_full")]
 
-    def test_a_full_queue_lets_through_who_need_not_wait(self) -> None:
+    @under_both
+    def test_a_full_queue_lets_through_who_need_not_wait(self, placement: PlacementPolicy) -> None:
         other = replica_spec("other", models=["mistral"])  # type: ignore[list-item]
-        one = desk(replicas=[replica_spec("r0"), other], config=CoreConfig(queue=QueueConfig(length_max=1)))
-        one.probe("r0", waiting=1)
+        one = desk(
+            replicas=[replica_spec("r0"), other],
+            config=CoreConfig(queue=QueueConfig(length_max=1)),
+            placement=placement,
+        )
+        occupy(one, "r0")
         one.ask("waits")
         assert started(one.ask("elsewhere", model="mistral")) == ["other"]
 
@@ -95,9 +104,10 @@ class TestClients:
         locked = intake.class_of(asked, intake.rule_of(asked), Hops())
         assert (locked.may_stay_in_region, locked.may_cross_regions) == (False, False)
 
-    def test_one_tenant_cannot_fill_the_queue(self) -> None:
-        one = desk(replicas=1, config=CoreConfig(queue=QueueConfig(tenant_length_max=2)))
-        one.probe(waiting=1)
+    @under_both
+    def test_one_tenant_cannot_fill_the_queue(self, placement: PlacementPolicy) -> None:
+        one = desk(replicas=1, config=CoreConfig(queue=QueueConfig(tenant_length_max=2)), placement=placement)
+        occupy(one)
         for i in range(2):
             one.ask(f"greedy{i}", tenant="greedy")
         assert ended(one.ask("greedy2", tenant="greedy")) == [("greedy2", "rejected_tenant_limit")]
@@ -129,9 +139,15 @@ class TestForwards:
         one = desk(replicas=[replica_spec("adopted", AP)], peers=[EU_PEER])
         assert refusal(one, forward("q", allowed=rule(EU, US))) is RefusalReason.UNKNOWN_MODEL
 
-    def test_a_queue_longer_than_tau_refuses_as_busy(self) -> None:
-        one = desk(replicas=1, peers=[EU_PEER], config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1)))
-        one.probe(waiting=1)
+    @under_both
+    def test_a_queue_longer_than_tau_refuses_as_busy(self, placement: PlacementPolicy) -> None:
+        one = desk(
+            replicas=1,
+            peers=[EU_PEER],
+            config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1)),
+            placement=placement,
+        )
+        occupy(one)
         one.ask("own")
         assert refusal(one, forward("q")) is RefusalReason.BUSY
 
@@ -191,24 +207,32 @@ class TestAdoptedReplicas:
         standings = {each.target.id: each.standing for each in leg.decision.considered}
         assert standings == {"own": Standing.AVAILABLE, "adopted": Standing.NOT_ALLOWED}
 
-    def test_nobody_waits_for_it_when_our_own_is_busy_and_whoever_may_go_there_is_not_held_up(self) -> None:
-        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")], peers=[EU_PEER])
-        one.probe("own", waiting=1)
+    @under_both
+    def test_nobody_waits_for_it_when_our_own_is_busy_and_whoever_may_go_there_is_not_held_up(
+        self, placement: PlacementPolicy
+    ) -> None:
+        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")], peers=[EU_PEER], placement=placement)
+        occupy(one, "own")
         assert started(one.ask("waits")) == []
-        assert one.core.why_it_waits(RequestId("waits")) == "replica:own (pending), peer:gw-eu (lost: not heard yet)"
+        busy = {PlacementPolicy.COST: "unhealthy", PlacementPolicy.PREFIX: "pending"}[placement]
+        assert one.core.why_it_waits(RequestId("waits")) == f"replica:own ({busy}), peer:gw-eu (lost: not heard yet)"
         assert started(one.tell(forward("may"))) == ["adopted"]
 
-    def test_what_waits_is_judged_again_when_something_is_adopted_or_its_home_changes_its_mind(self) -> None:
-        one = desk(replicas=1)
-        one.probe("r0", waiting=1)
+    @under_both
+    def test_what_waits_is_judged_again_when_something_is_adopted_or_its_home_changes_its_mind(
+        self, placement: PlacementPolicy
+    ) -> None:
+        one = desk(replicas=1, placement=placement)
+        occupy(one, "r0")
         one.ask("q")
         one.tell(AssignmentApplied(2, (replica_spec("r0"), adopted(rule(EU))), ()))
         assert started(one.probe("adopted")) == []
         assert started(one.tell(AssignmentApplied(3, (replica_spec("r0"), adopted(rule(US))), ()))) == ["adopted"]
 
-    def test_what_waits_for_it_alone_is_told_when_its_home_shuts_it_out(self) -> None:
-        one = desk(replicas=[adopted(rule(US))])
-        one.probe(waiting=1)
+    @under_both
+    def test_what_waits_for_it_alone_is_told_when_its_home_shuts_it_out(self, placement: PlacementPolicy) -> None:
+        one = desk(replicas=[adopted(rule(US))], placement=placement)
+        occupy(one)
         one.ask("q")
         told = one.tell(AssignmentApplied(2, (adopted(PlaceRule()),), ()))
         assert ended(told) == [("q", "rejected_residency_processing")]

@@ -390,3 +390,77 @@ def test_the_size_is_about_what_python_allocates(
     allocated = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert 0.7 < index.size_bytes / allocated < 1.3
+
+
+class TestBooksOfOneSlot:
+    """What a mirror of a cache asks of its index."""
+
+    def test_a_slot_is_bounded_by_forgetting_its_earliest_chains(self, index: PrefixIndex) -> None:
+        for now_ns, text in enumerate(["first", "second", "third"]):
+            insert(index, text, 1, now_ns)
+        insert(index, "first", 2, now_ns=3)
+        assert index.blocks_of(1) == 5 + 6 + 5
+        index.bound(1, 11)
+        assert index.check() == []
+        assert index.blocks_of(1) == 11
+        assert [match(index, text, 0b10).blocks for text in ("first", "second", "third")] == [0, 6, 5]
+        assert match(index, "first", 0b100).blocks == 5, "others keep theirs"
+
+    def test_what_others_still_need_of_a_chain_stays(self, index: PrefixIndex) -> None:
+        insert(index, "stem-old", 1, now_ns=0)
+        insert(index, "stem-new", 1, now_ns=1)
+        index.bound(1, 8)
+        assert index.check() == []
+        assert (match(index, "stem-old").blocks, match(index, "stem-new").blocks) == (5, 8)
+
+    def test_its_last_chain_stays_however_long_it_is(self, index: PrefixIndex) -> None:
+        insert(index, "short", 1, now_ns=0)
+        insert(index, "far longer than allowed", 1, now_ns=1)
+        index.bound(1, 3)
+        assert match(index, "far longer than allowed").blocks == index.blocks_of(1) == 23
+
+    def test_a_bound_that_is_kept_or_is_for_nobody_changes_nothing(self, index: PrefixIndex) -> None:
+        insert(index, "hello", 1)
+        index.bound(1, 5)
+        index.bound(2, 0)
+        assert (index.blocks_of(1), index.blocks_of(2)) == (5, 0)
+
+    def test_blocks_of_a_slot_follow_every_change(self, index: PrefixIndex) -> None:
+        insert(index, "hello world", 1, now_ns=0)
+        insert(index, "hello there", 1, now_ns=1)
+        assert index.blocks_of(1) == 6 + 5 + 5
+        index.retract(chain_of("hello world"), 1, 6)
+        assert index.blocks_of(1) == 6 + 5
+        index.expire(3 * TTL_NS)
+        assert index.blocks_of(1) == 0
+        insert(index, "hello", 1, now_ns=3 * TTL_NS)
+        index.remove_target(1)
+        assert index.blocks_of(1) == 0
+
+    def test_its_earliest_chain_is_the_one_not_asked_for_the_longest(self, index: PrefixIndex) -> None:
+        assert index.earliest_ns(1) is None
+        insert(index, "other", 2, now_ns=1)
+        insert(index, "first", 1, now_ns=3)
+        insert(index, "second", 1, now_ns=4)
+        assert index.earliest_ns(1) == 3
+        insert(index, "first", 1, now_ns=5)
+        assert index.earliest_ns(1) == 4
+        index.remove_target(1)
+        assert index.earliest_ns(1) is None
+
+    def test_when_the_prompt_that_it_goes_on_from_was_sent(self, index: PrefixIndex) -> None:
+        insert(index, "system", 1, now_ns=1)
+        insert(index, "system, one", 1, now_ns=2)
+        insert(index, "system, two", 1, now_ns=3)
+        insert(index, "system, one, more", 2, now_ns=9)
+        assert index.last_sent_ns(chain_of("system, one, more"), 1) == 2
+        assert index.last_sent_ns(chain_of("system, two, more"), 1) == 3
+        assert index.last_sent_ns(chain_of("system, two"), 1) == 3
+        assert index.last_sent_ns(chain_of("another"), 1) is None
+        assert index.last_sent_ns(chain_of("system, one"), 7) is None
+
+    def test_a_beginning_that_was_only_shared_was_never_sent_by_itself(self, index: PrefixIndex) -> None:
+        insert(index, "stem-old", 1, now_ns=1)
+        insert(index, "stem-new", 1, now_ns=2)
+        assert index.last_sent_ns(chain_of("stem-other"), 1) is None
+        assert index.last_sent_ns(chain_of("stem-o"), 1) is None, "in the middle of a run"

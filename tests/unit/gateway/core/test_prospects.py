@@ -8,9 +8,17 @@ from dataclasses import replace
 import pytest
 
 from gateway.core import events
-from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.config import (
+    CoreConfig,
+    OverflowMode,
+    PlacementConfig,
+    PlacementPolicy,
+    PushingConfig,
+    PushingMode,
+)
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.forwarding import leg_end_of
+from gateway.core.requests import Hold
 from gateway.core.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -31,6 +39,7 @@ from tests.support.core import (
     ANYWHERE,
     AP,
     EU,
+    LAYERED,
     MODEL,
     MS,
     SECOND,
@@ -40,6 +49,7 @@ from tests.support.core import (
     desk,
     ended,
     forward,
+    occupy,
     of_kind,
     peer_spec,
     policy,
@@ -48,6 +58,7 @@ from tests.support.core import (
     rule,
     started,
 )
+from tests.support.placement import desk_with
 
 RARE = ModelName("rare")
 EU_PEER, AP_PEER = peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)
@@ -204,7 +215,7 @@ class TestWhatMayCome:
         assert started(one.tell(events.LockdownChanged(active=False))) == ["gw-far"]
 
     def test_many_are_not_all_named(self) -> None:
-        one = desk(replicas=6, peers=[EU_PEER])
+        one = desk(replicas=6, peers=[EU_PEER], placement=LAYERED)
         one.hear("gw-eu", EU, available=0)
         one.probe(waiting=1)
         one.ask("q")
@@ -212,6 +223,31 @@ class TestWhatMayCome:
         assert told == (
             "replica:r0 (pending), replica:r1 (pending), replica:r2 (pending), replica:r3 (pending), "
             "2 more replicas, peer:gw-eu (busy)"
+        )
+
+    def test_a_replica_that_reads_what_was_sent_before(self) -> None:
+        one = desk_with(PlacementPolicy.COST, replicas=1)
+        one.ask("first", prompt="a" * 6000)
+        assert started(one.ask("q", prompt="b" * 6000, deadline_ns=50 * MS)) == []
+        assert one.core.why_it_waits(RequestId("q")) == "replica:r0 (held for it: it reads what was sent before)"
+        told = one.wait(50 * MS)
+        assert "it waited for replica:r0 (held for it: " in detail_of(told), "the one that gave up is told as much"
+
+    def test_a_replica_that_has_all_that_it_may_be_given(self) -> None:
+        placement = PlacementConfig(policy=PlacementPolicy.COST)
+        pushing = PushingConfig(mode=PushingMode.OUTSTANDING, outstanding_max=1)
+        one = desk(replicas=1, config=CoreConfig(placement=placement, pushing=pushing))
+        one.ask("first")
+        assert started(one.ask("q")) == []
+        assert one.core.why_it_waits(RequestId("q")) == "replica:r0 (held for it: outstanding)"
+
+    def test_a_replica_whose_cache_is_full(self) -> None:
+        one = desk_with(PlacementPolicy.COST, replicas=1)
+        one.ask("first", prompt="a" * 6000)
+        one.ask("q", prompt="b" * 6000)
+        one.core._hold(one.core.requests[RequestId("q")], Hold(0, 6000, b"", is_cold=True))
+        assert one.core.why_it_waits(RequestId("q")) == (
+            "replica:r0 (held for it: its cache is full of what is still wanted)"
         )
 
     def test_who_runs_waits_for_nobody(self) -> None:
@@ -270,7 +306,7 @@ class TestJudgedAgain:
 
     def test_when_the_last_replica_leaves_and_elsewhere_is_forbidden(self) -> None:
         one = us(EU_PEER, own_policy=HOME_AND_AP)
-        one.probe(waiting=1)
+        occupy(one)
         one.hear("gw-eu", EU)
         assert ended(one.ask("q")) == []
         assert ended(one.tell(events.AssignmentApplied(2, (), (EU_PEER,)))) == NOWHERE
@@ -296,7 +332,7 @@ class TestJudgedAgain:
     def test_everybody_of_a_class_and_nobody_else(self) -> None:
         one = self.waiting()
         one.ask("q2", model=RARE)
-        one.probe(waiting=1)
+        occupy(one)
         one.ask("stays")
         told = ended(one.tell(events.PolicyApplied(HOME_AND_AP)))
         assert told == [*NOWHERE, ("q2", "rejected_residency_processing")]
@@ -304,7 +340,7 @@ class TestJudgedAgain:
 
     def test_a_forward_is_judged_by_its_stamp_and_goes_back_without_anybodys_fault(self) -> None:
         one = us(EU_PEER)
-        one.probe(waiting=1)
+        occupy(one)
         one.tell(forward("q", allowed=rule(EU, US)))
         assert one.core.why_it_waits(RequestId("q"))
         told = one.tell(events.AssignmentApplied(2, (replica_spec("adopted", AP),), (EU_PEER,)))
@@ -317,7 +353,7 @@ class TestJudgedAgain:
     def test_who_waits_for_a_stored_response_that_may_not_be_gone_back_to(self) -> None:
         """It is held somewhere that the policy forbids by now."""
         one = us(EU_PEER, own_policy=policy(US))
-        one.probe(waiting=1)
+        occupy(one)
         one.hear("gw-eu", EU)
         one.ask("first")
         one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))

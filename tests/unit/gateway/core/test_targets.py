@@ -151,6 +151,23 @@ def test_an_attempt_may_end_at_one_that_left_and_moves_no_mask(make: Make) -> No
 
 
 @both
+def test_a_backlog_is_what_our_own_legs_without_a_first_token_have_to_read(make: Make) -> None:
+    some = make()
+    state, other = some.state("a"), (RequestId("other"), 1, 1)
+    some.targets.started(state, KEY, 10, 700)
+    some.targets.started(state, other, 10, 30)
+    assert (state.backlog_bytes, some.state("b").backlog_bytes) == (730, 0)
+    some.targets.first_token(state, KEY, 20)
+    some.hear("a", 25)
+    assert state.backlog_bytes == 30, "a word of its own says nothing of what is left to read"
+    some.targets.first_token(state, KEY, 30)
+    some.targets.ended(state, KEY, LegResult.COMPLETED, 40)
+    assert state.backlog_bytes == 30, "nothing is taken off twice"
+    some.targets.ended(state, other, LegResult.FAILED, 50)
+    assert (state.backlog_bytes, state.prefilling) == (0, {})
+
+
+@both
 def test_one_that_is_lost_is_not_used_until_it_is_heard_again_and_then_ramps_up(make: Make) -> None:
     some = make()
     some.targets.lose("a", "reset", 10)

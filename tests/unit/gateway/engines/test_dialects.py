@@ -16,8 +16,18 @@ from gateway.engines.dialects import (
     read_slots,
 )
 from gateway.engines.exposition import BadProbe
+from loadgen.engine.exposition import Exposition, RequestMetrics
+from loadgen.engine.model import EngineModel
+from loadgen.engine.presets import TINY
 from tests.fakes.engine import metrics_page
-from tests.fakes.engine_pages import llama_metrics, llama_slots, model_list, sglang_loads, vllm_page
+from tests.fakes.engine_pages import (
+    VLLM_CACHE_CONFIG,
+    llama_metrics,
+    llama_slots,
+    model_list,
+    sglang_loads,
+    vllm_page,
+)
 
 SGLANG = b"""\
 # TYPE sglang:num_running_reqs gauge
@@ -72,7 +82,7 @@ def test_garbage_is_never_taken_for_idleness(read: Callable[[bytes], object], pa
 
 class TestMetrics:
     def test_a_vllm_page_is_read_past_all_names_that_begin_alike(self) -> None:
-        assert read_metrics(metrics_page(4, 12).encode()) == [Reading(4, 12, 0.25)]
+        assert read_metrics(metrics_page(4, 12).encode()) == [Reading(4, 12, 0.25, 8192)]
 
     def test_ranks_are_added_up_and_the_fullest_cache_counts(self) -> None:
         assert read_metrics(vllm_page((4, 1), (3, 0)).body) == [Reading(7, 1, 0.2)]
@@ -130,8 +140,8 @@ class TestMetrics:
 class TestLoads:
     def test_sglang_s_own_page_is_added_up_or_read_by_rank(self) -> None:
         page = sglang_loads((12, 3), (2, 0)).body
-        assert read_loads(page) == [Reading(14, 3, 0.28)]
-        assert read_loads(page, 2) == [Reading(12, 3, 0.28), Reading(2, 0, 0.28)]
+        assert read_loads(page) == [Reading(14, 3, 0.28, 366_000)]
+        assert read_loads(page, 2) == [Reading(12, 3, 0.28, 183_000), Reading(2, 0, 0.28, 183_000)]
 
     def test_a_rank_that_is_missing_or_told_twice_is_said(self) -> None:
         load = {"num_running_reqs": 0, "num_waiting_reqs": 0}
@@ -143,10 +153,74 @@ class TestLoads:
 
 class TestSlots:
     def test_an_idle_slot_means_that_nobody_waits(self) -> None:
-        assert read_slots(llama_slots(True, False).body) == [Reading(1, 0)]
+        assert read_slots(llama_slots(True, False).body) == [Reading(1, 0, kv_tokens=4096)]
 
     def test_behind_full_slots_somebody_may_wait(self) -> None:
-        assert read_slots(llama_slots(True, True).body) == [Reading(2, 1)]
+        assert read_slots(llama_slots(True, True).body) == [Reading(2, 1, kv_tokens=4096)]
+
+
+class TestRoom:
+    """In the KV cache."""
+
+    def test_a_recorded_page_of_vllm_tells_it_in_labels(self) -> None:
+        assert read_metrics(vllm_page((4, 12)).body + VLLM_CACHE_CONFIG) == [Reading(4, 12, 0.1, 4096)]
+
+    def test_an_older_vllm_tells_blocks_and_their_size(self) -> None:
+        line = VLLM_CACHE_CONFIG.replace(b'kv_cache_size_tokens="4096",', b"")
+        assert _room(vllm_page((0, 0)).body + line) == 32 * 128
+
+    def test_what_vllm_counts_itself_is_better_than_blocks_times_their_size(self) -> None:
+        line = VLLM_CACHE_CONFIG.replace(b'kv_cache_size_tokens="4096"', b'kv_cache_size_tokens="1000"')
+        assert _room(vllm_page((0, 0)).body + line) == 1000
+
+    @pytest.mark.parametrize("told", [b'"None"', b'"-1"', b'"' + b"9" * 40 + b'"', b'"999999999999999"'])
+    def test_nonsense_is_not_known_and_no_fault(self, told: bytes) -> None:
+        line = VLLM_CACHE_CONFIG.replace(b'kv_cache_size_tokens="4096"', b"kv_cache_size_tokens=" + told)
+        line = line.replace(b'num_gpu_blocks="128"', b'num_gpu_blocks="None"')
+        assert _room(vllm_page((0, 0)).body + line) == 0
+
+    def test_more_than_any_machine_has_is_nonsense(self) -> None:
+        line = VLLM_CACHE_CONFIG.replace(b'kv_cache_size_tokens="4096",', b"").replace(b'"128"', b'"999999999999"')
+        assert _room(vllm_page((0, 0)).body + line) == 0
+
+    def test_a_value_that_looks_like_a_label_is_none(self) -> None:
+        line = b'vllm:cache_config_info{a="{kv_cache_size_tokens=\\"7\\"",block_size="2",num_gpu_blocks="3"} 1.0\n'
+        assert _room(vllm_page((0, 0)).body + line) == 6
+
+    def test_each_rank_tells_its_own_and_together_they_have_the_sum(self) -> None:
+        second = VLLM_CACHE_CONFIG.replace(b'engine="0"', b'engine="1"').replace(b'"4096"', b'"1000"')
+        page = vllm_page((0, 0), (0, 0)).body + second + VLLM_CACHE_CONFIG
+        assert _room(page) == 5096
+        assert [each.kv_tokens for each in read_metrics(page, 2)] == [4096, 1000]
+
+    def test_labels_without_an_end_are_read_no_further_than_known_ones_go(self) -> None:
+        line = VLLM_CACHE_CONFIG.replace(b'block_size="32"', b'x="' + b"y" * 9000 + b'",block_size="32"', 1)
+        assert _room(vllm_page((0, 0)).body + line) == 0
+
+    def test_sglang_s_metrics_tell_it_once_for_all_tensor_parallel_ranks(self) -> None:
+        page = SGLANG + b'sglang:max_total_num_tokens{tp_rank="0"} 9e3\nsglang:max_total_num_tokens{tp_rank="1"} 9e3\n'
+        assert _room(page) == 9000
+
+    @pytest.mark.parametrize("told", [-1, None, "many", 10**13])
+    def test_what_sglang_or_llamacpp_do_not_say_plainly_is_not_known(self, told: object) -> None:
+        assert read_loads(sglang_loads((1, 2), room=told).body) == [Reading(1, 2, 0.28)]
+        assert read_slots(llama_slots(True, False, context=told).body) == [Reading(1, 0)]
+
+    @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-1"])
+    def test_a_gauge_without_a_number_of_tokens_is_not_known(self, value: bytes) -> None:
+        assert _room(SGLANG + b"sglang:max_total_num_tokens " + value + b"\n") == 0
+
+    def test_llamacpp_s_metrics_do_not_tell(self) -> None:
+        assert _room(llama_metrics(4, 2).body) == 0
+
+    def test_the_emulated_engine_tells_what_its_model_has(self) -> None:
+        page = Exposition("llama", TINY, created=0.0).render(EngineModel(TINY).load(), RequestMetrics(10))
+        assert _room(page) == TINY.kv_tokens
+
+
+def _room(page: bytes) -> int:
+    (reading,) = read_metrics(page)
+    return reading.kv_tokens
 
 
 class TestModels:

@@ -82,7 +82,7 @@ async def test_load_is_read_again_and_again(engine: FakeEngine) -> None:
     before_ns = Clock().now_ns()
     async with watching(endpoint(A, engine.url)) as watch:
         await watch.events.reaches(3)
-    assert replace(watch.observed[0], sampled_ns=0) == ReplicaObservation(A, 0, True, 4, 12, 0.25)
+    assert replace(watch.observed[0], sampled_ns=0) == ReplicaObservation(A, 0, True, 4, 12, 0.25, 8192)
     sampled = [each.sampled_ns for each in watch.observed]
     assert before_ns < sampled[0]
     assert sampled == sorted(set(sampled))

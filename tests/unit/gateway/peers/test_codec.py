@@ -60,7 +60,7 @@ REPORT = LoadReport(
     accepting=True,
     assignment_version=3,
     policy_digest="abc",
-    capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2),),
+    capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0),),
     queues=(ModelQueue(MODEL, 9),),
     control=ControlVersion(2, 2**40),
 )
@@ -129,6 +129,33 @@ def test_a_heartbeat_carries_its_age() -> None:
     report, age_ns = codec.read_load(pb.SubscribeResponse.FromString(load().SerializeToString()))
     assert report == REPORT
     assert age_ns == 1000, "microseconds cross the wire"
+
+
+def test_a_gateway_of_an_older_version_tells_no_load() -> None:
+    message = load()
+    for name in ("load", "backlog_bytes", "free_tokens"):
+        message.capacities[0].ClearField(name)
+    report, _ = codec.read_load(message)
+    assert report.capacities == (ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2),)
+    assert report.capacities[0].free_tokens is None, "which is not a cache without room"
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "fault"),
+    [
+        ("load", codec.LOAD_MAX, "the load is no number of requests"),
+        ("backlog_bytes", codec.BACKLOG_BYTES_MAX, "the backlog is larger"),
+        ("free_tokens", codec.FREE_TOKENS_MAX, "no cache has so much room"),
+    ],
+)
+def test_a_load_beyond_all_reason_is_never_told_and_never_believed(name: str, most: int, fault: str) -> None:
+    many = replace(REPORT, capacities=(replace(REPORT.capacities[0], **{name: 10**20}),))  # type: ignore[arg-type]
+    report, _ = codec.read_load(codec.load_to_pb(many, age_ns=0))
+    assert getattr(report.capacities[0], name) == most
+    message = load()
+    setattr(message.capacities[0], name, most + 1)
+    with pytest.raises(WireError, match=fault):
+        codec.read_load(message)
 
 
 def test_a_head_says_where_it_ran_and_leaves_the_connections_headers_behind() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import grpc
 import pytest
+from msgspec import UNSET
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
@@ -16,6 +17,7 @@ from gateway.peers.explain import PeerExplainer
 from gateway.peers.link import PeerLink
 from gateway.records.decisions import (
     ExplainedCandidate,
+    ExplainedCosts,
     ExplainedPlacement,
     ExplainedRefusal,
     ExplainedRequest,
@@ -38,7 +40,9 @@ PLACEMENT = ExplainedPlacement(
     waited_ms=1.5,
     replicas_here=7,
     considered=(
-        ExplainedCandidate("replica", "eu-a", "eu-west-1", "available", 3, 1, 0.0),
+        ExplainedCandidate(
+            "replica", "eu-a", "eu-west-1", "available", 3, 1, 0.0, ExplainedCosts.of(412.5, 0.125, 30.0, 0.0)
+        ),
         ExplainedCandidate("peer", "ap-1", "", "stale", 0, 12, 250.125),
     ),
     result="refused",
@@ -66,6 +70,14 @@ EXPLAINED = ExplainedRequest(
 def test_an_explanation_survives_the_wire() -> None:
     for explained in (EXPLAINED, replace(EXPLAINED, first_token_ms=None, outcome="", replica="", placements=())):
         assert codec.read_explained(codec.explained_to_pb(explained)) == explained
+
+
+def test_costs_that_were_not_compared_are_not_told_as_nothing() -> None:
+    (placement, _) = codec.read_explained(codec.explained_to_pb(EXPLAINED)).placements
+    compared, other = placement.considered
+    assert isinstance(compared.costs, ExplainedCosts)
+    assert compared.costs.total_ms == 442.625, "worked out here: a peer cannot tell another sum than its parts make"
+    assert other.costs is UNSET
 
 
 def test_what_is_sent_is_bounded() -> None:

@@ -32,7 +32,7 @@ from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_heads import Witness, read_noted
 from gateway.records.audit_verify import gaps_between, verify_file
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import AP, EU, MS, SECOND, US, Desk, desk, peer_spec, policy, profile, rule
+from tests.support.core import AP, EU, MS, SECOND, US, Desk, desk, occupy, peer_spec, policy, profile, rule
 from tests.support.followed import FAILS, Followed
 from tests.support.threads import threads_taken
 
@@ -179,7 +179,7 @@ async def test_a_rejection_at_the_door_says_which_rule(tmp_path: Path) -> None:
 
 async def test_a_policy_that_changes_meanwhile_is_told_apart(tmp_path: Path) -> None:
     core = desk()
-    core.probe(waiting=1)
+    occupy(core)
     office = Office(core, tmp_path)
     office.ask("r-1")
     office.tell(PolicyApplied(replace(policy(US), digest="the next")))

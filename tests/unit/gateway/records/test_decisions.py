@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig, PlacementPolicy
 from gateway.core.effects import RecordShadow, RefuseForward
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, Outcome, ReplicaId, RequestId
@@ -17,6 +17,7 @@ from gateway.ground.logs import make_logger
 from gateway.records.decisions import (
     SHADOWED_PAIRS_MAX,
     DecisionLog,
+    ExplainedCosts,
     ExplainedRequest,
     OtherSide,
     ShadowReport,
@@ -25,7 +26,7 @@ from gateway.records.decisions import (
     explain_both,
 )
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import EU, MODEL, MS, US, Desk, desk, peer_spec
+from tests.support.core import BOTH, EU, LAYERED, MODEL, MS, US, Desk, desk, occupy, peer_spec
 from tests.support.followed import FAILS, Followed
 
 SHADOW = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
@@ -50,10 +51,10 @@ class Watched(Followed):
         return explained
 
 
-def busy_us_with_eu(config: CoreConfig | None = None, rtt_ms: int = 70) -> Watched:
-    core = desk(peers=[peer_spec("eu-1", EU)], config=config)
-    core.probe(waiting=1)
-    core.hear("eu-1", EU, rtt_ms=rtt_ms)
+def busy_us_with_eu(placement: PlacementPolicy = LAYERED, config: CoreConfig | None = None) -> Watched:
+    core = desk(peers=[peer_spec("eu-1", EU)], config=config, placement=placement)
+    occupy(core)
+    core.hear("eu-1", EU, rtt_ms=70)
     return Watched(core)
 
 
@@ -78,8 +79,31 @@ def test_a_forward_is_remembered_with_what_spoke_for_and_against_each_target() -
     assert (explained.outcome, explained.origin, explained.first_token_ms) == ("completed", "", 40.0)
 
 
-def test_every_attempt_is_kept_with_its_end() -> None:
-    watched = busy_us_with_eu()
+def test_where_costs_were_compared_each_target_s_are_remembered_in_milliseconds() -> None:
+    config = CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.COST, delay_weight=0.3))
+    core = desk(peers=[peer_spec("eu-1", EU)], config=config)
+    core.hear("eu-1", EU, rtt_ms=70)
+    watched = Watched(core)
+    watched.ask("r-1")
+    costs = {each.id: each.costs for each in watched.explain("r-1").placements[0].considered}
+    bytes_ = watched.profiles["r-1"].prompt_bytes
+    assert costs["r0"] == ExplainedCosts(bytes_ * 0.01, 0.0, 0.0, 0.0, bytes_ * 0.01)
+    assert isinstance(costs["eu-1"], ExplainedCosts)
+    assert costs["eu-1"].distance_ms == pytest.approx(0.3 * 70)
+    assert costs["eu-1"].total_ms == pytest.approx(0.3 * 70 + bytes_ * 0.01)
+    told = json.loads(msgspec.json.encode(watched.explain("r-1")))["placements"][0]["considered"][0]
+    assert told["costs"]["total_ms"] == pytest.approx(bytes_ * 0.01)
+
+
+def test_where_none_were_compared_nothing_is_said_of_costs() -> None:
+    watched = busy_us_with_eu(PlacementPolicy.PREFIX)
+    watched.ask("r-1")
+    assert b"costs" not in msgspec.json.encode(watched.explain("r-1"))
+
+
+@pytest.mark.parametrize("placement", BOTH)
+def test_every_attempt_is_kept_with_its_end(placement: PlacementPolicy) -> None:
+    watched = busy_us_with_eu(placement)
     watched.ask("r-1")
     watched.end("r-1", LegResult.REFUSED, detail="why")
     watched.tell(LegEnded(RequestId("r-1"), 1, 1, LegResult.FAILED, detail="a late word"))
@@ -123,8 +147,9 @@ def test_an_only_leg_has_no_number() -> None:
     assert "leg" not in placement
 
 
-def test_a_decision_is_found_by_its_own_id_too() -> None:
-    watched = busy_us_with_eu()
+@pytest.mark.parametrize("placement", BOTH)
+def test_a_decision_is_found_by_its_own_id_too(placement: PlacementPolicy) -> None:
+    watched = busy_us_with_eu(placement)
     watched.ask("a.1")
     assert watched.explain(decision_id(GatewayId("us-1"), RequestId("a.1"), 1)).request_id == "a.1"
     assert watched.log.explain("us-2:a.1.1", 0) is None, "another gateway's decision"
@@ -208,8 +233,9 @@ def test_the_oldest_is_forgotten_when_they_are_too_large_and_the_count_of_bytes_
     assert watched.explain("r-49").outcome == "completed"
 
 
-def test_bytes_are_rather_counted_too_high_than_too_low() -> None:
-    watched = busy_us_with_eu()
+@pytest.mark.parametrize("placement", BOTH)
+def test_bytes_are_rather_counted_too_high_than_too_low(placement: PlacementPolicy) -> None:
+    watched = busy_us_with_eu(placement)
     tracemalloc.start()
     try:
         for number in range(500):
@@ -224,8 +250,9 @@ def test_bytes_are_rather_counted_too_high_than_too_low() -> None:
     assert watched.log.size_bytes < 3 * held
 
 
-def test_shadow_overflow_is_remembered_counted_and_logged() -> None:
-    watched = busy_us_with_eu(SHADOW)
+@pytest.mark.parametrize("placement", BOTH)
+def test_shadow_overflow_is_remembered_counted_and_logged(placement: PlacementPolicy) -> None:
+    watched = busy_us_with_eu(placement, SHADOW)
     watched.ask("r-1")
     explained = watched.explain("r-1")
     assert explained.placements == ()
@@ -246,22 +273,24 @@ def test_shadow_overflow_is_remembered_counted_and_logged() -> None:
     ]
 
 
-def test_shadow_lines_are_rare_and_say_how_many_they_stand_for() -> None:
-    watched = busy_us_with_eu(SHADOW)
+@pytest.mark.parametrize("placement", BOTH)
+def test_shadow_lines_are_rare_and_say_how_many_they_stand_for(placement: PlacementPolicy) -> None:
+    watched = busy_us_with_eu(placement, SHADOW)
     for number in range(10):
         watched.ask(f"r-{number}")
         watched.desk.now_ns += 200 * MS
         watched.probe()
         watched.end(f"r-{number}")
-        watched.desk.probe(waiting=1)
+        occupy(watched.desk)
         watched.desk.hear("eu-1", EU)
     lines = [json.loads(line) for line in watched.stream.getvalue().splitlines()]
     assert [line["since_the_last_line"] for line in lines] == [1, 5]
 
 
-def test_pairs_of_shadow_overflow_are_bounded() -> None:
+@pytest.mark.parametrize("placement", BOTH)
+def test_pairs_of_shadow_overflow_are_bounded(placement: PlacementPolicy) -> None:
     report = ShadowReport(None)
-    watched = busy_us_with_eu(SHADOW)
+    watched = busy_us_with_eu(placement, SHADOW)
     watched.ask("r-1")
     (shadow,) = [effect for effect in watched.desk.effects if isinstance(effect, RecordShadow)]
     for number in range(SHADOWED_PAIRS_MAX + 10):
@@ -271,8 +300,9 @@ def test_pairs_of_shadow_overflow_are_bounded() -> None:
     assert (rows[-1]["model"], rows[-1]["would_have_been_forwarded"]) == ("other", 10)
 
 
-async def test_both_sides_are_put_together_and_each_peer_is_asked_once() -> None:
-    watched = busy_us_with_eu()
+@pytest.mark.parametrize("placement", BOTH)
+async def test_both_sides_are_put_together_and_each_peer_is_asked_once(placement: PlacementPolicy) -> None:
+    watched = busy_us_with_eu(placement)
     watched.ask("r-1")
     watched.end("r-1", LegResult.REFUSED)
     asked: list[tuple[str, str]] = []

@@ -115,7 +115,7 @@ class TestPolicyFromOutside:
 
     def test_without_it_nothing_is_told(self, tmp_path: Path) -> None:
         step: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("long_gone", "1"))), [])
-        with pytest.raises(JournalUnreadable, match=r"step 1 .* placement\.policy: 'long_gone' is none of prefix"):
+        with pytest.raises(JournalUnreadable, match=r"step 1 .* placement\.policy: 'long_gone' is none of cost"):
             replay([write_story(tmp_path / "a.journal", [step])])
 
 
@@ -303,10 +303,13 @@ class TestWhatIsNotSaid:
         text = (tmp_path / "story-000000.journal").read_bytes()
         assert not any(form in text for form in (key, key.hex().encode(), b64encode(key).rstrip(b"=")))
 
-    def test_a_policy_that_goes_by_sessions_ends_one_that_kept_them_back(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("policy_name", [PlacementPolicy.CONSISTENT_HASH, PlacementPolicy.SESSION_STICKY])
+    def test_a_policy_that_goes_by_sessions_ends_one_that_kept_them_back(
+        self, tmp_path: Path, policy_name: str
+    ) -> None:
         stops: list[str] = []
         journal = Journal(settings(tmp_path), HEADER, stops.append)
-        by_session: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("consistent_hash"))), [])
+        by_session: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig(policy_name))), [])
         keep(journal, [by_session])
         assert stops == [], "nobody has asked yet"
         keep(
@@ -342,7 +345,7 @@ class TestWriting:
         journal.close()
         write_tail(tmp_path / "tail", journal.header, [asked])
         named = [(header.policy, header.policy_version) for header, _ in map(read_journal, sorted(tmp_path.iterdir()))]
-        assert named == [("prefix", None), ("packed", "1.4"), ("packed", "1.4")]
+        assert named == [("cost", None), ("packed", "1.4"), ("packed", "1.4")]
 
     def test_what_was_kept_can_be_replayed(self, tmp_path: Path) -> None:
         stops: list[str] = []
@@ -400,3 +403,18 @@ class TestWriting:
         report = replay([tmp_path / "story-000000.journal"])
         assert report.divergence is None
         assert 0 < report.steps < len(tell_story())
+
+
+def test_what_targets_would_have_cost_is_told_again(tmp_path: Path) -> None:
+    core = GatewayCore(GATEWAY, US, seed=7)
+    story: list[Event] = [
+        events.ConfigApplied(CoreConfig(PlacementConfig(PlacementPolicy.COST))),
+        events.PolicyApplied(policy(US)),
+        events.AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), ()),
+        events.ReplicasObserved(tuple(ReplicaObservation(ReplicaId(name), 3, True, 2, 1, 0.5, 8192) for name in "ab")),
+        events.RequestArrived(profile("r"), 60 * SECOND),
+    ]
+    steps = [Step(at, event, list(core.handle(event, at))) for at, event in enumerate(story)]
+    path = write_story(tmp_path / "a.journal", steps)
+    assert b'"reading_ns"' in path.read_bytes()
+    assert replay([path]).divergence is None

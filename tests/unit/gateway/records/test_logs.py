@@ -94,7 +94,7 @@ def test_before_any_policy_no_tenant_is_named() -> None:
 
 def test_a_request_that_was_never_placed_has_its_line_too() -> None:
     logged = Logged()
-    logged.desk.probe(waiting=1)
+    logged.desk.now_ns += 10 * SECOND
     logged.ask("q")
     logged.desk.now_ns += 60 * SECOND
     logged.tell(TimePassed())

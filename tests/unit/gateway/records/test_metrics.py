@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.core import events
+from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
 from gateway.core.description import gauges_of
 from gateway.core.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import (
@@ -24,7 +25,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.records.metrics import Metrics
 from gateway.records.model_labels import MODELS_MAX
-from tests.support.core import EU, MODEL, MS, US, desk, peer_spec, policy, replica_spec
+from tests.support.core import EU, LAYERED, MODEL, MS, US, desk, peer_spec, policy, profile, replica_spec, under
 from tests.support.followed import FAILS, Followed
 from tests.support.metrics_pages import sums_by_name
 from tests.support.orders import leg_order
@@ -175,6 +176,7 @@ def test_levels_are_asked_of_the_core_at_each_scrape() -> None:
 
 def test_each_model_s_queue_and_each_replica_s_load_show() -> None:
     watched = Watched(replicas=1)
+    watched.tell(events.ConfigApplied(under(LAYERED)))
     watched.ask("runs")
     observed = ReplicaObservation(ReplicaId("r0"), watched.desk.now_ns, healthy=True, waiting=3)
     watched.tell(events.ReplicasObserved((observed,)))
@@ -184,6 +186,15 @@ def test_each_model_s_queue_and_each_replica_s_load_show() -> None:
     assert watched.value("replica_pending", replica="r0") == 3
     watched.tell(events.RequestAbandoned(RequestId("waits")))
     assert b'nightside_queue_length{model="llama"} 0.0' in watched.metrics.render()
+
+
+def test_who_is_held_shows_at_the_replica() -> None:
+    watched = Watched(replicas=2)
+    watched.tell(events.ConfigApplied(CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.COST))))
+    for name in ("runs", "runs too", "waits"):
+        watched.desk.tell(events.RequestArrived(profile(name, prompt=name * 2000), 60_000 * MS))
+    held = [watched.value("replica_held", replica=name) for name in ("r0", "r1")]
+    assert sorted(held) == [0, 1]
 
 
 def test_what_is_turned_away_at_the_door_counts_by_reason_and_tenant() -> None:

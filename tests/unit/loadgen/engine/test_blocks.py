@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from loadgen.engine.blocks import NAME_BYTES, BlockPool, Holding, packed
+from loadgen.engine.blocks import NAME_BYTES, BlockPool, Holding, common_names, packed
 from tests.support.names import names_in
 
 BLOCKS = 12
@@ -369,3 +369,9 @@ def test_blocks_nobody_else_names_are_known_to_be_new(texts: list[str], blocks: 
         both.act(Come(text, 0))
     ends = [(holding, blocks) for holding, _ in both.holders]
     assert both.pool.are_new(ends) == both.naive.are_new([(naive, blocks) for _, naive in both.holders])
+
+
+@given(st.text("ab", max_size=6), st.text("ab", max_size=6))
+def test_two_chains_share_the_names_of_their_common_beginning(one: str, other: str) -> None:
+    common = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    assert common_names(chain(one), chain(other)) == common

@@ -9,6 +9,7 @@ from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, Point
 from loadgen.evaluation.play import play
 from loadgen.evaluation.sources import sources_of, version_of
+from tests.support.traces import published
 
 SMALL = Point("here", "paper_pushing.yaml", {"duration": "2s", "warm_up": "1s"})
 
@@ -61,6 +62,21 @@ def test_a_recorded_file_counts_by_what_it_holds_not_by_where_it_lies(tmp_path: 
     other = asked(tmp_path / "c" / "questions.jsonl", '{"question": "How much?"}\n')
     assert here == moved
     assert here != other
+
+
+def test_users_who_come_when_a_trace_says_so_are_told_apart(tmp_path: Path) -> None:
+    """By where they are, by how much earlier they come, and from users of whom there are so many at a time."""
+    folder = published(tmp_path)
+    trace = {"trace": {"file": str(folder / "mooncake/conversation_trace.jsonl")}}
+
+    def asked(**client: object) -> str:
+        clients = [{"workload": "recorded"} | client]
+        return cache(tmp_path).key_of(cell(point=changed(workloads={"recorded": trace}, clients=clients)))
+
+    recorded = asked(region="us-east-1")
+    others = [asked(region="us-east-1", shift="3s"), asked(region="us-east-1", clients=1)]
+    assert recorded == asked(region="us-east-1")
+    assert len({recorded, *others}) == 3
 
 
 def test_what_was_kept_is_found_and_a_broken_file_is_not(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_what_is_printed_says_what_counted_for_nothing_and_with_what_it_ran(caps
     said = " ".join(capsys.readouterr().out.split())
     assert "30%, 90% (busy), unknown; busy is over 60%" in said
     assert "2 of 3 live runs found the machine busy, or could not tell, and count for nothing." in said
-    assert "Both ran with policy prefix, explore_rule " in said
+    assert "Both ran with policy cost, explore_rule " in said
 
 
 @pytest.mark.parametrize(

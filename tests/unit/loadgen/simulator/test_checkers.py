@@ -8,18 +8,21 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gateway.core.config import CoreConfig
+from gateway.core.config import PlacementPolicy
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
+    ConfigApplied,
     Event,
     FirstToken,
     LegEnded,
+    PolicyApplied,
     ReplicasObserved,
     RequestArrived,
 )
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
+from gateway.core.requests import Hold, RequestState
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -41,7 +44,7 @@ from loadgen.simulator.checkers import Broken, Watch
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.prompts import empty_prompt
 from loadgen.simulator.world import World
-from tests.support.core import EU, SECOND, TENANT, US, policy, profile, replica_spec, rule
+from tests.support.core import EU, LAYERED, SECOND, TENANT, US, policy, profile, replica_spec, rule, under
 from tests.support.orders import forward_from_eu, leg_order
 
 GATEWAY = GatewayId("gw-us")
@@ -57,7 +60,9 @@ class _Blind(Checker):
 class Witness:
     """Tells the oracle of one gateway in the US, which has a replica there and one in the EU, and a peer in the EU."""
 
-    def __init__(self, process: object = None, accept: object = None) -> None:
+    def __init__(
+        self, process: object = None, accept: object = None, placement: PlacementPolicy = PlacementPolicy.COST
+    ) -> None:
         self.watch = Watch(every_invariant=True)
         tenants = {TENANT: TenantPolicy(rule(US))} if process == "home" else {}
         own = policy(US, tenants=tenants, accept=rule(US) if accept == "nobody" else rule(US, EU))
@@ -67,9 +72,11 @@ class Witness:
             (replica_spec("r-us"), replica_spec("r-eu", EU)),
             (PeerSpec(GatewayId("gw-eu"), EU),),
             own,
-            CoreConfig(),
+            under(placement),
         )
         core = GatewayCore(GATEWAY, US, seed=1)
+        core.handle(ConfigApplied(under(placement)), 0)
+        self.core = core
         self.watch.on_start(spec, own, core)
         self.watch._checkers[GATEWAY] = _Blind(core)
         self.now_ns = SECOND
@@ -138,6 +145,26 @@ def out_of_turn(told: Witness) -> None:
     told.arrive("b", start("b"))
 
 
+def waits(told: Witness) -> RequestState:
+    """It stands in the queue of a core that has not heard of its replica."""
+    told.core.handle(PolicyApplied(policy(US)), told.now_ns)
+    told.core.handle(AssignmentApplied(1, (replica_spec("r-us"),), ()), told.now_ns)
+    told.core.handle(RequestArrived(profile("a"), 100 * SECOND), told.now_ns)
+    told.arrive("a")
+    return told.core.requests[RequestId("a")]
+
+
+def past_one_that_is_not_held(told: Witness) -> None:
+    waits(told)
+    told.arrive("b", start("b"))
+
+
+def test_whoever_is_held_may_be_overtaken() -> None:
+    told = Witness()
+    waits(told).held = Hold(0, 1_000, b"")
+    told.arrive("b", start("b"))
+
+
 def abroad(told: Witness) -> None:
     told.arrive("a", start("a", at="r-eu"))
 
@@ -199,11 +226,12 @@ def waits_for_what_its_home_does_not_accept(told: Witness) -> None:
     ("story", "told", "what"),
     [
         (second_attempt_after_a_token, Witness(), "after the first token there is no other attempt"),
-        (out_of_turn, Witness(), "who came first is served first"),
+        (out_of_turn, Witness(placement=LAYERED), "who came first is served first"),
+        (past_one_that_is_not_held, Witness(), "only who is held is overtaken"),
         (abroad, Witness(process="home"), "nothing leaves the regions its policy allows"),
         (stamped_by_nobody, Witness(), "nothing leaves the regions its policy allows"),
         (beyond_its_stamp, Witness(), "nothing leaves the regions its policy allows"),
-        (pushed_to_pending, Witness(), "nothing is pushed to a replica with pending requests"),
+        (pushed_to_pending, Witness(placement=LAYERED), "nothing is pushed to a replica with pending requests"),
         (pushed_to_the_sick, Witness(), "only healthy replicas are used"),
         (pushed_on_old_news, Witness(), "only fresh probes count"),
         (accepted_from_a_stranger, Witness(accept="nobody"), "only accepted origins come in"),

@@ -64,6 +64,18 @@ def test_a_request_is_answered_and_the_next_finds_its_prefix() -> None:
     assert bench.engine.outstanding == 0
 
 
+def test_it_knows_what_it_has_cached_and_what_it_is_asked_until_it_crashes() -> None:
+    bench = Bench()
+    other = packed([1, 2, *range(100, 120)])
+    assert bench.engine.known_blocks(NAMES) == 0
+    bench.run("a")
+    assert [bench.engine.known_blocks(each) for each in (NAMES, other)] == [39, 2], "nothing is computed yet"
+    bench.wait()
+    assert [bench.engine.known_blocks(each) for each in (NAMES, other)] == [13, 2], "160 and 50 tokens, in blocks of 16"
+    bench.engine.crash()
+    assert bench.engine.known_blocks(NAMES) == 0
+
+
 def test_a_slow_engine_takes_that_many_times_as_long_from_now_on() -> None:
     def duration_ns(percent: int) -> int:
         bench = Bench()

@@ -68,6 +68,7 @@ def test_shares_and_flows() -> None:
     assert found["total"]["forwarded_share"] == 0.5
     assert found["total"]["cached_share"] == 0.2
     assert found["total"]["prefix_hit_rate"] == 0.3
+    assert found["total"]["prefilled_tokens_per_request"] == 70.0
     assert [flow["requests"] for flow in found["flows"]] == [1, 1]
     assert found["total"]["tpot_ms"]["p50"] == 100.0
 

@@ -156,8 +156,8 @@ def test_one_user_does_many_things_at_once() -> None:
             "should hold one of peak, mean",
         ),
         ({"runs": [{"system": "magic"}]}, "runs[0].system"),
-        ({"runs": [{}, {}]}, "runs: two are called 'skywalker'"),
-        ({"runs": [{"placement": {"policy": "magic"}}]}, "runs[0].placement.policy: 'magic' is none of prefix"),
+        ({"runs": [{}, {}]}, "runs: two are called 'nightside'"),
+        ({"runs": [{"placement": {"policy": "magic"}}]}, "runs[0].placement.policy: 'magic' is none of cost, prefix"),
         (
             {"faults": [{"kind": "replica_crash", "target": "us/9", "at": "1s", "lasts": "1s"}]},
             "faults[0]: there is no 'us/9' for replica_crash",

@@ -47,6 +47,20 @@ def test_a_global_balancer_costs_its_distance_on_every_way() -> None:
     assert min(each.first_token_ns - each.sent_ns for each in from_there if each.first_token_ns) >= 2 * ROUND_TRIP_NS
 
 
+def test_exact_prefixes_are_those_that_engines_have() -> None:
+    """An engine that crashed has lost its cache, which only who looks into it knows."""
+
+    def matched(**run: Any) -> int:
+        """Blocks of the first prompt that is sent to the engine once it is back, by the gateway's word."""
+        crash = {"kind": "replica_crash", "target": "eu/0", "at": "4s", "lasts": "100ms"}
+        _, lines = play(runs=[{"system": "region_local"} | run], faults=[crash])
+        found = [re.match(r"(\d+) .* replica:eu/0 .* (\d+)$", line) for line in lines]
+        return next(int(each[2]) for each in found if each and int(each[1]) > 4 * SECOND + ROUND_TRIP_NS)
+
+    assert matched() > 0
+    assert matched(exact_prefixes=True) == 0
+
+
 def test_a_tree_is_asked_from_its_root_to_its_last_leaf() -> None:
     story, lines = play(clients=[{"region": "eu", "workload": "tree", "clients": 1}], duration="30s")
     asked, ended = ({match[2]: int(match[1]) for line in lines if (match := re.match(pattern, line))} for pattern in (

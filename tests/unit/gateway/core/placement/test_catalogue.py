@@ -19,7 +19,7 @@ DESCRIPTION = Path(__file__).parents[5] / "docs/openapi.yaml"
 @pytest.mark.parametrize("policy", PlacementPolicy)
 def test_every_policy_overflows_to_a_peer(policy: PlacementPolicy) -> None:
     one = desk(replicas=1, peers=[peer_spec("gw-eu", EU)], config=CoreConfig(placement=PlacementConfig(policy=policy)))
-    one.probe(waiting=1)
+    one.probe(running=200, waiting=1)
     one.hear("gw-eu", EU)
     assert started(one.ask("q")) == ["gw-eu"]
 
@@ -51,7 +51,7 @@ def test_what_the_description_says_of_sessions_is_true_of_every_policy() -> None
         for policy in PlacementPolicy
         if targets_of_sessions(policy, *sessions) != targets_of_sessions(policy, *["one"] * len(sessions))
     ]
-    assert following == [PlacementPolicy.CONSISTENT_HASH]
+    assert following == [PlacementPolicy.CONSISTENT_HASH, PlacementPolicy.SESSION_STICKY]
     assert [policy for policy in PlacementPolicy if f"`{policy}`" in described] == following
     assert "The others, and so the default one" in described
     assert PlacementConfig().policy not in following

@@ -10,11 +10,14 @@ from gateway.core.config import (
     PlacementPolicy,
     PushingConfig,
 )
+from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied, RequestArrived, ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Policy
 from gateway.core.vocabulary import (
+    Candidate,
+    Costs,
     GatewayId,
     LegResult,
     PlacementReason,
@@ -23,7 +26,7 @@ from gateway.core.vocabulary import (
     RequestProfile,
     Target,
 )
-from tests.support.core import EU, MS, SECOND, US, Desk, desk, peer_spec, profile, replica_spec, started
+from tests.support.core import EU, MS, SECOND, US, Desk, desk, of_kind, peer_spec, profile, replica_spec, started
 from tests.support.core import policy as policy_of
 from tests.support.placement import decisions, desk_with
 
@@ -180,3 +183,46 @@ def test_only_a_policy_that_says_so_is_asked_about_full_replicas() -> None:
 def test_a_name_that_nobody_handed_in_is_a_mistake_of_ours() -> None:
     with pytest.raises(AssertionError, match="no placement policy foreign"):
         desk(config=config())
+
+
+class TestCostsOnRecord:
+    def considered(self, policy: PlacementPolicy) -> tuple[Candidate, ...]:
+        config = CoreConfig(placement=PlacementConfig(policy=policy))
+        one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], config=config)
+        one.hear("gw-eu", EU, rtt_ms=70)
+        (start,) = of_kind(StartLeg, one.ask("q"))
+        return start.decision.considered
+
+    def test_everybody_s_are_told_where_they_were_compared(self) -> None:
+        asked = profile("q")
+        chosen, other, peer = self.considered(PlacementPolicy.COST)
+        assert chosen.costs == other.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes)
+        assert peer.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes, distance_ns=0.5 * 70 * MS)
+
+    def test_nobody_s_where_they_were_not(self) -> None:
+        assert [each.costs for each in self.considered(PlacementPolicy.PREFIX)] == [None, None, None]
+
+    def test_nor_for_whom_only_one_would_do(self) -> None:
+        one = desk_with(PlacementPolicy.COST, replicas=2)
+        one.ask("first")
+        one.tell(ResponseStored(RequestId("first"), 1, 1, "key"))
+        one.finish("first")
+        follows = replace(profile("q"), follows="key")
+        (start,) = of_kind(StartLeg, one.tell(RequestArrived(follows, 600 * SECOND)))
+        assert [each.costs for each in start.decision.considered] == [None, None]
+
+    def test_whoever_is_held_is_not_behind_itself(self) -> None:
+        one = desk_with(PlacementPolicy.COST, replicas=1)
+        for name in ("before", "and before"):
+            one.ask(name)
+            one.wait(40 * MS)
+            one.first_token(name)
+            one.finish(name)
+        one.ask("first", prompt="a" * 6000)
+        one.ask("held", prompt="b" * 6000)
+        one.wait(MS)
+        (start,) = of_kind(StartLeg, one.first_token("first"))
+        assert (start.request_id, start.decision.waited_ns) == ("held", MS)
+        (own,) = start.decision.considered
+        assert own.costs is not None
+        assert own.costs.waiting_ns == 0

@@ -9,7 +9,7 @@ from gateway.core.config import (
     RemoteChoice,
 )
 from gateway.core.vocabulary import PlacementReason
-from tests.support.core import AP, EU, MS, Desk, desk, peer_spec, started
+from tests.support.core import AP, EU, LAYERED, MS, Desk, desk, peer_spec, started
 from tests.support.placement import decisions, desk_with
 
 
@@ -51,7 +51,8 @@ def test_an_unavailable_holder_of_the_prefix_is_passed_over() -> None:
 
 
 def test_by_default_what_a_match_is_worth_decides_and_not_its_share_of_the_prompt() -> None:
-    one = desk(replicas=2, config=CoreConfig(pushing=PushingConfig(in_band_credit=None)))
+    config = CoreConfig(pushing=PushingConfig(in_band_credit=None))
+    one = desk(replicas=2, config=config, placement=PlacementPolicy.PREFIX)
     (home,) = started(one.ask("first", prompt="s" * 160))
     assert started(one.ask("second", prompt="s" * 160 + "own text, much longer than the shared part" * 9)) == [home]
     assert decisions(one)[-1] is PlacementReason.LOCAL_PREFIX
@@ -59,7 +60,8 @@ def test_by_default_what_a_match_is_worth_decides_and_not_its_share_of_the_promp
 
 def test_a_match_is_worth_so_much_load() -> None:
     placement = PlacementConfig(explore_rule=ExploreRule.WORTH, explore_load_bytes=64)
-    one = desk(replicas=2, config=CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None)))
+    config = CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None))
+    one = desk(replicas=2, config=config, placement=LAYERED)
     (home,) = started(one.ask("first", prompt="s" * 160))
     other = {"r0": "r1", "r1": "r0"}[home]
     one.wait(MS)
@@ -75,7 +77,7 @@ def test_a_match_is_worth_so_much_load() -> None:
 def abroad(placement: PlacementConfig) -> Desk:
     """Full at home; Japan was sent a prompt once, Ireland is nearer."""
     config = CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None))
-    one = desk(replicas=1, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)], config=config)
+    one = desk(replicas=1, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)], config=config, placement=LAYERED)
     for i in range(20):
         one.ask(f"taught{i}", prompt=f"{i} " + "p" * 16 * i)
         one.now_ns += (100 + i) * MS

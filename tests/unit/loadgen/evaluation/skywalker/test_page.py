@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.config.sections import ProbeConfig
-from gateway.core.config import CoreConfig
+from gateway.core.config import CoreConfig, PlacementPolicy
 from gateway.ground.yaml_file import read_yaml
 from loadgen.bench.scale.main import Measured, document_of
 from loadgen.bench.scale.measure import Reading
@@ -27,7 +27,6 @@ from loadgen.evaluation.skywalker.plan import (
     ALL_OF_THEM,
     AXES,
     GKE,
-    OUR_DEFAULTS,
     PAPER_PLACEMENT,
     PAPER_PUSHING,
     REGION_LOCAL,
@@ -37,6 +36,7 @@ from loadgen.evaluation.skywalker.plan import (
     UNSEEN_SEEDS,
     VARIANTS,
     WORTH,
+    WORTH_AND_CREDIT,
     Axis,
     Evaluation,
     Traces,
@@ -46,6 +46,7 @@ from loadgen.evaluation.skywalker.plan import (
 from loadgen.figures import Figures
 from loadgen.load.agreement import agreement_document
 from loadgen.simulator.scenario import RunSection, load_scenario
+from tests.support.core import under
 
 PLAN = evaluation(Traces(), seeds=(1, 2, 3))
 QUANTILES = ("p10", "p25", "p50", "p75", "p90", "p99", "mean")
@@ -211,10 +212,15 @@ def test_a_default_is_what_the_code_has(axis: Axis) -> None:
     assert RunSection.model_validate(changes).as_config() == CoreConfig()
 
 
-def test_our_defaults_are_what_the_code_has_and_the_papers_are_not() -> None:
+def test_worth_and_credit_are_what_the_code_has_beside_this_policy_and_the_papers_settings_are_not() -> None:
     runs = {str(run["name"]): RunSection.model_validate(run).as_config() for run in VARIANTS}
-    assert runs[OUR_DEFAULTS] == CoreConfig()
-    assert runs[SKYWALKER] != CoreConfig()
+    assert runs[WORTH_AND_CREDIT] == under(PlacementPolicy.PREFIX)
+    assert runs[SKYWALKER] != under(PlacementPolicy.PREFIX)
+
+
+def test_the_default_policy_is_said_to_be_another_one() -> None:
+    assert f"another policy, `{CoreConfig().placement.policy}`, and no run here has that" in page()
+    assert PlacementPolicy.COST not in {RunSection.model_validate(run).as_config().placement.policy for run in VARIANTS}
 
 
 def test_what_is_called_skywalker_writes_out_whatever_of_the_papers_is_not_our_default() -> None:
@@ -267,7 +273,10 @@ def test_the_slots_take_what_the_commands_write() -> None:
     scale = document_of([Measured(POINTS[0], reading, provenance_here())])
     text = page(others=json.loads(json.dumps({"agreement": agreement, "scale": scale})))
     assert "2 of 2 live runs had the machine for themselves, and only they count; 5 of 5 figures are within 10%" in text
-    assert f"Both ran with policy prefix, explore_rule {CoreConfig().placement.explore_rule}, " in text
+    assert (
+        f"Both ran with policy {CoreConfig().placement.policy}, explore_rule {CoreConfig().placement.explore_rule}, "
+        in text
+    )
     assert "| ttft_p90_ms | 100 | 100 | +0.0% |" in text
     assert f"| {' | '.join(scale['rows'][0])} |" in text
 
@@ -289,12 +298,12 @@ def test_what_nothing_was_fitted_to_has_seeds_of_its_own() -> None:
 
 
 def test_the_rule_that_is_the_default_is_named_with_what_speaks_for_it() -> None:
-    text = section(page({OUR_DEFAULTS: 10.5}), "Defaults chosen")
+    text = section(page({WORTH_AND_CREDIT: 10.5}), "Defaults chosen")
     assert f"`placement.explore_rule` is `{CoreConfig().placement.explore_rule}`, ours, and not `share`" in text
     assert "better on 12 and worse on 0: these runs are for it." in text
     assert "Without the credit it gives × 1.000, better on 0 and worse on 0: not for it." in text
     assert "comes from trials on three of these workloads, not recorded which" in text
-    assert "these runs are not for it" in section(page({OUR_DEFAULTS: 9.0}), "Defaults chosen")
+    assert "these runs are not for it" in section(page({WORTH_AND_CREDIT: 9.0}), "Defaults chosen")
 
 
 @pytest.mark.parametrize("missing", [SKYWALKER, WORTH])

@@ -1,0 +1,300 @@
+"""The default: whoever costs least among everybody that a request may go to, or waiting here for one of our replicas.
+
+Everything is a time, estimated from what this gateway has seen itself. A request costs a replica the reading of what it
+does not know of the prompt, and makes it slower for those who run there; it costs its client the wait for what is ahead
+of it and the way there. Reading delays everybody who runs, as many as there are on average, and a wait one, so that a
+wait counts as much less; but a copy made elsewhere serves all who wait for the same. It looks at the few replicas that
+know most of the prompt and the few that have least to do, never at all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.bits import slots_of
+from gateway.core.config import PlacementConfig
+from gateway.core.first_token import FirstTokenLine
+from gateway.core.placement.caches import Caches
+from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.holds import Holds
+from gateway.core.placement.policy import Choice, Offer, Policy
+from gateway.core.requests import Hold
+from gateway.core.vocabulary import PREFIX_HASH_BYTES, Costs, PlacementReason, RequestProfile, Target, TargetKind
+
+_HOLDERS_MAX: Final = 4
+_IDLEST_MAX: Final = 4
+_PRIOR_NS_PER_BYTE: Final = 10_000.0
+"""Of prefill, until the first tokens of replicas have told: an 8B model on an H100 reads four bytes in 40 µs. On an L4
+it is ten times that, which the first few requests show."""
+_INTERVAL_KEEPS: Final = 0.95
+"""Of the average of intervals, when one more comes: the last twenty make it."""
+
+
+class _Books:
+    """What is known of one replica besides what every policy may see."""
+
+    __slots__ = ("ended_ns", "holds", "interval_ns")
+
+    def __init__(self) -> None:
+        self.holds = Holds()
+        self.ended_ns: int | None = None
+        self.interval_ns = 0.0
+        """Between ends of legs there, of late."""
+
+
+class Cost(Policy):
+    def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
+        super().__init__(fleet, config)
+        self._books: dict[int, _Books] = {}
+        self._line = FirstTokenLine()
+        """Of all our replicas: one alone, that looks slow, would be avoided and never be seen to be fast again."""
+        self._caches = Caches(fleet, config)
+        self._turn = 0
+        self._load = 0.0
+        self._delay_weight = 1.0
+        self._arrived_ns = 0
+        self._now_ns = 0
+
+    def wants_prefixes(self) -> bool:
+        return True
+
+    def weighs_everybody(self) -> bool:
+        return True
+
+    # What it is asked
+
+    def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
+        offer = Offer(mask)
+        self._look_around(profile, offer)
+        slot, blocks, _ = self._cheapest_replica(profile, offer)
+        return Choice(slot, blocks, _reason_here(blocks))
+
+    def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
+        self._look_around(profile, Offer(0, remotes=mask))
+        slot, blocks, _ = self._cheapest_peer(profile, mask)
+        if slot < 0:
+            slot = self.fleet.nearest_peer(mask, profile.model)
+        return Choice(slot, blocks, _reason_there(blocks, is_remote=is_remote))
+
+    def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
+        self._now_ns = now_ns
+        self._arrived_ns = offer.arrived_ns
+        self._look_around(profile, offer)
+        slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
+        peers = offer.siblings | offer.remotes
+        if peers:
+            peer, known, peer_cost_ns = self._cheapest_peer(profile, peers)
+            if peer >= 0 and (slot < 0 or peer_cost_ns < cost_ns):
+                choice = Choice(peer, known, _reason_there(known, is_remote=bool(offer.remotes >> peer & 1)))
+                choice.is_peer = True
+                return choice
+        return None if slot < 0 else self._replica_choice(profile, offer, slot, blocks)
+
+    def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs:
+        """Against the load that was found when this request was asked about, which has to be the last one that was."""
+        blocks = self.fleet.match_replicas(profile, 1 << slot).blocks
+        return self._replica_costs(profile, slot, blocks, held)
+
+    def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs:
+        return self._peer_costs(profile, slot, self.fleet.match_peers(profile, 1 << slot).blocks)
+
+    def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
+        """Before anything is compared, for each request: another one may go elsewhere, or came at another time."""
+        self._load = self._load_everywhere(profile, offer)
+        self._delay_weight = self.config.delay_weight / (1 + self._load)
+
+    def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
+        """Requests on a replica, on average over all that it may go to."""
+        fleet = self.fleet
+        replicas, load = offer.replicas.bit_count(), float(fleet.total_load(offer.replicas))
+        for slot in slots_of(offer.siblings | offer.remotes):
+            count = fleet.peer_replicas(slot, profile.model)
+            replicas += count
+            load += count * fleet.peer_load_per_replica(slot, profile.model)
+        return load / max(1, replicas)
+
+    def _share_delayed(self, load: float) -> float:
+        """Whom reading delays at a target, against those whom it would delay on average: fewer where hardly anybody
+        runs. Small differences are none: loads are old when they are told, and many with little to do are as few with
+        much."""
+        return (1 + load) / (1 + self._load) if 2 * load < self._load else 1.0
+
+    # Our replicas
+
+    def _cheapest_replica(self, profile: RequestProfile, offer: Offer) -> tuple[int, int, float]:
+        """Its slot (−1: there is none), how many blocks it knows, and what it costs."""
+        fleet = self.fleet
+        match = fleet.match_replicas(profile, offer.replicas)
+        candidates = fleet.few_least_loaded(offer.replicas, _IDLEST_MAX, self._turn)
+        if match.blocks:
+            holders = fleet.few_least_loaded(match.mask, _HOLDERS_MAX, self._turn)
+            candidates += [slot for slot in holders if slot not in candidates]
+        best, best_blocks, best_ns, best_load = -1, 0, 0.0, 0
+        for slot in candidates:
+            knows_most = match.mask >> slot & 1
+            blocks = match.blocks if knows_most else fleet.match_replicas(profile, 1 << slot).blocks
+            cost_ns = self._replica_costs(profile, slot, blocks, offer.held).total_ns
+            load = fleet.replica_load(slot)
+            if best < 0 or (cost_ns, load) < (best_ns, best_load):
+                best, best_blocks, best_ns, best_load = slot, blocks, cost_ns, load
+        return best, best_blocks, best_ns
+
+    def _replica_costs(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> Costs:
+        fleet = self.fleet
+        load = fleet.replica_load(slot)
+        slope = self._slope_ns()
+        return Costs(
+            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
+            crowding_ns=slope * self.config.explore_load_bytes * load,
+            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self._delay_weight,
+        )
+
+    def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
+        """Until it could begin there; as often as there are others who wait for the same beginning, since a copy of it
+        elsewhere would serve them all. Whoever is held there already is the first of those."""
+        fleet, books = self.fleet, self._books[slot]
+        ahead = ahead_bytes = alike = 0
+        if books.holds.count and (held is None or held.slot != slot):
+            ahead, ahead_bytes = books.holds.count, books.holds.bytes
+            alike = books.holds.alike(_beginning(profile, blocks))
+        reading_ns = self._slope_ns() * (fleet.replica_backlog_bytes(slot) + ahead_bytes)
+        leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.interval_ns
+        return max(reading_ns, leaving_ns) * (1 + alike)
+
+    def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
+        choice = Choice(slot, blocks, _reason_here(blocks))
+        uncached_bytes = choice.uncached_bytes = self._caches.uncached_bytes(profile, slot)
+        is_cold = self._pushes_out_too_much(profile, offer, slot, uncached_bytes)
+        if is_cold or self._waits_better_here(offer, slot, uncached_bytes):
+            choice.hold = Hold(slot, uncached_bytes, _beginning(profile, blocks), is_cold=is_cold)
+        else:
+            self._turn = slot + 1
+        return choice
+
+    def _waits_better_here(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+        """There it would only lie in the engine's own queue, where nobody can think again."""
+        if not offer.ready >> slot & 1:
+            return True
+        backlog_bytes = self.fleet.replica_backlog_bytes(slot)
+        if not backlog_bytes:
+            return False
+        holds = self._books[slot].holds
+        if not holds.lets_pass and not holds.is_first(offer.held):
+            return True
+        return self._slope_ns() * min(uncached_bytes, backlog_bytes) > self.config.hold_ns
+
+    def _pushes_out_too_much(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+        """What it would push out of the cache is still wanted there, and what it would cost all others to read that
+        again is more than it costs this one to wait, until its patience is over. Where those who are wanted back do not
+        come back in that time, waiting would help nobody."""
+        load = self.fleet.replica_load(slot)
+        if not load or 2 * uncached_bytes < profile.prompt_bytes:
+            return False
+        caches = self._caches
+        if caches.kept_for_ns(slot, self._now_ns) >= self.config.kept_gaps * caches.gap_ns:
+            return False
+        patience_ns = caches.read_again() * self._slope_ns() * uncached_bytes * (1 + load)
+        return patience_ns > self.config.delay_weight * caches.gap_ns and self._now_ns - offer.arrived_ns < patience_ns
+
+    # Other gateways
+
+    def _cheapest_peer(self, profile: RequestProfile, mask: int) -> tuple[int, int, float]:
+        fleet = self.fleet
+        best, best_blocks, best_key = -1, 0, (0.0, 0)
+        for slot in slots_of(mask):
+            blocks = fleet.match_peers(profile, 1 << slot).blocks
+            if not self._fits_there(profile, slot, blocks):
+                continue
+            key = (self._peer_costs(profile, slot, blocks).total_ns, fleet.peer_rtt_ns(slot))
+            if best < 0 or key < best_key:
+                best, best_blocks, best_key = slot, blocks, key
+        return best, best_blocks, best_key[0]
+
+    def _fits_there(self, profile: RequestProfile, slot: int, blocks: int) -> bool:
+        """Where it would only wait for room it is better off here, unless most of it is there."""
+        free_tokens = self.fleet.peer_free_tokens(slot, profile.model)
+        uncached_bytes = profile.uncached_bytes(blocks)
+        if free_tokens is None or 2 * uncached_bytes < profile.prompt_bytes:
+            return True
+        load = self.fleet.peer_load_per_replica(slot, profile.model)
+        return self._caches.fits(uncached_bytes, free_tokens, load)
+
+    def _peer_costs(self, profile: RequestProfile, slot: int, blocks: int) -> Costs:
+        slope = self._slope_ns()
+        load = self.fleet.peer_load_per_replica(slot, profile.model)
+        return Costs(
+            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
+            crowding_ns=slope * self.config.explore_load_bytes * load,
+            waiting_ns=self._delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
+            distance_ns=self._delay_weight * self.fleet.peer_rtt_ns(slot),
+        )
+
+    # What it is told
+
+    def configure(self, config: PlacementConfig) -> None:
+        super().configure(config)
+        self._caches.configure(config)
+
+    def joined(self, target: Target, slot: int) -> None:
+        if target.kind is TargetKind.REPLICA:
+            self._books[slot] = _Books()
+
+    def left(self, target: Target, slot: int) -> None:
+        if target.kind is TargetKind.REPLICA:
+            del self._books[slot]
+            self._caches.left(slot)
+
+    def follows(self, arrived_ns: int, now_ns: int) -> None:
+        self._arrived_ns, self._now_ns = arrived_ns, now_ns
+
+    def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
+        if target.kind is TargetKind.REPLICA:
+            self._books[slot].holds.pushed_bytes += self._caches.uncached_bytes(profile, slot)
+            self._caches.sent(profile, slot, matched_blocks, self._arrived_ns, self._now_ns)
+
+    def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:
+        """Only one that nothing was ahead of tells how long reading takes."""
+        if not bytes_ahead and not self.fleet.replica_waiting(slot):
+            self._line.add(uncached_bytes, took_ns)
+
+    def ended(self, slot: int, now_ns: int) -> None:
+        books = self._books[slot]
+        if books.ended_ns is not None:
+            keeps = _INTERVAL_KEEPS if books.interval_ns else 0.0
+            books.interval_ns = keeps * books.interval_ns + (1 - keeps) * (now_ns - books.ended_ns)
+        books.ended_ns = now_ns
+
+    def expire(self, now_ns: int) -> None:
+        self._caches.expire(now_ns)
+
+    def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
+        self._caches.answered(profile, prompt_tokens, output_tokens)
+
+    def held(self, hold: Hold) -> None:
+        self._books[hold.slot].holds.add(hold, self.fleet.replica_backlog_bytes(hold.slot))
+
+    def unheld(self, hold: Hold) -> None:
+        self._books[hold.slot].holds.remove(hold)
+
+    def _slope_ns(self) -> float:
+        """Of prefill, a byte."""
+        return self._line.slope_ns() or _PRIOR_NS_PER_BYTE
+
+
+def _beginning(profile: RequestProfile, blocks: int) -> bytes:
+    """Stands for half at least of what is known of the prompt: who waits with the same would be served by a copy of it.
+    That is the hash at a power of two, so that prompts of unlike lengths have it in common."""
+    if not blocks:
+        return b""
+    block = 1 << (blocks.bit_length() - 1)
+    return profile.prefix[(block - 1) * PREFIX_HASH_BYTES : block * PREFIX_HASH_BYTES]
+
+
+def _reason_here(blocks: int) -> PlacementReason:
+    return PlacementReason.LOCAL_PREFIX if blocks else PlacementReason.LOCAL_EXPLORE
+
+
+def _reason_there(blocks: int, *, is_remote: bool) -> PlacementReason:
+    if is_remote:
+        return PlacementReason.REMOTE_PREFIX if blocks else PlacementReason.REMOTE_NEAREST
+    return PlacementReason.SIBLING_PREFIX if blocks else PlacementReason.SIBLING_OVERFLOW

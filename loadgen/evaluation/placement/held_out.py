@@ -1,0 +1,80 @@
+"""Two workloads that nobody looks at while a rule is made: recorded by others, used for nothing else here.
+
+They are played once, after what is expected of them was written down in `EXPECTED`; whoever changes the rule after that
+has none left. Nothing but `--look` plays them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadgen.evaluation.experiments import Changes, Point
+from loadgen.evaluation.placement.workloads import H100, REGIONS, Workload
+from loadgen.evaluation.skywalker.plan import spread_out
+
+EXPECTED = """On Azure's conversations nothing is shared, so that a rule can only choose whom to make wait: all systems
+carry what comes, within 1 % of each other; ours has the lowest mean TTFT, since it leaves a region only where that is
+shorter than the wait, and a router for all regions pays a round trip for two requests of three. On MT-Bench's questions
+the second turn finds the first one's cache: ours carries at least 0.99 of the best baseline's throughput, with a mean
+TTFT below all others'. The guard of full caches is not expected to act on either."""
+"""What our default is expected to do on them, and why; written before they are played."""
+
+_TURNS = {
+    "applications": 2,
+    "system_prompt_words": 600,
+    "profile_words": 40,
+    "turns": {"median": 2, "sigma": 0.01, "minimum": 2, "maximum": 2},
+    "output_tokens": {"median": 250, "sigma": 0.6, "minimum": 16, "maximum": 1000},
+}
+
+
+def held_out(folder: Path | None) -> dict[str, Workload]:
+    """Azure's conversations of 2023 as they came, eight times as fast (44 requests a second, of which nothing is
+    shared), and MT-Bench's two-turn questions, whose users come as Azure's code requests did over two days of 2024, an
+    hour of which takes five seconds. Without their files there are none."""
+    if folder is None:
+        return {}
+    chat = _only(folder, "azure2023/AzureLLMInferenceTrace_conv.csv*")
+    questions = _only(folder, "mtbench/question.jsonl*")
+    rates = _only(folder, "azure2024_digitised/code_invocations_per_min_10min.csv")
+    found = {}
+    if chat is not None:
+        found["azure"] = _azure(chat)
+    if questions is not None and rates is not None:
+        found["mtbench"] = _mtbench(questions, rates)
+    return found
+
+
+def _azure(file: Path) -> Workload:
+    changes: Changes = {
+        "preset": H100,
+        "duration": "180s",
+        "warm_up": "30s",
+        "workloads": {"chat": {"trace": {"file": str(file), "speed": 8.0}}},
+        "clients": [{"region": region, "workload": "chat"} for region in REGIONS],
+        **spread_out(6),
+    }
+    return Workload(Point("Azure conversations of 2023, × 8, 2/2/2", "paper_conversations.yaml", changes), H100, 201)
+
+
+def _mtbench(questions: Path, rates: Path) -> Workload:
+    def arrivals(shift_hours: int) -> dict[str, object]:
+        return {"recorded": {"file": str(rates), "day": "120s", "peak": 3.0, "shift_hours": shift_hours}}
+
+    changes: Changes = {
+        "duration": "240s",
+        "warm_up": "30s",
+        "workloads": {"chat": {"conversations": _TURNS, "questions": str(questions)}},
+        "clients": [
+            {"region": region, "workload": "chat", "arrivals": arrivals(8 * number)}
+            for number, region in enumerate(REGIONS)
+        ],
+        **spread_out(6),
+    }
+    return Workload(
+        Point("MT-Bench at the rates of Azure's code, 2/2/2", "paper_conversations.yaml", changes), seeds_from=201
+    )
+
+
+def _only(folder: Path, pattern: str) -> Path | None:
+    return next(iter(sorted(file.resolve() for file in folder.glob(pattern))), None)

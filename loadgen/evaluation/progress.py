@@ -1,0 +1,49 @@
+"""Plays cells and tells how far it is: a bar on a terminal, and lines in a log."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from loadgen.evaluation.cache import CellCache
+from loadgen.evaluation.experiments import Cell
+from loadgen.evaluation.playing import Results, play_all
+
+_SPEED_OVER_S = 600.0
+"""Cells are very unequal: only over many of them is there a speed to tell."""
+_LINES = 40
+"""In a log, over a whole run."""
+
+
+def played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
+    """Raises ConfigError."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_SPEED_OVER_S) as progress:
+        return play_all(cells, cache, processes=processes, on_progress=_Told(progress))
+
+
+class _Told:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+        self._line_at = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._task is None:
+            # What was remembered is there from the start: it tells nothing of how fast the rest will be.
+            self._task = self._progress.add_task("cells", total=total, completed=done)
+        self._progress.update(self._task, completed=done)
+        if not self._progress.console.is_terminal and done >= self._line_at:
+            self._line_at = done + max(1, total // _LINES)
+            left_s = self._progress.tasks[self._task].time_remaining
+            left = "" if left_s is None else f", about {left_s / 60:.1f} min left"
+            self._progress.console.print(f"{done} of {total} cells{left}")
