@@ -17,7 +17,7 @@ from yarl import URL
 
 from gateway.config.targets import Dialect
 from gateway.core import events
-from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig, QueueConfig
+from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig, PlacementConfig, QueueConfig
 from gateway.core.description import describe, gauges_of
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event
@@ -64,7 +64,7 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import EU, SECOND, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.core import EU, LAYERED, SECOND, US, no_leg_beside, policy, replica_spec, rule
 from tests.support.descriptors import no_descriptor_left
 from tests.support.gateways import until
 from tests.support.listening import serving_http
@@ -74,6 +74,7 @@ CHAT = "/v1/chat/completions"
 BODY = b'{ "model": "llama", "messages": [{"role":"user","content":"hi"}], "stream": true }'
 SETTINGS = HttpSettings(GatewayId("us-1"), US)
 CORE = CoreConfig(
+    placement=PlacementConfig(policy=LAYERED),  # one pending request is enough to make an engine busy
     attempt=AttemptConfig(attempts_max=2),
     queue=QueueConfig(length_max=5),
     observation=ObservationConfig(replica_stale_ns=3600 * SECOND),  # nobody probes but the test

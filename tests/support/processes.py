@@ -34,7 +34,8 @@ QUICK_OBSERVATION = {"publish_interval": "20ms", "keep_alive": "150ms"}
 def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine, **more: object) -> Path:
     path = folder / f"{gateway_id}.yaml"
     replicas = [{"id": f"{gateway_id}-r0", "url": engine.url, "models": [MODEL]}]
-    own = {"logging": {"level": "debug"}, "replicas": replicas, **more}
+    layered = {"policy": "prefix"}  # one pending request is enough to make an engine busy
+    own = {"logging": {"level": "debug"}, "placement": layered, "replicas": replicas, **more}
     path.write_text(yaml.safe_dump(region_document(folder, gateway_id, place, **own)))
     return path
 
@@ -72,7 +73,8 @@ class Process:
     async def read_log(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
-            self.log_lines.append(json.loads(line))
+            if line.startswith(b"{"):  # gRPC's library writes lines of its own when a connection is closed on it
+                self.log_lines.append(json.loads(line))
 
     def has_logged(self, event: str, **fields: object) -> bool:
         def is_meant(line: dict[str, object]) -> bool:
