@@ -105,4 +105,4 @@ def test_a_replay_asks_for_the_version_that_the_journal_names(python: Path, tmp_
     here = run(python, "-m", "nightside", "replay", journal, cwd=tmp_path, status=2)
     assert "placement.policy_version: of packed, 1.0.0 is installed and not 0.9" in here
     elsewhere = run(Path(sys.executable), "-m", "nightside", "replay", journal, cwd=ROOT, status=2)
-    assert "placement.policy: 'packed' is none of prefix" in elsewhere
+    assert "placement.policy: 'packed' is none of cost, prefix" in elsewhere

@@ -33,7 +33,7 @@ from tests.fakes.engine import (
     GOOD_STREAM,
 )
 from tests.fakes.liar import idle_report
-from tests.support.core import EU, SECOND, US, peer_spec, policy, profile, replica_spec
+from tests.support.core import EU, LAYERED, SECOND, US, peer_spec, policy, profile, replica_spec, under
 from tests.support.legs import Pouring
 from tests.support.orders import forward_from_eu
 
@@ -174,7 +174,7 @@ class Scene:
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
         self.driver = Driver(self.core, self.clock, observers=[self])
-        self.driver.submit(events.ConfigApplied(CoreConfig(attempt=self.attempts)))
+        self.driver.submit(events.ConfigApplied(under(LAYERED, CoreConfig(attempt=self.attempts))))
         self.driver.submit(events.PolicyApplied(policy(US)))
         self.driver.submit(
             events.AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),))

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gateway.core.vocabulary import GatewayId, LoadReport, ModelCapacity, ModelQueue, PoolName
+from gateway.core.vocabulary import ControlVersion, GatewayId, LoadReport, ModelCapacity, ModelQueue, PoolName
 from tests.support.core import EU, MODEL, US
 
 REPORT = LoadReport(GatewayId("us-1"), US, 1, accepting=True, assignment_version=1, policy_digest="one")
@@ -19,6 +19,7 @@ OTHER = LoadReport(
     policy_digest="two",
     capacities=(ModelCapacity(MODEL, PoolName("default"), EU, 2, 1),),
     queues=(ModelQueue(MODEL, 1),),
+    control=ControlVersion(1, 2),
 )
 
 

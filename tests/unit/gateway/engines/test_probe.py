@@ -99,7 +99,7 @@ class TestSglang:
     async def test_loads_are_preferred_and_health_is_left_alone(self, engine: PagesEngine) -> None:
         engine.pages = {"/v1/loads": sglang_loads((12, 3)), "/metrics": SGLANG_METRICS, "/health": Page()}
         async with probing(engine, Dialect.SGLANG) as probe:
-            assert await probe.look(0) == [Reading(12, 3, 0.28)]
+            assert await probe.look(0) == [Reading(12, 3, 0.28, 183_000)]
         assert set(engine.asked) == {"/v1/loads"}
 
     async def test_metrics_stand_in_for_loads_that_are_not_offered(self, engine: PagesEngine) -> None:
@@ -115,7 +115,7 @@ class TestSglang:
             engine.pages = {"/metrics": Page(status=500)}
             await probe.look(1)
             engine.pages = {"/v1/loads": sglang_loads((1, 0)), "/metrics": SGLANG_METRICS}
-            assert await probe.look(2) == [Reading(1, 0, 0.28)]
+            assert await probe.look(2) == [Reading(1, 0, 0.28, 183_000)]
 
     async def test_neither_is_offered(self, engine: PagesEngine) -> None:
         async with probing(engine, Dialect.SGLANG, ranks=2) as probe:
