@@ -127,7 +127,7 @@ class TestSglang:
         async with probing(engine, Dialect.SGLANG) as probe:
             await probe.look(0)
             engine.pages["/v1/loads"] = HANGS
-            assert await probe.look(1) == [Reading(12, 1, 0.28)]
+            assert await probe.look(1) == [Reading(12, 1, 0.28, 183_000)]
 
 
 class TestLlamacpp:
@@ -140,7 +140,7 @@ class TestLlamacpp:
     async def test_slots_stand_in_for_metrics(self, engine: PagesEngine, missing: Page) -> None:
         engine.pages = {"/metrics": missing, "/slots": llama_slots(True, False)}
         async with probing(engine, Dialect.LLAMACPP) as probe:
-            assert await probe.look(0) == [Reading(1, 0)]
+            assert await probe.look(0) == [Reading(1, 0, 0.0, 4096)]
 
     async def test_slow_is_busy_while_it_lives_and_dead_after_too_long(self, engine: PagesEngine) -> None:
         engine.pages = {"/metrics": HANGS, "/health": Page(b'{"status":"ok"}')}
