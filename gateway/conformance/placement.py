@@ -69,7 +69,7 @@ from gateway.core.vocabulary import (
 )
 
 REQUESTS = 2_000
-BOOKS_BYTES_MAX = 80 * 2**10
+BOOKS_BYTES_MAX = 66 * 2**10
 """What a policy may hold after so many requests to some ten targets."""
 
 
