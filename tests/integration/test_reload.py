@@ -112,7 +112,7 @@ async def test_engines_are_probed_by_the_new_numbers(world: World) -> None:
 
 async def test_requests_that_wait_are_served_by_a_replica_that_joins(world: World) -> None:
     world.one.waiting = 1
-    world.region.write(world.one)
+    world.region.write(world.one, placement={"policy": "prefix"})  # who is pending is sent nothing
     async with world.region.serving() as gateway, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(completed(world, gateway))
         await until(lambda: gateway.driver.open_requests == 1)
