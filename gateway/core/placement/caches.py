@@ -16,6 +16,10 @@ from gateway.core.prefix_index import PrefixIndex
 from gateway.core.vocabulary import RequestProfile
 
 _PRIOR_BYTES_PER_TOKEN: Final = 4.0
+_BYTES_PER_TOKEN_MIN: Final = 0.5
+_BYTES_PER_TOKEN_MAX: Final = 32.0
+"""Of any text with any tokenizer: a template adds tokens to a short prompt, and no token of a language is longer."""
+_PRIOR_OUTPUT_TOKENS: Final = 256.0
 _LEARN: Final = 0.02
 """What one more sample counts: the last fifty make the average."""
 _FULL_SHARE: Final = 0.9
@@ -35,7 +39,7 @@ class Caches:
         self._bytes_per_token = _PRIOR_BYTES_PER_TOKEN
         self._prompt_share = 1.0
         """Of all tokens, those of prompts: the rest of a cache is taken by answers."""
-        self._output_tokens = 0.0
+        self._output_tokens = _PRIOR_OUTPUT_TOKENS
         """Of an answer, on average."""
         self.gap_ns = 0.0
         """From one turn of a conversation to the next, on average; 0 until one went on."""
@@ -68,11 +72,16 @@ class Caches:
             self._kept.bound(slot, room)
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
-        """An engine has counted."""
-        self._bytes_per_token += _LEARN * (profile.prompt_bytes / prompt_tokens - self._bytes_per_token)
-        share = prompt_tokens / (prompt_tokens + output_tokens)
+        """An engine has counted. One that counts what cannot be is not believed, and none moves an average by more than
+        the others hold it: what is learnt here serves for all."""
+        bytes_per_token = profile.prompt_bytes / prompt_tokens
+        if not _BYTES_PER_TOKEN_MIN <= bytes_per_token <= _BYTES_PER_TOKEN_MAX:
+            return
+        believed = min(output_tokens, 2 * self._output_tokens + _PRIOR_OUTPUT_TOKENS)
+        share = prompt_tokens / (prompt_tokens + believed)
+        self._bytes_per_token += _LEARN * (bytes_per_token - self._bytes_per_token)
         self._prompt_share += _LEARN * (share - self._prompt_share)
-        self._output_tokens += _LEARN * (output_tokens - self._output_tokens)
+        self._output_tokens += _LEARN * (believed - self._output_tokens)
 
     def expire(self, now_ns: int) -> None:
         self._kept.expire(now_ns)

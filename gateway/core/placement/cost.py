@@ -104,13 +104,16 @@ class Cost(Policy):
         self._delay_weight = self.config.delay_weight / (1 + self._load)
 
     def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
-        """Requests on a replica, on average over all that it may go to."""
+        """Requests on a replica, on average over all that it may go to. Another gateway counts as no more replicas than
+        ours, and none of its as busier: whatever one says of itself, ours stay what they are by our own books."""
         fleet = self.fleet
-        replicas, load = offer.replicas.bit_count(), float(fleet.total_load(offer.replicas))
+        ours = replicas = offer.replicas.bit_count()
+        load = float(fleet.total_load(offer.replicas))
+        load_max = load / ours if ours else fleet.least_peer_load(offer.siblings | offer.remotes, profile.model)
         for slot in slots_of(offer.siblings | offer.remotes):
-            count = fleet.peer_replicas(slot, profile.model)
+            count = min(fleet.peer_replicas(slot, profile.model), max(1, ours))
             replicas += count
-            load += count * fleet.peer_load_per_replica(slot, profile.model)
+            load += count * min(fleet.peer_load_per_replica(slot, profile.model), load_max)
         return load / max(1, replicas)
 
     def _share_delayed(self, load: float) -> float:

@@ -106,6 +106,10 @@ class Fleet:
     def peer_replicas(self, slot: int, model: ModelName) -> int:
         return sum(each.replicas for each in self._peers.at(slot).served if each.model == model)
 
+    def least_peer_load(self, mask: int, model: ModelName) -> float:
+        """On each replica of whoever of a mask has least; 0 for an empty one."""
+        return min((self.peer_load_per_replica(slot, model) for slot in slots_of(mask)), default=0.0)
+
     def peer_backlog(self, slot: int, model: ModelName) -> int:
         """Bytes of prompt that whichever of its replicas has least to read has to read first, as it told last, with
         those of our forwards since."""

@@ -114,6 +114,22 @@ def test_a_prompt_fits_beside_those_who_have_half_an_answer_left_to_write() -> N
     assert not told.caches.fits(50, free_tokens=151, load=3)
 
 
+@pytest.mark.parametrize("prompt_tokens", [1, 10**15])
+def test_an_engine_that_counts_what_cannot_be_is_not_believed(prompt_tokens: int) -> None:
+    told = Told(kv_tokens=50 * 16 // 4)
+    told.learn(prompt_tokens, 0)
+    for at_ns, letter in enumerate("abcdefg"):
+        told.send(prompt(letter), at_ns)
+    assert told.uncached(prompt("a")) == prompt("a").prompt_bytes, "room for fifty blocks, at four bytes a token"
+
+
+def test_one_engine_of_three_that_claims_endless_answers_keeps_nobody_from_another_gateway() -> None:
+    told = Told()
+    for number in range(900):
+        told.learn(prompt("x").prompt_bytes // 4, 10**15 if number % 3 == 0 else 200, times=1)
+    assert told.caches.fits(100, free_tokens=10_000, load=20)
+
+
 class TestHowLongItKeeps:
     def test_without_end_where_nobody_knows_its_room(self) -> None:
         told = Told(kv_tokens=0)

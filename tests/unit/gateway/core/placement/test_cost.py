@@ -247,24 +247,43 @@ class TestLoadOnAverage:
         told = Told(replicas=3, abroad=True)
         for slot, running in enumerate((4, 0, 70)):
             told.load(slot, running=running)
-        told.hear(replicas=2, load=12, rtt_ms=100)
+        told.hear(replicas=2, load=2, rtt_ms=100)
         return told
 
     def test_is_of_all_that_it_may_go_to_and_of_each_replica_at_another_gateway(self) -> None:
         told = self.told()
         for offer in (Offer(0b011, siblings=1), Offer(0b011, remotes=1)):
-            assert self.distance_ns(told, offer) == pytest.approx(WEIGHT * 100 * MS / (1 + 16 / 4))
+            assert self.distance_ns(told, offer) == pytest.approx(WEIGHT * 100 * MS / (1 + 6 / 4))
+
+    @pytest.mark.parametrize("lie", [{"load": 10**9}, {"load": 10**9, "replicas": 10**6}])
+    def test_whatever_another_gateway_says_makes_nothing_cheap_here(self, lie: dict[str, int]) -> None:
+        told = Told(abroad=True)
+        for slot in (0, 1):
+            told.load(slot, running=6)
+        told.hear(**lie)
+        told.weigh(prompt("a"), Offer(0b11, remotes=1))
+        costs = told.policy.costs_at_replica(prompt("a"), 0, None)
+        assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes
+        assert told.policy._delay_weight == WEIGHT / 7
+
+    def test_one_that_claims_a_great_fleet_that_is_idle_counts_as_no_more_than_ours(self) -> None:
+        told = Told(abroad=True)
+        for slot in (0, 1):
+            told.load(slot, running=6)
+        told.hear(load=0, replicas=10**6)
+        told.weigh(prompt("a"), Offer(0b11, remotes=1))
+        assert told.policy._delay_weight == WEIGHT / (1 + 12 / 4)
 
     def test_is_not_of_whom_it_may_not_go_to(self) -> None:
         told = self.told()
         assert self.distance_ns(told, Offer(0b011)) == pytest.approx(WEIGHT * 100 * MS / (1 + 4 / 2))
-        assert self.distance_ns(told, Offer(0, remotes=1)) == pytest.approx(WEIGHT * 100 * MS / (1 + 12 / 2))
+        assert self.distance_ns(told, Offer(0, remotes=1)) == pytest.approx(WEIGHT * 100 * MS / (1 + 2 / 2))
 
     def test_is_not_that_of_another_request_where_one_is_only_asked_about_for_the_record(self) -> None:
         told = self.told()
         told.weigh(prompt("b"))
         told.policy.choose_peer(prompt("a"), 1, True)
-        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + 12 / 2))
+        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + 2 / 2))
         told.policy.choose_replica(prompt("a"), 0b011)
         assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + 4 / 2))
 
@@ -274,9 +293,8 @@ class TestAtAnotherGateway:
         told = Told(abroad=True)
         told.hear(replicas=4, load=20, rtt_ms=100)
         costs = told.costs_there(prompt("a"))
-        on_average = 20 / 6
         assert costs.crowding_ns == PRIOR_NS * REQUEST_BYTES * 5
-        assert costs.distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + on_average))
+        assert costs.distance_ns == pytest.approx(WEIGHT * 100 * MS), "nobody runs here, and it speaks for itself alone"
         assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes
         assert costs.waiting_ns == 0
 
@@ -301,7 +319,7 @@ class TestAtAnotherGateway:
         told.hear(backlog_bytes=3000)
         (peer,) = told.core.peers
         told.core.peers.started(peer, (RequestId("leg"), 1, 1), 0, 500)
-        expected = PRIOR_NS * 3500 * WEIGHT / (1 + 1 / 3)
+        expected = PRIOR_NS * 3500 * WEIGHT
         assert told.costs_there(prompt("a")).waiting_ns == pytest.approx(expected)
 
     def test_what_would_only_wait_for_room_there_stays_unless_most_of_it_is_there(self) -> None:
