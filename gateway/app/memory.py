@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config.sections import GatewayConfig
+from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.values import MEBIBYTE
 from gateway.http.connections import READ_BYTES
@@ -54,11 +55,16 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         "forwards": _ARRIVED_COPIES * peering.forwards_held_max_bytes
         + _COPIES_BEING_MADE * peering.message_max_bytes
         + peering.forwards_max * _STREAM_BYTES,
-        "placement": core.placement.prefix_index_bytes_max
+        "placement": _indexes(core.placement) * core.placement.prefix_index_bytes_max
         + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
         "records": config.decisions.held_max_bytes + unwritten,
         **({"names": names} if config.dns.listen else {}),
     }
+
+
+def _indexes(placement: PlacementConfig) -> int:
+    """Of what was sent to replicas and to other gateways; and of what replicas' caches still hold of it."""
+    return 3 if placement.policy == PlacementPolicy.COST else 2
 
 
 def describe_memory(config: GatewayConfig) -> str:

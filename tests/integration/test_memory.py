@@ -31,7 +31,13 @@ MIB = 1 << 20
 BODY = 4 * MIB
 MESSAGE = 8 * MIB
 SMALL: dict[str, Any] = {
-    "placement": {"prefix_index_max": "1MiB", "peer_queue_length_max": 1000, "stored_responses_max": 100},
+    # Under the layered rule, with blind pushing, nothing is held here that an engine could be sent.
+    "placement": {
+        "policy": "prefix",
+        "prefix_index_max": "1MiB",
+        "peer_queue_length_max": 1000,
+        "stored_responses_max": 100,
+    },
     "decisions": {"held_max": "1MiB"},
     "pushing": {"mode": "blind"},
 }

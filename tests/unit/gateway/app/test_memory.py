@@ -5,9 +5,10 @@ from pathlib import Path
 
 from gateway.app.memory import describe_memory, memory_max
 from gateway.config.sections import AuditConfig, GatewayConfig, LimitsConfig, ListenConfig, PeeringConfig
+from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.ground.config import DnsConfig, ListenTlsConfig
 from gateway.ground.values import MEBIBYTE
-from tests.support.core import EU, US
+from tests.support.core import EU, LAYERED, US, under
 from tests.support.gateways import ANY_PORT, knowing, region_config
 
 ALONE = region_config("us-1", US, [], policy_file=Path("policy.yaml"))
@@ -34,6 +35,14 @@ def test_every_limit_that_holds_memory_is_in_the_sum() -> None:
     ]
     for config in larger:
         assert total(config) > total(ALONE)
+
+
+def test_each_index_of_prefixes_is_in_the_sum() -> None:
+    layered = memory_max(replace(ALONE, core=under(LAYERED)))["placement"]
+    by_cost = memory_max(replace(ALONE, core=under(PlacementPolicy.COST)))["placement"]
+    index_bytes = PlacementConfig().prefix_index_bytes_max
+    assert by_cost - layered == index_bytes
+    assert layered > 2 * index_bytes
 
 
 def test_it_is_told_whole_and_by_part() -> None:
