@@ -164,7 +164,7 @@ async def test_a_bad_file_is_told_in_words_and_status(tmp_path: Path, engine: Fa
     file = region_file(tmp_path, "us-1", US, engine, queue={"wait_max": 5})
     status, out, err = await finished(subcommand, file)
     assert (status, out) == (1, "")
-    assert err == "Error: us-1.yaml: line 11: queue.wait_max: 5 is not a duration such as 100ms or 2s\n"
+    assert err == "Error: us-1.yaml: line 13: queue.wait_max: 5 is not a duration such as 100ms or 2s\n"
 
 
 async def test_check_reads_the_policy_too(tmp_path: Path, engine: FakeEngine) -> None:

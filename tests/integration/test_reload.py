@@ -168,7 +168,7 @@ async def serving_with_a_peer(world: World, **changes: object) -> AsyncIterator[
     folder = world.region.folder / "eu"
     folder.mkdir()
     abroad = Region(folder, "eu-1", EU)
-    world.region.write(world.one, **changes)
+    world.region.write(world.one, placement={"policy": "prefix"}, **changes)  # who is pending is sent nothing
     async with world.region.serving() as gateway:
         abroad.write(world.two, peers=[known_as(gateway, "us-1", US)])
         async with abroad.serving() as other:

@@ -61,6 +61,8 @@ ROUNDS = 8
 CLIENTS = 24
 RECORDS_MAX = 60
 PREFIX_INDEX_KIB = 16
+PREFIX_INDEXES = 3
+"""Of what replicas were sent, of what peers were sent, and of what replicas' caches hold."""
 WARM_UP = 2 * RECORDS_MAX
 """Requests that each gateway is asked before the first round: enough to fill its records and the driver's tail, though
 some leave no record."""
@@ -97,7 +99,7 @@ OBJECTS_LEFT_SHARE_MAX = 0.005
 what is one request's own a single one shows, after however few."""
 BOUNDED = {
     name_of(RequestRecord): RECORDS_MAX,
-    name_of(_Node): PREFIX_INDEX_KIB * 1024 // _NODE_BYTES,
+    name_of(_Node): PREFIX_INDEXES * (PREFIX_INDEX_KIB * 1024 // _NODE_BYTES),
 }
 """As many as there is room for, and seldom fewer for long."""
 TOLD = (f"{effects.__name__}.", f"{events.__name__}.", f"{vocabulary.__name__}.", name_of(Step))
