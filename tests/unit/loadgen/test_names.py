@@ -68,7 +68,7 @@ async def test_the_next_one_is_asked_where_one_does_not_answer(
 
 
 async def test_a_name_that_leads_nowhere_is_an_error(names: NameService) -> None:
-    with pytest.raises(OSError, match="leads nowhere .*: NOERROR: no gateway lives"):
+    with pytest.raises(OSError, match=r"leads nowhere .*: NOERROR: no gateway lives"):
         await NameResolver(servers(names), IN_US, Clock()).addresses("ap-northeast-1.mesh.example.")
 
 
