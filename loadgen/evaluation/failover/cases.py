@@ -163,6 +163,8 @@ class _Played:
 
 def _failure(asked: Asked, death: Death) -> tuple[Cause, bool, str]:
     assert asked.ended_ns is not None, "it has ended"
+    if asked.is_refused:  # whoever says so lives, and nobody's death explains it
+        return Cause.OTHER, asked.has_begun, asked.fault
     return death.cause_of(asked.left_ns, asked.ended_ns, asked.fault), asked.has_begun, asked.fault
 
 

@@ -73,9 +73,10 @@ by clients, and so may be seen before the third. A dash: it did not come within 
 (beside a sibling, who serves the region's requests anyway).
 """
 _EXPLAINED = """*In flight*: sent before the process had ended, and failed after the kill. *Old answer*: nobody listened
-at the address that the name had named until then, for longer than the SDK tries again. A failed request whose answer
-had not begun is one that a client could send again unharmed. *Hung*: without an end when the case was over, at a host
-that says nothing; the SDK waits ten minutes for it. Where no host is silent it has no class.
+at the address that the name had named until then, for longer than the SDK tries again. An error that a gateway itself
+answers with is unclassified, whenever it comes: it lives. A failed request whose answer had not begun is one that a
+client could send again unharmed. *Hung*: without an end when the case was over, at a host that says nothing; the SDK
+waits ten minutes for it. Where no host is silent it has no class.
 """
 
 
