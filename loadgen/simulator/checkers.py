@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     ModelCapacity,
+    ModelName,
     Outcome,
     PeerObservation,
     Place,
