@@ -170,8 +170,6 @@ class Cost(Policy):
         is_cold = self._pushes_out_too_much(profile, offer, slot, uncached_bytes)
         if is_cold or self._waits_better_here(offer, slot, uncached_bytes):
             choice.hold = Hold(slot, uncached_bytes, _beginning(profile, blocks), is_cold=is_cold)
-        else:
-            self._turn = slot + 1
         return choice
 
     def _waits_better_here(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
@@ -252,6 +250,7 @@ class Cost(Policy):
 
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
         if target.kind is TargetKind.REPLICA:
+            self._turn = slot + 1
             self._books[slot].holds.pushed_bytes += self._caches.uncached_bytes(profile, slot)
             self._caches.sent(profile, slot, matched_blocks, self._arrived_ns, self._now_ns)
 
