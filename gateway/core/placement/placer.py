@@ -275,11 +275,20 @@ class Placer:
     def _full_replicas(self, request_class: RequestClass) -> int:
         return self._eligibility.full_replicas(request_class) if self._takes_full_replicas else 0
 
-    def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | None:
-        """To the one target that will do, once it is free."""
-        state = self._eligibility.pinned_target(request.request_class, takes_full=self.weighs_everybody)
+    def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
+        """To the one target that will do, once it is free, and before nobody whose turn it is."""
+        request_class = request.request_class
+        state = self._eligibility.pinned_target(request_class, takes_full=self.weighs_everybody)
         if state is None:
             return None
+        takes_turns = self.weighs_everybody and not request_class.is_control
+        if takes_turns and state.target.kind is TargetKind.REPLICA:
+            offer = Offer(1 << state.slot)
+            offer.ready = offer.replicas & self._replicas.pushable
+            offer.held, offer.arrived_ns = request.held, request.arrived_ns
+            hold = self._policy.hold_pinned(request.profile, offer, state.slot)
+            if hold is not None or not offer.ready:
+                return hold
         self._policy.follows(request.arrived_ns, now_ns)
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
 

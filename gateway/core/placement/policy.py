@@ -97,6 +97,11 @@ class Policy(ABC):
         """
         raise NotImplementedError
 
+    def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:  # noqa: ARG002
+        """Of what follows a stored response, which this replica of ours made and nobody else has: is it to wait for its
+        turn there? None: it goes as soon as the replica may be sent something."""
+        return None
+
     def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs | None:  # noqa: ARG002
         """What it would cost there, for the record."""
         return None

@@ -16,6 +16,7 @@ from gateway.core.config import (
     PlacementConfig,
     PlacementPolicy,
     PushingConfig,
+    PushingMode,
     QueueConfig,
 )
 from gateway.core.description import describe
@@ -601,7 +602,7 @@ class _Region:
 
 
 class TestShadowByCost:
-    """Where everybody is weighed at once, what overflow would have done is what the same rule says with those abroad."""
+    """Where everybody is weighed at once, overflow would have done what the same rule says with those abroad."""
 
     CONFIG = TestShadow.CONFIG
 
@@ -1252,6 +1253,80 @@ class TestHolding:
         one.probe(running=1, waiting=3)
         follows = replace(profile("next"), follows="key")
         assert started(one.tell(events.RequestArrived(follows, 60 * SECOND))) == ["r0"], "it could go nowhere else"
+
+    def follow(self, one: Desk, request_id: str, prompt: str, *, is_control: bool = False) -> list[Effect]:
+        """What follows the response to `first`, which its replica made."""
+        asked = replace(profile(request_id, prompt=prompt), follows="key", is_control=is_control)
+        return one.tell(events.RequestArrived(asked, one.now_ns + 60 * SECOND))
+
+    def followed(self, **more: object) -> Desk:
+        """`waits` waits while `first` is read, whose response others will follow."""
+        one = self.reading(**more)
+        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
+        return one
+
+    def test_what_follows_a_stored_response_overtakes_by_no_more_than_others(self) -> None:
+        """All of them say the same, which is no beginning of anything: it is read each time."""
+        one, text = self.followed(), words("go on", 100)
+        passed: list[str] = []
+        for i in range(100):
+            one.wait(MS)
+            passed += started(self.follow(one, f"next{i}", text))
+        assert self.home_of(one) == "r0"
+        assert {self.home_of(one, f"next{i}") for i in range(len(passed), 100)} == {"r0"}, "they take turns behind it"
+        bound = 2 * profile("waits", prompt=words("waits")).prompt_bytes
+        assert 0 < len(passed) <= bound // profile("q", prompt=text).prompt_bytes + 1
+
+    def test_whoever_is_held_goes_though_one_after_another_follows_a_stored_response(self) -> None:
+        """The replica never has nothing to read, and never less than would be waited for."""
+        one, text = self.followed(), words("go on", 700)
+        unread = [leg.request_id for leg in of_kind(ordered.StartLeg, one.effects)]
+        for i in range(20):
+            one.wait(50 * MS)
+            told = self.follow(one, f"next{i}", text) + self.follow(one, f"more{i}", text)
+            told += one.first_token(unread.pop(0))
+            unread += [leg.request_id for leg in of_kind(ordered.StartLeg, told)]
+            assert unread, "it reads all the time"
+            if "waits" in unread:
+                break
+        assert "waits" in unread
+
+    def test_what_follows_a_stored_response_and_is_held_goes_in_its_turn(self) -> None:
+        one = self.followed()
+        assert started(self.follow(one, "next", words("next"))) == []
+        assert self.home_of(one, "next") == "r0"
+        assert "held for it: it reads what was sent before" in one.core.why_it_waits(RequestId("next"))
+        assert [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token("first"))] == ["waits"]
+        assert [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token("waits"))] == ["next"]
+        (leg,) = [leg for leg in of_kind(ordered.StartLeg, one.effects) if leg.request_id == "next"]
+        assert leg.decision.reason == "stored_response"
+
+    def test_what_follows_a_stored_response_may_be_left_alone_by_its_replica_while_held(self) -> None:
+        one = self.followed()
+        self.follow(one, "next", words("next"))
+        assert ended(one.tell(events.AssignmentApplied(2, (replica_spec("other"),), ()))) == [
+            ("next", "rejected_unknown_response")
+        ]
+        assert started(one.probe()) == ["other"]
+
+    def test_what_only_asks_of_a_stored_response_waits_for_no_turn(self) -> None:
+        one = self.followed()
+        for i in range(40):
+            assert started(self.follow(one, f"cancel{i}", "", is_control=True)) == ["r0"]
+
+    def test_where_only_our_own_legs_count_those_who_follow_take_turns_for_a_place_as_well(self) -> None:
+        places = PushingConfig(mode=PushingMode.OUTSTANDING, outstanding_max=2)
+        one = self.followed(config=CoreConfig(pushing=places))
+        one.first_token("first")
+        one.first_token("waits")
+        one.ask("third", prompt=words("third"))
+        for i in range(3):
+            assert started(self.follow(one, f"next{i}", "hi")) == []
+        begun: list[str] = []
+        for name in ("first", "waits", "third"):
+            told = one.finish(name) + [effect for each in begun[-1:] for effect in one.first_token(each)]
+            begun += [leg.request_id for leg in of_kind(ordered.StartLeg, told)]
+        assert begun == ["third", "next0", "next1"]
 
 
 class TestHoldingForACache:
