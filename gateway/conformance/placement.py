@@ -72,7 +72,7 @@ REQUESTS = 2_000
 BOOKS_BYTES_MAX = 64 * 2**10
 """What a policy may hold after so many requests to some ten targets, an index of its own included."""
 _INDEX_BYTES_MAX = 16 * 2**10
-"""What a region file gives each index of prefixes here, so that one which is kept to that is full long before the end."""
+"""What a region file gives each index of prefixes here: one that is kept to that is full long before the end."""
 
 
 def conformance_faults(
