@@ -38,6 +38,7 @@ from gateway.ground.naming.service import NameService
 from gateway.ground.naming.tree import RecordTree
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
 from gateway.ground.transport import Plaintext
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
@@ -452,7 +453,7 @@ def _admin_app(
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Until one of them is done; the others are cancelled."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(wait()) for wait in waits]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:

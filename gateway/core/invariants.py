@@ -256,7 +256,8 @@ class Checker:
             where = f"{head.request_id} is held for {state.target}"
             wanted = head.request_class
             fits = (
-                wanted.model in state.spec.models
+                wanted.pinned in (None, state.target)
+                and (wanted.pinned is not None or wanted.model in state.spec.models)
                 and wanted.rule.allows(state.spec.place)
                 and self._takes_from(state.target.id, self._stories[head.request_id].origin)
             )
