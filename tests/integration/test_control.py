@@ -47,7 +47,7 @@ from tests.support.core import AP, EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
 
 US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
-QUICK = {"report_interval": "50ms", "silence_max": "2s", "reconnect_min": "10ms", "reconnect_max": "50ms"}
+QUICK = {"report_interval": "50ms", "silence_max": "1m", "reconnect_min": "10ms", "reconnect_max": "50ms"}
 
 
 class Site:
