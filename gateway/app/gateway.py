@@ -33,6 +33,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api
@@ -324,7 +325,7 @@ def _admin_app(
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Until one of them is done; the others are cancelled."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(wait()) for wait in waits]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:

@@ -59,6 +59,8 @@ class Controlled:
     """Of each region file's section of that name, besides the usual."""
     more: dict[str, Any] = field(default_factory=dict)
     """Of each region file."""
+    replica: dict[str, Any] = field(default_factory=dict)
+    """Of each replica, besides the usual."""
     ways: dict[str, int] = field(default_factory=dict)
     """By gateway, the port at which it dials the controller, where that is not the controller's own."""
     health: dict[str, int] = field(default_factory=dict)
@@ -118,7 +120,7 @@ class Controlled:
             place,
             listen=self.listen[name],
             peers=peers,
-            replicas=[{"id": f"{name}-r0", "url": self.engines[name].url, "models": [MODEL]}],
+            replicas=[{"id": f"{name}-r0", "url": self.engines[name].url, "models": [MODEL], **self.replica}],
             probes=QUICK_PROBES,
             peering=QUICK_PEERS,
             observation=QUICK_OBSERVATION,

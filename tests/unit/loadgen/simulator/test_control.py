@@ -142,6 +142,9 @@ class TestTheControllerIsGone:
         assert serving(world)[EU] == set()
         assert world.control is not None
         assert world.control.attachments[EU].told == 1
+        core = world.control.attachments[EU].gateway.core
+        assert core is not None
+        assert core.away, "what its replicas serve is not unknown, whoever has them"
 
     def test_cut_off_from_all_it_takes_nothing_from_anybody(self) -> None:
         cuts = [
