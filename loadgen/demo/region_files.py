@@ -189,6 +189,7 @@ def controller_file(
             ],
             "networks": {region: [network] for region, network in networks.items()},
             "port": client_port,
+            "tls": False,
         },
         "dns": {"listen": [f"{LOOPBACK}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S},
     }
