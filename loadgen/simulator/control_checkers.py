@@ -331,7 +331,8 @@ class ControlWatch:
             if seen.lost_ns is not None and clock_ns - seen.lost_ns < self._config.freeze_window_ns
         ]
         missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not seen.is_gone]
-        return len(missing) > sum(seen.is_connected for seen in self._seen.values())
+        heard = sum(seen.is_connected for seen in self._seen.values())
+        return len(self._seen) > 1 and len(missing) > heard  # with one alone there is nothing to compare
 
     def _is_gone(self, seen: _Seen) -> bool:
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min

@@ -144,6 +144,15 @@ def test_who_was_down_when_the_controller_began_is_named_to_nobody_and_is_not_mi
         watched.publish(area(EU, EU))
 
 
+def test_one_alone_that_is_missing_is_not_most() -> None:
+    watched = Watched()
+    watched.watch.on_controller_start(0, 2)
+    watched.step(events.RegistryApplied((GatewayEntry(EU, place(EU), (EU,)),), ()))
+    watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.UP, ""))
+    watched.lose(EU)
+    watched.step(events.TimePassed(), DOWN)
+
+
 def test_who_returns_is_watched() -> None:
     watched = Watched()
     watched.lose(EU)
