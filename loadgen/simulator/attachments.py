@@ -90,10 +90,9 @@ def served(
 ) -> tuple[ReplicaId, ...]:
     """What a gateway serves: what the snapshot gives it, and its own that is not away; never what it knows to be
     somebody else's."""
-    if snapshot is None:
-        return tuple(own)
-    away = {each.replica_id for each in snapshot.away if each.owner != gateway_id}
-    granted = [ReplicaId(each.document) for each in snapshot.replicas]
+    said = () if snapshot is None else snapshot.away
+    away = {each.replica_id for each in said if each.owner != gateway_id}
+    granted = [] if snapshot is None else [ReplicaId(each.document) for each in snapshot.replicas]
     not_ours = {*away, *disowned}
     return tuple(each for each in dict.fromkeys([*granted, *own]) if each not in not_ours)
 

@@ -91,6 +91,8 @@ class ControlWatch:
         self._gateways: dict[GatewayId, GatewayEntry] = {}
         self._policies: dict[RegionName, ResidencyPolicy] = {}
         self._owners: dict[ReplicaId, GatewayId] = {}
+        self._restored_down: frozenset[GatewayId] = frozenset()
+        """Who was down when the controller began; until they are registered, which is next."""
         self._frozen = ""
         self._frozen_since_ns = 0
         self._is_loss_believed = False
@@ -168,7 +170,8 @@ class ControlWatch:
         found = served.sources.get(source)
         if found is not None and not version.is_newer_than(found.version):
             return
-        is_newest = not any(each.version.is_newer_than(version) for each in served.sources.values())
+        if any(each.version.is_newer_than(version) for each in served.sources.values()):
+            return  # somebody within its reach knows better
         owners = self._away[version]
         if found is None:
             found = served.sources[source] = _Source(version)
@@ -176,7 +179,7 @@ class ControlWatch:
         for replica_id, home in self._homes.items():
             if owners.get(replica_id, home) != gateway_id:
                 found.lost_ns.setdefault(replica_id, self._now_ns)
-            elif is_newest:
+            else:
                 for each in served.sources.values():
                     each.lost_ns.pop(replica_id, None)
 
@@ -266,10 +269,14 @@ class ControlWatch:
             case news.StateRestored():
                 self._owners = dict(event.owners)
                 self._policies = {each.place.region: each for each in event.policies}
+                self._restored_down = frozenset(event.down)
             case news.RegistryApplied():
                 self._gateways = {each.gateway_id: each for each in event.gateways}
                 for gateway_id in self._gateways:
-                    self._seen.setdefault(gateway_id, _Seen())
+                    was_down = gateway_id in self._restored_down
+                    fresh = _Seen(Condition.DOWN, is_gone=True) if was_down else _Seen()
+                    self._seen.setdefault(gateway_id, fresh)
+                self._restored_down = frozenset()
             case news.GatewayConnected():
                 seen = self._seen[event.gateway_id]
                 seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
@@ -324,7 +331,8 @@ class ControlWatch:
             if seen.lost_ns is not None and clock_ns - seen.lost_ns < self._config.freeze_window_ns
         ]
         missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not seen.is_gone]
-        return len(missing) > sum(seen.is_connected for seen in self._seen.values())
+        heard = sum(seen.is_connected for seen in self._seen.values())
+        return len(self._seen) > 1 and len(missing) > heard  # with one alone there is nothing to compare
 
     def _is_gone(self, seen: _Seen) -> bool:
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min

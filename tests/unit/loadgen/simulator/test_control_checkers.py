@@ -133,6 +133,26 @@ def test_nor_anybody_while_most_are_missing_unless_they_are_known_to_be_gone() -
     watched.step(events.TimePassed(), DOWN)
 
 
+def test_who_was_down_when_the_controller_began_is_named_to_nobody_and_is_not_missing() -> None:
+    watched = Watched()
+    watched.watch.on_controller_start(0, 2)
+    watched.step(events.StateRestored(1, tuple(HOMES.items()), (policy(EU, [EU]),), (EU, AP)))
+    entries = tuple(GatewayEntry(name, place(name), (name,)) for name in (US, EU, AP))
+    watched.step(events.RegistryApplied(entries, ()))
+    watched.publish(area(EU), area(US, US))
+    with pytest.raises(Broken, match="leads to nobody who is down"):
+        watched.publish(area(EU, EU))
+
+
+def test_one_alone_that_is_missing_is_not_most() -> None:
+    watched = Watched()
+    watched.watch.on_controller_start(0, 2)
+    watched.step(events.RegistryApplied((GatewayEntry(EU, place(EU), (EU,)),), ()))
+    watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.UP, ""))
+    watched.lose(EU)
+    watched.step(events.TimePassed(), DOWN)
+
+
 def test_who_returns_is_watched() -> None:
     watched = Watched()
     watched.lose(EU)
@@ -278,6 +298,16 @@ class TestWhatAPeerKnows:
         pushing = self.pushing()
         pushing.send(2, at_s=4, away=EU, take=False)
         pushing.push(6)
+
+    def test_is_nothing_where_it_is_older_than_what_somebody_else_knows(self) -> None:
+        pushing = Pushing("eu-0")
+        pushing.begin(US)
+        pushing.begin(AP)
+        pushing.send(1, to=AP, away=US)
+        pushing.send(2, to=US, away=EU)
+        pushing.watch.on_newer_heard(0, EU, US, ControlVersion(1, 2))
+        pushing.watch.on_newer_heard(0, EU, AP, ControlVersion(1, 1))
+        pushing.push(9)
 
     def test_is_kept_back_by_a_cut_between_the_two_alone(self) -> None:
         pushing = self.pushing()
