@@ -238,7 +238,6 @@ def shadows_the_cheapest_abroad(original: Original, placer: Placer, request: Req
 @mutant(
     "for the sake of a cache a request is held for as long as others come back",
     "placement.cost:Cost._pushes_out_too_much",
-    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHoldingForACache",
 )
 def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, offer: Offer, *chosen: int) -> bool:
     arrived_ns, offer.arrived_ns = offer.arrived_ns, policy._now_ns

@@ -90,6 +90,9 @@ class Cost(Policy):
                 return choice
         return None if slot < 0 else self._replica_choice(profile, offer, slot, blocks)
 
+    def reading_again_ns(self, uncached_bytes: int) -> float:
+        return self._caches.read_again() * self._slope_ns() * uncached_bytes
+
     def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs:
         """Against the load that was found when this request was asked about, which has to be the last one that was."""
         blocks = self.fleet.match_replicas(profile, 1 << slot).blocks

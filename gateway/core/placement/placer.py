@@ -177,6 +177,10 @@ class Placer:
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.peers_to_wait_for(request_class)
 
+    def reading_again_ns(self, uncached_bytes: int) -> float:
+        """How long the policy takes it to be until a replica has read again what so much of a prompt pushes out."""
+        return self._policy.reading_again_ns(uncached_bytes)
+
     def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Choose a target and remember the prefix there; None when the request has to wait, and Hold when it is to wait
         for one replica."""

@@ -102,6 +102,11 @@ class Policy(ABC):
         turn there? None: it goes as soon as the replica may be sent something."""
         return None
 
+    def reading_again_ns(self, uncached_bytes: int) -> float:  # noqa: ARG002
+        """How long it takes a replica of ours to read again what so much of a prompt pushes out of its cache, as far as
+        is known; 0: nobody waits for the sake of that."""
+        return 0.0
+
     def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs | None:  # noqa: ARG002
         """What it would cost there, for the record."""
         return None
