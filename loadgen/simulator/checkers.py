@@ -158,6 +158,8 @@ class Counts:
     refusals: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     attempts: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
+    """For the replica's time, or for the sake of what its cache holds; only where every invariant is looked after."""
 
 
 class Watch:
@@ -191,8 +193,12 @@ class Watch:
         self._count(view, effects)
         if not self._every_invariant:
             return
-        for violation in self._checkers[gateway_id].after(event, effects, now_ns):
+        checker = self._checkers[gateway_id]
+        held, for_a_cache = checker.held, checker.held_for_a_cache
+        for violation in checker.after(event, effects, now_ns):
             raise self._broken(violation.invariant, f"{gateway_id}: {violation.detail}")
+        self.counts.held["cache"] += checker.held_for_a_cache - for_a_cache
+        self.counts.held["time"] += checker.held - held - (checker.held_for_a_cache - for_a_cache)
         self._take_in(view, event, effects)
         for effect in effects:
             self._follow(view, effect)

@@ -90,13 +90,19 @@ class Cost(Policy):
                 return choice
         return None if slot < 0 else self._replica_choice(profile, offer, slot, blocks)
 
-    def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs:
+    def reading_again_ns(self, uncached_bytes: int) -> float:
+        return self._caches.read_again() * self._slope_ns() * uncached_bytes
+
+    def costs_at_replica(
+        self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
+    ) -> Costs:
         """Against the load that was found when this request was asked about, which has to be the last one that was."""
-        blocks = self.fleet.match_replicas(profile, 1 << slot).blocks
+        blocks = self.fleet.match_replicas(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
         return self._replica_costs(profile, slot, blocks, held)
 
-    def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs:
-        return self._peer_costs(profile, slot, self.fleet.match_peers(profile, 1 << slot).blocks)
+    def costs_at_peer(self, profile: RequestProfile, slot: int, matched_blocks: int = -1) -> Costs:
+        blocks = self.fleet.match_peers(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
+        return self._peer_costs(profile, slot, blocks)
 
     def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
         """Before anything is compared, for each request: another one may go elsewhere, or came at another time."""
