@@ -6,7 +6,7 @@ Every sentence comes from figures. It must never leave out a failed request, nor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from loadgen.demo.reading import BUSY_MACHINE_SHARE
@@ -55,15 +55,15 @@ def page_of(document: Figures) -> str:
 
 
 def case_table(document: Figures, case: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: what clients saw, with a column for each who answered. Medians of the rounds, with their spread."""
+    """Head and rows: what clients saw, with a column for each who answered. Medians, and their spread."""
     found = {each["name"]: _runs(document, case, each["name"]) for each in document["systems"]}
     played = {name: runs for name, runs in found.items() if any(runs)}
+    runs = list(played.values())
     rows = [
-        *([title, *(of.number(measured(runs, each), digits) for runs in played.values())]
-          for title, each, digits in _NUMBERS),
-        *([title, *(of.percent(measured(runs, each), 0) for runs in played.values())] for title, each in _SHARES),
-        *([key, *(f"{sum(run['total'][key] for run in runs if run):,}" for runs in played.values())] for key in _COUNTS),
-    ]  # fmt: skip
+        [title, *(of.number(measured(each, measure), digits) for each in runs)] for title, measure, digits in _NUMBERS
+    ]
+    rows += [[title, *(of.percent(measured(each, measure), 0) for each in runs)] for title, measure in _SHARES]
+    rows += [[key, *(f"{sum(run['total'][key] for run in each if run):,}" for each in runs)] for key in _COUNTS]
     return ["", *played], rows if played else []
 
 
