@@ -23,6 +23,9 @@ TINY = {
     "warm_up": "500ms",
     "drain": "20s",
     "workloads.session.conversations.think_s.median": 0.05,
+    "workloads.session.conversations.system_prompt_words": 60,
+    "workloads.session.conversations.turns.maximum": 8,
+    "workloads.session.conversations.question_words.maximum": 60,
 } | {f"clients.{number}.clients": 2 for number in range(3)}
 
 
@@ -69,7 +72,7 @@ def test_ours_and_a_router_are_asked_the_same_and_who_is_missing_is_told(rivals:
 @pytest.mark.slow
 async def test_a_router_that_ends_is_a_fault_and_its_words_are_kept(rivals: Path, tmp_path: Path) -> None:
     program(rivals / "bin/vllm-router", "echo no such option >&2; exit 3")
-    agentic, _ = cases(None, None, TINY)
+    agentic, *_ = cases(None, None, TINY)
     vllm = next(each for each in systems(rivals) if each.relay is VLLM_ROUTER)
     live = Live([agentic], [vllm], 1, 1, tmp_path / "runs", Console(quiet=True))
     await live.play()

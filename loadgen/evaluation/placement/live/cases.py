@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.evaluation.experiments import SCENARIOS, Changes
-from loadgen.evaluation.placement.workloads import find_traces
+from loadgen.evaluation.placement.workloads import REGIONS, find_traces
 from loadgen.load.local_mesh import check_live
 from loadgen.simulator.scenario import Scenario, load_scenario
 
 _SCALE = 0.02
 """Of recorded sessions: about as many fit into the KV cache of an L4 as of theirs, a tenth as long, into an H100's."""
+
+_AGENTS, _MORE_AGENTS = 20, 30
+"""In each region, on two replicas: from the one to the other, a default of ours once fell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,12 @@ class Case:
 
 
 def cases(traces: Path | None, llamacpp: Path | None, changes: Mapping[str, object]) -> list[Case]:
-    """The agents and the trees; recorded agents where their file is in the folder, real engines where they are
+    """Agents, more agents, and trees; recorded agents where their file is in the folder, real engines where they are
     given. `changes` are made to all."""
+    sessions = find_traces(traces).sessions
     found = [
-        _agentic(find_traces(traces).sessions, changes),
+        _agentic("agentic", _AGENTS, sessions, changes),
+        _agentic("agentic, half as many again", _MORE_AGENTS, sessions, changes),
         Case("mixed", "unequal trees of thoughts, made up", SCENARIOS / "live_mixed.yaml", changes),
     ]
     if llamacpp is not None:
@@ -46,10 +51,15 @@ def cases(traces: Path | None, llamacpp: Path | None, changes: Mapping[str, obje
     return found
 
 
-def _agentic(sessions: Path | None, changes: Mapping[str, object]) -> Case:
+def _agentic(name: str, agents: int, sessions: Path | None, changes: Mapping[str, object]) -> Case:
     path = SCENARIOS / "live_agentic.yaml"
+    asking: Changes = {f"clients.{number}.clients": agents for number in range(len(REGIONS))}
     if sessions is None:
-        return Case("agentic", "made-up sessions of agents, whose prompts grow step by step", path, changes)
+        what = f"{agents} agents a region, made up: their prompts grow step by step"
+        return Case(name, what, path, {**asking, **changes})
     trace = {"file": str(sessions), "scale_tokens": _SCALE, "pause_max": "2s", "input_tokens_max": 15_000}
-    what = f"recorded sessions of coding agents, prompts and answers {_SCALE:g} times as long, pauses of 2 s at most"
-    return Case("agentic", what, path, {"workloads": {"session": {"trace": trace}}, **changes})
+    what = (
+        f"{agents} agents a region, recorded sessions of coding agents: prompts and answers {_SCALE:g} times as long,"
+        " pauses of 2 s at most"
+    )
+    return Case(name, what, path, {**asking, "workloads": {"session": {"trace": trace}}, **changes})

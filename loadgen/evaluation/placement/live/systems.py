@@ -95,6 +95,11 @@ def _with_children(pids: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(each for pid in pids for each in process_tree(pid)))
 
 
+_WHERE = "one router, in front of all engines; policy cache_aware, else as it comes"
+_ASKS_FIRST = (
+    "; before each request it asks all of them for the prompt's tokens, which they refuse, as vLLM does unless it was"
+    " started with `--enable-scale-out`"
+)
 OURS = LiveSystem(
     NIGHTSIDE, "one gateway in each region, each as a region file that sets nothing has it", _running_mesh
 )
@@ -102,9 +107,8 @@ OURS = LiveSystem(
 
 def systems(rivals: Path) -> list[LiveSystem]:
     """Ours, and the others as they are installed there. Whether they are is for whoever asks to find out."""
-    where = "one router, in front of all engines; policy cache_aware, else as it comes"
     others = [
-        LiveSystem(relay.name, where, _router(rivals.absolute() / "bin" / relay.name), relay)
-        for relay in (VLLM_ROUTER, SGLANG_ROUTER)
+        LiveSystem(relay.name, _WHERE + more, _router(rivals.absolute() / "bin" / relay.name), relay)
+        for relay, more in ((VLLM_ROUTER, _ASKS_FIRST), (SGLANG_ROUTER, ""))
     ]
     return [OURS, *others]

@@ -28,7 +28,7 @@ def traces(tmp_path: Path) -> Path:
 
 def test_without_a_trace_agents_are_made_up_and_all_can_be_brought_to_life() -> None:
     found = cases(None, None, {})
-    assert [case.name for case in found] == ["agentic", "mixed"]
+    assert [case.name for case in found] == ["agentic", "agentic, half as many again", "mixed"]
     for case in found:
         scenario = case.scenario(7)
         assert scenario.seed == 7
@@ -38,7 +38,7 @@ def test_without_a_trace_agents_are_made_up_and_all_can_be_brought_to_life() -> 
 
 
 def test_recorded_agents_take_their_place_and_are_made_to_measure(traces: Path) -> None:
-    (agentic, _) = cases(traces, None, {})
+    agentic, more, _ = cases(traces, None, {})
     workload = agentic.scenario(1).workload_of(0)
     assert isinstance(workload, GroupReplay)
     steps = next(workload.programs("somebody")).steps
@@ -47,6 +47,8 @@ def test_recorded_agents_take_their_place_and_are_made_to_measure(traces: Path) 
     assert all(500 < passage.tokens < 2_000 for passage in passages), "a fiftieth, by whole tokens of each block"
     assert all(step.think_s <= 2 for step in steps)
     assert "recorded" in agentic.what
+    assert [each.clients for each in agentic.scenario(1).clients] == [20] * 3
+    assert [each.clients for each in more.scenario(1).clients] == [30] * 3
 
 
 def test_real_engines_are_a_case_of_their_own_with_one_each_in_two_regions() -> None:
@@ -57,6 +59,6 @@ def test_real_engines_are_a_case_of_their_own_with_one_each_in_two_regions() -> 
 
 
 def test_changes_are_made_to_all_and_what_cannot_be_brought_to_life_is_refused() -> None:
-    assert [case.scenario(1).duration for case in cases(None, None, {"duration": "11s"})] == [11_000_000_000] * 2
+    assert [case.scenario(1).duration for case in cases(None, None, {"duration": "11s"})] == [11_000_000_000] * 3
     with pytest.raises(ConfigError, match="should have one gateway"):
         cases(None, None, {"regions.us-east-1.gateways": 2})[0].scenario(1)

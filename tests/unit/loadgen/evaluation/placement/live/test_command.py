@@ -15,7 +15,10 @@ from loadgen.evaluation.main import results
     [
         (["--only", "mixed"], "say with -o where to"),
         (["--set", "duration=1s"], "say with -o where to"),
-        (["--only", "nothing", "-o", "out"], "no such case: nothing; there are: agentic; mixed"),
+        (
+            ["--only", "nothing", "-o", "out"],
+            "no such case: nothing; there are: agentic; agentic, half as many again; mixed",
+        ),
         (["--set", "duration", "-o", "out"], "'duration' is not KEY=VALUE"),
         (["--rounds", "0"], "0 is not in the range"),
     ],
