@@ -59,6 +59,6 @@ def test_real_engines_are_a_case_of_their_own_with_one_each_in_two_regions() -> 
 
 
 def test_changes_are_made_to_all_and_what_cannot_be_brought_to_life_is_refused() -> None:
-    assert [case.scenario(1).duration for case in cases(None, None, {"duration": "11s"})] == [11_000_000_000] * 3
+    assert [case.scenario(1).duration for case in cases(None, None, {"duration": "13s"})] == [13_000_000_000] * 3
     with pytest.raises(ConfigError, match="should have one gateway"):
         cases(None, None, {"regions.us-east-1.gateways": 2})[0].scenario(1)
