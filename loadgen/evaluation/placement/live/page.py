@@ -47,7 +47,7 @@ def page_of(document: Figures) -> str:
     """Markdown."""
     parts = [_head(document)]
     for case in document["cases"]:
-        parts += [f"## {case['name'].capitalize()}\n", f"{case['what'].capitalize()}. {case['about']}\n"]
+        parts += [f"## {case['name'].capitalize()}\n", f"{case['what'][:1].upper()}{case['what'][1:]}. {case['about']}\n"]
         parts += _sections(document, case["name"])
     parts.append("## What this machine can tell\n")
     parts.append(_machine(document))
