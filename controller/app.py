@@ -45,6 +45,7 @@ from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.naming.service import NameService
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
 from gateway.ground.transport import Plaintext
 from gateway.ground.values import Address
@@ -335,7 +336,7 @@ async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) ->
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Until one of them is done; the others are cancelled."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(wait()) for wait in waits]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:

@@ -29,6 +29,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.control.codec import read_from_gateway, said_by_controller
 from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
 from gateway.ground.supervisor import Backoff
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Door
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
@@ -317,7 +318,7 @@ async def _until_replaced(link: Link) -> _End:
 
 async def _first(*works: Coroutine[Any, Any, _End]) -> _End:
     """Of whichever is done first; the others are cancelled."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in works]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for each in running:

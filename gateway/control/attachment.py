@@ -24,6 +24,7 @@ from gateway.ground.control import codec
 from gateway.ground.control.vocabulary import FromGateway, Hello, Rejected, Report, Snapshot, Taken
 from gateway.ground.faults import ConfigError
 from gateway.ground.supervisor import Backoff
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
@@ -142,7 +143,7 @@ class Attachment:
     async def _converse(self, call: _Call, address: Address, version: int) -> Never:
         conversation = _Conversation(self, call, address)
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 tasks.create_task(conversation.say())
                 tasks.create_task(conversation.hear())
                 tasks.create_task(self._until_credentials_change(version))

@@ -73,7 +73,8 @@ class EndRequest:
 
 @value
 class RecordShadow:
-    """Overflow is in shadow mode: this forward would have been started. The request goes on waiting."""
+    """Overflow is in shadow mode: this forward would have been started. The request stays here: it goes on waiting, or
+    was to be placed at this very moment, which is ordered next."""
 
     request_id: RequestId
     target: Target

@@ -241,9 +241,7 @@ class GatewayCore(GatewayState):
         heads = self.waiting.heads()
         while heads:
             _, request = heapq.heappop(heads)
-            placement = self.placer.place(request, now_ns)
-            if placement is None or isinstance(placement, Hold):
-                self._record_shadow(request, now_ns)
+            placement = self._placement_of(request, now_ns)
             if placement is None:
                 continue
             if isinstance(placement, Hold):
@@ -282,7 +280,7 @@ class GatewayCore(GatewayState):
             _, request = heapq.heappop(heads)
             request_class, held = request.request_class, request.held
             assert held is not None, "it is held for a replica"
-            placement = self.placer.place(request, now_ns)
+            placement = self._placement_of(request, now_ns)
             if isinstance(placement, Hold):
                 if placement.slot == slot and placement.is_cold == held.is_cold:
                     continue
@@ -294,6 +292,17 @@ class GatewayCore(GatewayState):
             successor = self.waiting.held_head_of(slot, request_class, is_cold=held.is_cold)
             if successor is not None:
                 heapq.heappush(heads, (successor.arrival_number, successor))
+
+    def _placement_of(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
+        """Where it goes now, and for the record what overflow would have done: where other regions compete with ours
+        that may be so of whatever is placed, else of what has to wait."""
+        if self.placer.weighs_everybody:
+            self._record_shadow(request, now_ns)
+            return self.placer.place(request, now_ns)
+        placement = self.placer.place(request, now_ns)
+        if placement is None:
+            self._record_shadow(request, now_ns)
+        return placement
 
     def _hold(self, request: RequestState, hold: Hold) -> None:
         if request.held is not None:
@@ -380,7 +389,7 @@ class GatewayCore(GatewayState):
         """Once per request: what overflow would have done for it."""
         if request.was_shadowed:
             return
-        placement = self.placer.shadow(request)
+        placement = self.placer.shadow(request, now_ns)
         if placement is not None:
             request.was_shadowed = True
             decision = _decision(request, placement, now_ns)

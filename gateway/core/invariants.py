@@ -256,7 +256,8 @@ class Checker:
             where = f"{head.request_id} is held for {state.target}"
             wanted = head.request_class
             fits = (
-                wanted.model in state.spec.models
+                wanted.pinned in (None, state.target)
+                and (wanted.pinned is not None or wanted.model in state.spec.models)
                 and wanted.rule.allows(state.spec.place)
                 and self._takes_from(state.target.id, self._stories[head.request_id].origin)
             )
@@ -294,6 +295,8 @@ class Checker:
             known = {state.target: state.spec.place for state in (*self._core.replicas, *self._core.peers)}
             place = known.get(wanted.pinned)
             return place is not None and wanted.rule.allows(place) and self._takes_from(wanted.pinned.id, origin)
+        if wanted.model in self._core.away:
+            return True  # whoever has what is ours is not known yet, or it comes home
         own = (state.spec for state in self._core.replicas if wanted.model in state.spec.models)
         if any(wanted.rule.allows(spec.place) and self._takes_from(spec.replica_id, origin) for spec in own):
             return True

@@ -99,7 +99,8 @@ class Hold:
         self.uncached_bytes = uncached_bytes
         """What it brings the replica to read."""
         self.beginning = beginning
-        """The last hash of what the replica knows of the prompt; empty if it knows nothing of it."""
+        """The last hash of what the replica knows of the prompt; empty if it knows nothing of it. Of what follows a
+        stored response, that one's key."""
 
 
 class LegState:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import NewType
+from typing import Final, NewType
 
 from gateway.core.value import value
 
@@ -409,6 +409,11 @@ class ModelQueue:
     length: int
 
 
+_PROMPT_BYTES: Final = 16 * 1024
+_PROMPT_TOKENS: Final = 4 * 1024
+"""A long prompt: shares of what is left to read, and of the room that is left, are taken of no less."""
+
+
 @value
 class LoadReport:
     """A heartbeat's content: everything a peer may know of us when it looks for a place."""
@@ -455,8 +460,10 @@ class LoadReport:
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
             numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is no news
-            numbers[*group, "backlog_bytes"] = capacity.backlog_bytes
-            numbers[*group, "free_tokens"] = capacity.free_tokens or 0
+            # these come to nothing and back all the time
+            numbers[*group, "backlog_bytes"] = _PROMPT_BYTES + capacity.backlog_bytes
+            if capacity.free_tokens is not None:
+                numbers[*group, "free_tokens"] = _PROMPT_TOKENS + capacity.free_tokens
         return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
 
 

@@ -47,7 +47,7 @@ from tests.support.core import AP, EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
 
 US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
-QUICK = {"report_interval": "50ms", "silence_max": "2s", "reconnect_min": "10ms", "reconnect_max": "50ms"}
+QUICK = {"report_interval": "50ms", "silence_max": "1m", "reconnect_min": "10ms", "reconnect_max": "50ms"}
 
 
 class Site:
@@ -454,6 +454,37 @@ class TestHearsay:
                 await stream.answer(replace(snapshot(6), version=ControlVersion(2, 5)))
                 await until(lambda: served(gateway) == ["us-1-r0"])
                 assert gateway_control(gateway)["heard_of"] == {"term": 0, "version": 0}
+
+    async def test_of_a_snapshot_that_was_rejected_a_peer_is_asked_though_the_controller_speaks(
+        self, site: Site, controller: FakeController
+    ) -> None:
+        """Otherwise two would push to what it gives to another, for as long as nothing newer is said."""
+        async with serve_liar() as liar:
+            beats: list[ControlVersion] = []
+            version = ControlVersion()
+
+            def beat(number: int) -> Any:
+                beats.append(version)
+                return peer_codec.load_to_pb(replace(idle_report(number), control=version), 0)
+
+            async def owned(_: peer_pb2.OwnershipRequest, __: OwnershipContext) -> peer_pb2.OwnershipResponse:
+                answer = peer_pb2.OwnershipResponse(term=1, version=5)
+                answer.away.add(replica_id="us-1-r0", home_gateway_id="us-1", owner_gateway_id="eu-1")
+                return answer
+
+            liar.beat, liar.fake.owned = beat, owned
+            site.document["control"]["silence_max"] = "2m"
+            self.know(site, liar.fake.port)
+            async with serving_file(site.path) as gateway:
+                stream = await controller.stream(0)
+                await stream.answer(snapshot(4))
+                version = ControlVersion(1, 5)
+                await until(lambda: beats.count(version) > 20)
+                assert served(gateway) == ["us-1-r0"], "the controller speaks, and would have said so itself"
+                assert isinstance(await stream.answer(snapshot(5, parameters="{", away=AWAY)), Rejected)
+                await until(lambda: served(gateway) == [])
+                assert isinstance(await stream.answer(snapshot(6)), Taken)
+                await until(lambda: served(gateway) == ["us-1-r0"])
 
     async def test_a_peer_that_says_nothing_new_is_asked_no_more_for_a_while(self, detached: Site) -> None:
         async with serve_liar() as liar:

@@ -146,13 +146,25 @@ class Desk:
         return seen
 
     def probe(
-        self, *names: str, waiting: int = 0, running: int = 0, healthy: bool = True, kv_tokens: int = 0
+        self,
+        *names: str,
+        waiting: int = 0,
+        running: int = 0,
+        healthy: bool = True,
+        kv_tokens: int = 0,
+        kv_usage: float = 0.0,
     ) -> list[Effect]:
         """Observe replicas right now; all of them when none is named."""
         ids = names or tuple(state.spec.replica_id for state in self.core.replicas)
         observations = tuple(
             ReplicaObservation(
-                ReplicaId(name), self.now_ns, healthy, running=running, waiting=waiting, kv_tokens=kv_tokens
+                ReplicaId(name),
+                self.now_ns,
+                healthy,
+                running=running,
+                waiting=waiting,
+                kv_usage=kv_usage,
+                kv_tokens=kv_tokens,
             )
             for name in ids
         )

@@ -170,8 +170,6 @@ class Cost(Policy):
         is_cold = self._pushes_out_too_much(profile, offer, slot, uncached_bytes)
         if is_cold or self._waits_better_here(offer, slot, uncached_bytes):
             choice.hold = Hold(slot, uncached_bytes, _beginning(profile, blocks), is_cold=is_cold)
-        else:
-            self._turn = slot + 1
         return choice
 
     def _waits_better_here(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
@@ -185,6 +183,17 @@ class Cost(Policy):
         if not holds.lets_pass and not holds.is_first(offer.held):
             return True
         return self._slope_ns() * min(uncached_bytes, backlog_bytes) > self.config.hold_ns
+
+    def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:
+        """There is nothing to think again, but what follows stored responses, one after another, is not to go before
+        all who wait. It waits for no room in the cache: it goes on where it is. A copy elsewhere would serve none."""
+        uncached_bytes = self._bytes_to_read(profile, slot)
+        waits = self._waits_better_here(offer, slot, uncached_bytes)
+        return Hold(slot, uncached_bytes, profile.follows.encode()) if waits else None
+
+    def _bytes_to_read(self, profile: RequestProfile, slot: int) -> int:
+        """All that follows a stored response is new, whatever prompts begin with the same words."""
+        return profile.prompt_bytes if profile.follows else self._caches.uncached_bytes(profile, slot)
 
     def _pushes_out_too_much(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
         """What it would push out of the cache is still wanted there, and what it would cost all others to read that
@@ -252,7 +261,8 @@ class Cost(Policy):
 
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
         if target.kind is TargetKind.REPLICA:
-            self._books[slot].holds.pushed_bytes += self._caches.uncached_bytes(profile, slot)
+            self._turn = slot + 1
+            self._books[slot].holds.pushed_bytes += self._bytes_to_read(profile, slot)
             self._caches.sent(profile, slot, matched_blocks, self._arrived_ns, self._now_ns)
 
     def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:

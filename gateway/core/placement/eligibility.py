@@ -133,14 +133,14 @@ class Eligibility:
     def pinned_target(
         self, request_class: RequestClass, *, takes_full: bool = False
     ) -> ReplicaState | PeerState | None:
-        """The target, if it is free; a control request only needs it to answer. `takes_full`: a replica that others are
-        sent to though it has pending requests would never be free for this one."""
+        """The target, if it is free; a control request only needs it to answer. `takes_full`: or if it only has to do,
+        where others are sent to it all the same, or wait for it: it would never be free for this one."""
         pinned = request_class.pinned
         if pinned is None or not self.can_ever_reach(request_class):
             return None
         if pinned.kind is TargetKind.REPLICA:
             replica = self._replicas.get(ReplicaId(pinned.id))
-            free = self._replicas.pushable if takes_full else self._replicas.available
+            free = self._replicas.open if takes_full else self._replicas.available
             if request_class.is_control:
                 free = self._replicas.reachable
             return replica if replica is not None and free >> replica.slot & 1 else None

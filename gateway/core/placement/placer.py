@@ -17,7 +17,7 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.fleet import ExactMatch, Fleet
-from gateway.core.placement.policy import Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
+from gateway.core.placement.policy import Choice, Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import Hold, LegState, RequestClass, RequestState
@@ -198,36 +198,48 @@ class Placer:
             return None
         return self._settle(request, found, local.bit_count() + others.bit_count(), now_ns)
 
-    def shadow(self, request: RequestState) -> Placement | None:
-        """Where the request would have been forwarded, were overflow on and not in shadow; nothing is remembered."""
+    def shadow(self, request: RequestState, now_ns: int) -> Placement | None:
+        """Where the request would be forwarded, were overflow on and not in shadow; nothing is remembered, and nothing
+        is held. A policy that weighs everybody is asked before the request is placed: where it goes changes costs."""
         remotes = self._eligibility.shadow_remotes(request.request_class)
-        found = self._find_peer(request, remotes, is_remote=True)
-        return None if found is None else self._placement(request, found, remotes.bit_count())
+        if not remotes:
+            return None
+        if not self.weighs_everybody:
+            found = self._find_peer(request, remotes, is_remote=True)
+            return None if found is None else self._placement(request, found, remotes.bit_count())
+        offer = self._offer(request, remotes)
+        choice = self._policy.weigh(request.profile, offer, now_ns)
+        if choice is None or not choice.is_peer or not remotes >> choice.slot & 1:
+            return None
+        return self._placement(request, self._chosen(choice, offer), offer.count())
 
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Of everybody at once, and of waiting here for one of ours."""
-        request_class, eligibility = request.request_class, self._eligibility
-        replicas = eligibility.open_replicas(request_class)
-        siblings = eligibility.available_siblings(request_class)
-        remotes = eligibility.available_remotes(request_class)
-        if not (replicas or siblings or remotes):
+        offer = self._offer(request, self._eligibility.available_remotes(request.request_class))
+        if not (offer.replicas or offer.siblings or offer.remotes):
             return None
-        offer = Offer(replicas, siblings=siblings, remotes=remotes)
-        offer.ready = ready = replicas & self._replicas.pushable
-        offer.held, offer.arrived_ns = request.held, request.arrived_ns
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or choice.hold is not None:
             return None if choice is None else choice.hold
+        placement = self._settle(request, self._chosen(choice, offer), offer.count(), now_ns)
+        return placement if choice.uncached_bytes < 0 else replace(placement, uncached_bytes=choice.uncached_bytes)
+
+    def _offer(self, request: RequestState, remotes: int) -> Offer:
+        request_class, eligibility = request.request_class, self._eligibility
+        replicas = eligibility.open_replicas(request_class)
+        offer = Offer(replicas, siblings=eligibility.available_siblings(request_class), remotes=remotes)
+        offer.ready = replicas & self._replicas.pushable
+        offer.held, offer.arrived_ns = request.held, request.arrived_ns
+        return offer
+
+    def _chosen(self, choice: Choice, offer: Offer) -> _Found:
         reason = choice.reason or PlacementReason.LOCAL_POLICY
         if choice.is_peer:
-            assert (siblings | remotes) >> choice.slot & 1, "a gateway was chosen that was not offered"
-            found: _Found = (self._peers.at(choice.slot), reason, choice.matched_blocks)
-        else:
-            assert ready >> choice.slot & 1, "a replica was chosen that was not offered"
-            found = (self._replicas.at(choice.slot), reason, choice.matched_blocks)
-        candidates = (replicas.bit_count() + siblings.bit_count()) + remotes.bit_count()
-        placement = self._settle(request, found, candidates, now_ns)
-        return placement if choice.uncached_bytes < 0 else replace(placement, uncached_bytes=choice.uncached_bytes)
+            offered = offer.siblings | offer.remotes
+            assert offered >> choice.slot & 1, "a gateway was chosen that was not offered"
+            return self._peers.at(choice.slot), reason, choice.matched_blocks
+        assert offer.ready >> choice.slot & 1, "a replica was chosen that was not offered"
+        return self._replicas.at(choice.slot), reason, choice.matched_blocks
 
     # Layers
 
@@ -263,11 +275,20 @@ class Placer:
     def _full_replicas(self, request_class: RequestClass) -> int:
         return self._eligibility.full_replicas(request_class) if self._takes_full_replicas else 0
 
-    def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | None:
-        """To the one target that will do, once it is free."""
-        state = self._eligibility.pinned_target(request.request_class, takes_full=self.weighs_everybody)
+    def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
+        """To the one target that will do, once it is free, and before nobody whose turn it is."""
+        request_class = request.request_class
+        state = self._eligibility.pinned_target(request_class, takes_full=self.weighs_everybody)
         if state is None:
             return None
+        takes_turns = self.weighs_everybody and not request_class.is_control
+        if takes_turns and state.target.kind is TargetKind.REPLICA:
+            offer = Offer(1 << state.slot)
+            offer.ready = offer.replicas & self._replicas.pushable
+            offer.held, offer.arrived_ns = request.held, request.arrived_ns
+            hold = self._policy.hold_pinned(request.profile, offer, state.slot)
+            if hold is not None or not offer.ready:
+                return hold
         self._policy.follows(request.arrived_ns, now_ns)
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
 

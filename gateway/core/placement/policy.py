@@ -32,6 +32,10 @@ class Offer:
         """It is held for a replica already, and the first of those."""
         self.arrived_ns = 0
 
+    def count(self) -> int:
+        """All of them."""
+        return (self.replicas.bit_count() + self.siblings.bit_count()) + self.remotes.bit_count()
+
 
 class Choice:
     """One slot out of the mask that was asked about."""
@@ -86,8 +90,17 @@ class Policy(ABC):
         return False
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
-        """One of all, now or once it has done what it is at; None where nobody will do at this moment."""
+        """One of all, now or once it has done what it is at; None where nobody will do at this moment.
+
+        In shadow mode it is asked about other regions as well, before it is asked without them, and then not followed:
+        what a choice is to change changes once it is `sent`, or `held`.
+        """
         raise NotImplementedError
+
+    def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:  # noqa: ARG002
+        """Of what follows a stored response, which this replica of ours made and nobody else has: is it to wait for its
+        turn there? None: it goes as soon as the replica may be sent something."""
+        return None
 
     def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs | None:  # noqa: ARG002
         """What it would cost there, for the record."""

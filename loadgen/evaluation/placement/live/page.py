@@ -47,7 +47,8 @@ def page_of(document: Figures) -> str:
     """Markdown."""
     parts = [_head(document)]
     for case in document["cases"]:
-        parts += [f"## {case['name'].capitalize()}\n", f"{case['what'][:1].upper()}{case['what'][1:]}. {case['about']}\n"]
+        what = case["what"][:1].upper() + case["what"][1:]
+        parts += [f"## {case['name'].capitalize()}\n", f"{what}. {case['about']}\n"]
         parts += _sections(document, case["name"])
     parts.append("## What this machine can tell\n")
     parts.append(_machine(document))
@@ -84,8 +85,8 @@ def _head(document: Figures) -> str:
 
 Measured on {document["date"]} with `{document["command"]}`, which makes this page. [placement.md](../placement.md) says
 how we place; [skywalker.md](skywalker.md) and the simulator compare rules in virtual time, and this page compares
-programs, {listed(names)}, as processes on one machine, asked the same by the same users, before the same
-engines.
+programs, {listed(names)}, as processes on one machine, asked the same by the same users, before the
+same engines.
 Rounds: {document["rounds"]}, each with another seed; in each everything is started anew, and who comes first turns.
 
 {systems}{lacking}{failed}

@@ -94,7 +94,9 @@ class TestHeld:
         room.hold(first, hold)
         assert (first.held, room.homes) == (hold, 0b1000)
         assert (len(room), room.lengths(), first in room) == (2, {MODEL: 2}, True)
+        assert room.tenant_length(TenantName(TENANT)) == 2
         assert room.head_of(LLAMA) is second
+        assert room.heads() == [(2, second)]
         assert room.held_heads(3) == [(1, first)]
         assert room.held_heads(2) == []
         assert list(room) == [second, first]
@@ -124,18 +126,21 @@ class TestHeld:
         room, (first, second) = self.room(0, 0)
         room.hold(first, Hold(1, 1, b""))
         assert (room.homes, room.held_for(0), room.held_for(1)) == (0b11, 1, 1)
+        assert room.held_head_of(1, LLAMA, is_cold=False) is first
         room.hold(first, Hold(0, 1, b""))
         assert (room.homes, room.held_heads(0)[0]) == (0b01, (0, first))
         assert second in room
 
     def test_once_a_replica_is_gone_its_own_wait_for_anybody(self) -> None:
         room, (first, second, other) = self.room(0, 0, 1)
+        room.hold(second, Hold(0, 1, b"", is_cold=True))
+        late = request(3)
+        room.join(late)
         assert sorted(each.arrival_number for each in room.release(0)) == [0, 1]
         assert (first.held, second.held, room.homes) == (None, None, 0b10)
         assert room.heads() == [(0, first)]
-        assert len(room) == 3
-        assert other in room
-        assert room.release(0) == []
+        assert list(room) == [first, second, late, other], "each at its old place"
+        assert (len(room), room.length(MODEL), room.release(0)) == (4, 4, [])
 
     def test_all_heads_are_in_order_of_arrival(self) -> None:
         room, everybody = self.room(1, 0, 1)
@@ -143,43 +148,3 @@ class TestHeld:
         for each in (late, early):
             room.join(each)
         assert room.all_heads() == [early, everybody[0], everybody[1], late]
-
-
-def held_room() -> tuple[WaitingRoom, list[RequestState]]:
-    """Of three, the first two are held for the replica in slot 3, the second for its cache."""
-    room = WaitingRoom()
-    everybody = [request(1), request(2, tenant="acme"), request(3)]
-    for each in everybody:
-        room.join(each)
-    room.hold(everybody[0], Hold(3, 100, b""))
-    room.hold(everybody[1], Hold(3, 100, b"", is_cold=True))
-    return room, everybody
-
-
-def test_whoever_is_held_waits_still_and_blocks_nobody() -> None:
-    room, (first, second, third) = held_room()
-    assert [head for _, head in room.heads()] == [third]
-    assert [head for _, head in room.held_heads(3)] == [first, second]
-    assert room.homes == 1 << 3
-    assert sorted(each.arrival_number for each in room) == [1, 2, 3]
-    assert all(each in room for each in (first, second, third))
-    assert (len(room), room.length(MODEL), room.tenant_length(TenantName("acme"))) == (3, 3, 1)
-    assert room.all_heads() == [first, second, third]
-
-
-def test_whoever_is_held_for_another_or_leaves_is_held_there_no_more() -> None:
-    room, (first, second, _) = held_room()
-    room.hold(first, Hold(0, 100, b""))
-    assert (room.homes, room.held_head_of(0, LLAMA, is_cold=False)) == (0b1001, first)
-    assert room.held_head_of(3, LLAMA, is_cold=False) is None
-    room.leave(second)
-    assert (room.homes, second.held, len(room)) == (0b0001, None, 2)
-
-
-def test_a_replica_that_is_gone_gives_back_all_who_were_held_for_it() -> None:
-    room, everybody = held_room()
-    assert sorted(each.arrival_number for each in room.release(3)) == [1, 2]
-    assert room.homes == 0
-    assert [each.held for each in everybody] == [None] * 3
-    assert room.head_of(LLAMA) is everybody[0], "each at its old place"
-    assert (list(room), room.release(3)) == (everybody, [])

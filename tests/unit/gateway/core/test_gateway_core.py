@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.core.config import (
     PlacementConfig,
     PlacementPolicy,
     PushingConfig,
+    PushingMode,
     QueueConfig,
 )
 from gateway.core.description import describe
@@ -557,6 +559,119 @@ class TestShadow:
         assert started(busy_desk(placement, config=CoreConfig(placement=one_goes)).ask("q")) == ["gw-eu"]
         reverse = PlacementConfig(overflow_by_model={MODEL: OverflowMode.OFF})
         assert started(busy_desk(placement, config=CoreConfig(placement=reverse)).ask("q")) == []
+
+
+class _Region:
+    """A gateway of a replica or two and a peer abroad, under one mode of overflow. What happens is drawn, the same for
+    every mode for as long as it orders the same."""
+
+    def __init__(self, seed: int, mode: OverflowMode) -> None:
+        self._rng = random.Random(seed)
+        config = CoreConfig(placement=PlacementConfig(overflow=mode))
+        self.one = desk(replicas=1 + seed % 2, peers=[EU_PEER], config=config)
+        self.running: dict[str, str] = {}
+        """Each request that runs, and where."""
+        self._asked = 0
+
+    def step(self) -> list[Effect]:
+        self.one.wait(self._rng.randrange(1, 20) * MS)
+        effects = self._rng.choice((self._ask, self._ask, self._probe, self._hear, self._answer, self._finish))()
+        self.running |= {leg.request_id: leg.target.id for leg in of_kind(ordered.StartLeg, effects)}
+        return effects
+
+    def _ask(self) -> list[Effect]:
+        self._asked += 1
+        prompt = words(f"s{self._rng.randrange(6)}", self._rng.choice((3, 100, LONG)))
+        return self.one.ask(f"q{self._asked}", prompt=prompt)
+
+    def _probe(self) -> list[Effect]:
+        return self.one.probe(running=self._rng.randrange(40))
+
+    def _hear(self) -> list[Effect]:
+        return self.one.hear("gw-eu", EU, available=8, rtt_ms=self._rng.choice((1, 30, 300, 3_000)))
+
+    def _answer(self) -> list[Effect]:
+        return self.one.first_token(self._rng.choice(list(self.running))) if self.running else []
+
+    def _finish(self) -> list[Effect]:
+        if not self.running:
+            return []
+        request_id = self._rng.choice(list(self.running))
+        del self.running[request_id]
+        return self.one.finish(request_id)
+
+
+class TestShadowByCost:
+    """Where everybody is weighed at once, overflow would have done what the same rule says with those abroad."""
+
+    CONFIG = TestShadow.CONFIG
+
+    def shadows(self, effects: list[Effect]) -> list[tuple[str, str]]:
+        return [(effect.request_id, effect.target.id) for effect in of_kind(ordered.RecordShadow, effects)]
+
+    def beside(self, rtt_ms: int) -> Desk:
+        """One replica, and an idle gateway so far away."""
+        one = desk(replicas=1, peers=[EU_PEER], config=self.CONFIG)
+        one.hear("gw-eu", EU, rtt_ms=rtt_ms)
+        return one
+
+    def test_what_is_held_where_abroad_is_dearer_casts_none(self) -> None:
+        one = self.beside(rtt_ms=10_000)
+        one.ask("first", prompt=words("first"))
+        assert self.shadows(one.ask("waits", prompt=words("waits"))) == []
+        assert one.core.requests[RequestId("waits")].held is not None
+
+    def test_what_is_held_where_abroad_is_cheaper_casts_one(self) -> None:
+        one = self.beside(rtt_ms=10)
+        one.ask("first", prompt=words("first"))
+        assert self.shadows(one.ask("waits", prompt=words("waits"))) == [("waits", "gw-eu")]
+        assert one.core.requests[RequestId("waits")].held is not None
+
+    def test_what_is_held_casts_one_once_abroad_becomes_cheaper(self) -> None:
+        one = self.beside(rtt_ms=10_000)
+        one.ask("first", prompt=words("first"))
+        one.ask("waits", prompt=words("waits"))
+        one.wait(10 * MS)
+        one.hear("gw-eu", EU, rtt_ms=10)
+        assert self.shadows(one.probe(running=1)) == [("waits", "gw-eu")]
+        assert self.shadows(one.probe(running=1)) == []
+
+    def test_what_is_sent_to_a_busy_replica_at_once_casts_one(self) -> None:
+        one = self.beside(rtt_ms=10)
+        one.probe(running=300)
+        effects = one.ask("q")
+        assert (started(effects), self.shadows(effects)) == (["r0"], [("q", "gw-eu")])
+        (shadow,) = of_kind(ordered.RecordShadow, effects)
+        costs = [each.costs.total_ns for each in shadow.decision.considered if each.costs is not None]
+        assert len(costs) == 2, "each that was compared, with what it would have cost"
+        assert costs[0] < costs[1], "first whom the rule would have chosen"
+        assert effects.index(shadow) == 0, "told before what was done instead"
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_it_changes_nothing_of_what_is_done(self, seed: int) -> None:
+        off, shadow = _Region(seed, OverflowMode.OFF), _Region(seed, OverflowMode.SHADOW)
+        recorded: list[tuple[str, str]] = []
+        for _ in range(400):
+            told = shadow.step()
+            recorded += self.shadows(told)
+            assert off.step() == [effect for effect in told if not isinstance(effect, ordered.RecordShadow)]
+        assert recorded
+        assert len(recorded) == len(set(recorded)), "once for each request"
+
+    def test_it_tells_what_overflow_would_have_done(self) -> None:
+        """Until the two part, which they do with the first that goes abroad."""
+        seen = []
+        for seed in range(30):
+            on, shadow = _Region(seed, OverflowMode.ON), _Region(seed, OverflowMode.SHADOW)
+            for _ in range(400):
+                abroad = [(leg.request_id, leg.target.id) for leg in of_kind(ordered.StartLeg, on.step())]
+                abroad = [each for each in abroad if each[1] == "gw-eu"]
+                told = self.shadows(shadow.step())
+                assert told[:1] == abroad[:1]
+                if abroad:
+                    seen.append(shadow.one.core.requests[RequestId(abroad[0][0])].held is not None)
+                    break
+        assert set(seen) == {True, False}, "of those that were held here, and of those that were sent at once"
 
 
 @under_both
@@ -1138,6 +1253,80 @@ class TestHolding:
         one.probe(running=1, waiting=3)
         follows = replace(profile("next"), follows="key")
         assert started(one.tell(events.RequestArrived(follows, 60 * SECOND))) == ["r0"], "it could go nowhere else"
+
+    def follow(self, one: Desk, request_id: str, prompt: str, *, is_control: bool = False) -> list[Effect]:
+        """What follows the response to `first`, which its replica made."""
+        asked = replace(profile(request_id, prompt=prompt), follows="key", is_control=is_control)
+        return one.tell(events.RequestArrived(asked, one.now_ns + 60 * SECOND))
+
+    def followed(self, **more: object) -> Desk:
+        """`waits` waits while `first` is read, whose response others will follow."""
+        one = self.reading(**more)
+        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
+        return one
+
+    def test_what_follows_a_stored_response_overtakes_by_no_more_than_others(self) -> None:
+        """All of them say the same, which is no beginning of anything: it is read each time."""
+        one, text = self.followed(), words("go on", 100)
+        passed: list[str] = []
+        for i in range(100):
+            one.wait(MS)
+            passed += started(self.follow(one, f"next{i}", text))
+        assert self.home_of(one) == "r0"
+        assert {self.home_of(one, f"next{i}") for i in range(len(passed), 100)} == {"r0"}, "they take turns behind it"
+        bound = 2 * profile("waits", prompt=words("waits")).prompt_bytes
+        assert 0 < len(passed) <= bound // profile("q", prompt=text).prompt_bytes + 1
+
+    def test_whoever_is_held_goes_though_one_after_another_follows_a_stored_response(self) -> None:
+        """The replica never has nothing to read, and never less than would be waited for."""
+        one, text = self.followed(), words("go on", 700)
+        unread = [leg.request_id for leg in of_kind(ordered.StartLeg, one.effects)]
+        for i in range(20):
+            one.wait(50 * MS)
+            told = self.follow(one, f"next{i}", text) + self.follow(one, f"more{i}", text)
+            told += one.first_token(unread.pop(0))
+            unread += [leg.request_id for leg in of_kind(ordered.StartLeg, told)]
+            assert unread, "it reads all the time"
+            if "waits" in unread:
+                break
+        assert "waits" in unread
+
+    def test_what_follows_a_stored_response_and_is_held_goes_in_its_turn(self) -> None:
+        one = self.followed()
+        assert started(self.follow(one, "next", words("next"))) == []
+        assert self.home_of(one, "next") == "r0"
+        assert "held for it: it reads what was sent before" in one.core.why_it_waits(RequestId("next"))
+        assert [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token("first"))] == ["waits"]
+        assert [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token("waits"))] == ["next"]
+        (leg,) = [leg for leg in of_kind(ordered.StartLeg, one.effects) if leg.request_id == "next"]
+        assert leg.decision.reason == "stored_response"
+
+    def test_what_follows_a_stored_response_may_be_left_alone_by_its_replica_while_held(self) -> None:
+        one = self.followed()
+        self.follow(one, "next", words("next"))
+        assert ended(one.tell(events.AssignmentApplied(2, (replica_spec("other"),), ()))) == [
+            ("next", "rejected_unknown_response")
+        ]
+        assert started(one.probe()) == ["other"]
+
+    def test_what_only_asks_of_a_stored_response_waits_for_no_turn(self) -> None:
+        one = self.followed()
+        for i in range(40):
+            assert started(self.follow(one, f"cancel{i}", "", is_control=True)) == ["r0"]
+
+    def test_where_only_our_own_legs_count_those_who_follow_take_turns_for_a_place_as_well(self) -> None:
+        places = PushingConfig(mode=PushingMode.OUTSTANDING, outstanding_max=2)
+        one = self.followed(config=CoreConfig(pushing=places))
+        one.first_token("first")
+        one.first_token("waits")
+        one.ask("third", prompt=words("third"))
+        for i in range(3):
+            assert started(self.follow(one, f"next{i}", "hi")) == []
+        begun: list[str] = []
+        for name in ("first", "waits", "third"):
+            told = one.finish(name) + [effect for each in begun[-1:] for effect in one.first_token(each)]
+            begun += [leg.request_id for leg in of_kind(ordered.StartLeg, told)]
+        assert begun == ["third", "next0", "next1"]
 
 
 class TestHoldingForACache:

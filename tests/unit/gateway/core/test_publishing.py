@@ -61,6 +61,24 @@ def test_the_last_one_to_go_and_the_first_to_come_back_always_matter() -> None:
     assert [each.report.capacities[0].available for each in told[-2:]] == [0, 1]
 
 
+def test_what_is_read_and_what_is_free_by_less_than_a_prompt_more_or_less_is_no_news() -> None:
+    """Of a busy replica with a full cache both come to nothing and back all the time."""
+    config = CoreConfig(observation=ObservationConfig(publish_change_share=0.25))
+    one = desk(replicas=1, config=config)
+    one.probe(running=50, kv_tokens=1_000_000)
+    one.wait(2 * SECOND)
+    told: list[Effect] = []
+    for i in range(20):
+        one.ask(f"q{i}", prompt="word " * 100)
+        told += one.probe(running=50 + i, kv_tokens=1_000_000, kv_usage=1.0 - i % 2 / 10_000)
+        told += one.wait(50 * MS) + one.first_token(f"q{i}") + one.wait(50 * MS)
+    assert len(published(told)) in (2, 3, 4), "and those for the keep-alive"
+    long = one.ask("long", prompt="word " * 5_000) + one.wait(100 * MS)
+    assert [each.report.capacities[0].backlog_bytes > 20_000 for each in published(long)] == [True]
+    freed = one.probe(running=70, kv_tokens=1_000_000, kv_usage=0.99) + one.wait(100 * MS)
+    assert [each.report.capacities[0].free_tokens for each in published(freed)] == [10_000]
+
+
 def test_a_draining_gateway_says_so() -> None:
     one = desk()
     one.wait(SECOND)

@@ -416,7 +416,12 @@ class TestAmongOurs:
 
     def test_of_equal_costs_the_least_loaded_and_of_equal_loads_they_take_turns(self) -> None:
         told = Told(replicas=3)
-        assert [told.chosen(prompt(letter)) for letter in "abcd"] == [0, 1, 2, 0]
+        slots = []
+        for letter in "abcd":
+            assert told.chosen(prompt(letter)) == told.chosen(prompt(letter)), "to be asked is not to be followed"
+            slots.append(told.chosen(prompt(letter)))
+            told.send(prompt(letter), slots[-1])
+        assert slots == [0, 1, 2, 0]
 
     def test_one_with_less_to_do_is_found_beside_those_that_know_the_prompt(self) -> None:
         """A holder that is busy beyond its worth, eight more that are as busy, and one idle."""
