@@ -81,3 +81,15 @@ async def test_a_router_that_ends_is_a_fault_and_its_words_are_kept(rivals: Path
     assert "1 of 1: agentic, round 1: vllm-router: " in fault
     assert "status 3" in fault
     assert "no such option" in fault
+
+
+@pytest.mark.slow
+async def test_a_run_without_an_answer_counts_nowhere_and_says_why(rivals: Path, tmp_path: Path) -> None:
+    agentic, *_ = cases(None, None, {**TINY, "workloads.session.conversations.system_prompt_words": 9_000})
+    vllm = next(each for each in systems(rivals) if each.relay is VLLM_ROUTER)
+    live = Live([agentic], [vllm], 1, 1, tmp_path / "runs", Console(quiet=True))
+    await live.play()
+    assert live.runs == []
+    (fault,) = live.faults
+    assert "nothing was answered" in fault
+    assert "maximum context length" in fault

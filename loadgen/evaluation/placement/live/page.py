@@ -80,13 +80,14 @@ def _head(document: Figures) -> str:
     missing = bullets([f"`{name}`: {why}" for name, why in document["not_measured"].items()])
     faults = bullets([_shortened(each) for each in document["faults"]])
     lacking = f"\nNot here:\n\n{missing}" if document["not_measured"] else ""
-    failed = f"\n**Could not be played**, and counts nowhere:\n\n{faults}" if document["faults"] else ""
+    failed = f"\n**Went wrong**, and counts nowhere:\n\n{faults}" if document["faults"] else ""
     return f"""# Our default placement, live
 
-Measured on {document["date"]} with `{document["command"]}`, which makes this page. [placement.md](../placement.md) says
-how we place; [skywalker.md](skywalker.md) and the simulator compare rules in virtual time, and this page compares
-programs, {listed(names)}, as processes on one machine, asked the same by the same users, before the
-same engines.
+Measured on {document["date"]} with `{document["command"]}`, which makes this page.
+[placement.md](../placement.md) says how we place; [skywalker.md](skywalker.md) and the simulator compare rules in
+virtual time, and this page compares programs, {listed(names)}, as processes on one machine, asked
+the same by the same users, before the same engines.
+
 Rounds: {document["rounds"]}, each with another seed; in each everything is started anew, and who comes first turns.
 
 {systems}{lacking}{failed}

@@ -75,9 +75,10 @@ class Live:
         try:
             async with asyncio.TaskGroup() as tasks, system.running(fleet, folder, tasks) as answering:
                 figures = await self._send(case, scenario, answering, title, tasks)
-            self.runs.append({**figures, "case": case.name, "system": system.name, "round": number + 1})
-            if not figures["total"]["completed"]:
-                self._fail(title, "nothing was answered")
+            if figures["total"]["completed"]:
+                self.runs.append({**figures, "case": case.name, "system": system.name, "round": number + 1})
+            else:
+                self._fail(title, f"nothing was answered: {figures['total']['failures']}")
         except* (DemoFailure, ConfigError, OSError) as failures:
             why = "; ".join(dict.fromkeys(str(each) or type(each).__name__ for each in leaves(failures)))
             self._fail(title, why)
