@@ -24,7 +24,7 @@ from controller.snapshots import snapshot_for
 from controller.store.store import StoreError
 from controller.views import View
 from gateway.core.residency import ResidencyPolicy
-from gateway.ground.channels import server_options
+from gateway.ground.channels import server_options, stop_at_once
 from gateway.ground.clock import Clock
 from gateway.ground.control.codec import read_from_gateway, said_by_controller
 from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
@@ -299,7 +299,7 @@ class ControlServer:
 
     async def stop(self) -> None:
         """Gateways go on without us, and so nobody is waited for."""
-        await self._server.stop(0)
+        await stop_at_once(self._server)
 
 
 def _is_end(message: object) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from gateway.core.events import DrainRequested
 from gateway.core.vocabulary import TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
-from gateway.ground.logs import make_logger
+from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
@@ -197,11 +197,22 @@ async def run_gateway(
 ) -> int:
     """Serve until `stop` is set, drain, and return the exit status: 1 when the core failed, else 0."""
     stop_at_once = stop_at_once or asyncio.Event()
-    async with serve_gateway(config, region=region) as gateway:
+    log = make_logger(config.logging, config.gateway_id)
+    with libraries_told_of(log):
+        return await _run_until(stop, stop_at_once, serve_gateway(config, log=log, region=region), ready)
+
+
+async def _run_until(
+    stop: asyncio.Event,
+    stop_at_once: asyncio.Event,
+    serving: AbstractAsyncContextManager[GatewayHandle],
+    ready: Callable[[GatewayHandle], None],
+) -> int:
+    async with serving as gateway:
         ready(gateway)
         await _first_of(stop.wait, stop_at_once.wait, gateway.driver.failed.wait)
         if not gateway.driver.failed.is_set():
-            drain_s = config.limits.drain_ns / _SECOND_NS
+            drain_s = gateway.config.limits.drain_ns / _SECOND_NS
             await _first_of(lambda: gateway.drain(drain_s), stop_at_once.wait, gateway.driver.failed.wait)
         if not gateway.driver.failed.is_set():
             return 0

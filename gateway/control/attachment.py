@@ -36,6 +36,7 @@ _ANSWERS_MAX = 4
 """Unsent answers; until the controller reads them, no further snapshot is read from it."""
 
 _READS_NOTHING = "it reads nothing"
+_NONSENSE = "what it says is no message"
 
 _Call = grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
 
@@ -237,7 +238,7 @@ class _Conversation:
         while True:
             message = await self._bounded(self._call.read(), "it fell silent")
             if not isinstance(message, pb.AttachResponse):
-                raise ControllerLost(await self._how_it_ended())
+                raise ControllerLost(_NONSENSE if message is None else await self._how_it_ended())
             self._attachment.heard(self._address)
             if message.WhichOneof("kind") == "snapshot":
                 self._answers.append(await self._attachment.answer_to(message))

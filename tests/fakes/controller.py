@@ -11,6 +11,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
+from gateway.ground.channels import stop_at_once
 from gateway.ground.control import codec
 from gateway.ground.control.vocabulary import (
     Alive,
@@ -147,4 +148,4 @@ async def serve_fake_controller(
     try:
         yield controller
     finally:
-        await controller.server.stop(0)
+        await stop_at_once(controller.server)

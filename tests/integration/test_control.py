@@ -22,6 +22,7 @@ from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
+from gateway.ground.channels import stop_at_once
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import (
     Announcement,
@@ -255,7 +256,7 @@ async def test_a_stream_that_breaks_is_made_again_and_says_what_is_in_force(
 ) -> None:
     async with serving_file(site.path) as gateway:
         await (await controller.stream(0)).answer(snapshot(3, away=AWAY))
-        await controller.server.stop(0)
+        await stop_at_once(controller.server)
         await until(lambda: counted(gateway, "control_attached") == 0)
         assert served(gateway) == []
         async with serve_fake_controller(port=controller.port) as again:
@@ -291,7 +292,7 @@ async def test_what_was_kept_is_served_by_without_any_controller(
     async with serving_file(site.path):
         await (await controller.stream(0)).answer(sent)
         await site.until_kept(sent.version)
-    await controller.server.stop(0)
+    await stop_at_once(controller.server)
     async with serving_file(site.path) as gateway:
         assert (served(gateway), gateway.core.control) == (["eu-1-r0"], sent.version)
         await until(lambda: free_replicas(gateway) == 1)
