@@ -51,12 +51,14 @@ from loadgen.bench.relay.relays import (
     ENVOY,
     NIGHTSIDE,
     RELAYS,
+    RIVALS,
     SIBLINGS,
     VLLM_ROUTER,
     Ready,
     Relay,
     Setting,
     version_of,
+    why_missing,
 )
 from loadgen.demo.members import state_at
 from loadgen.demo.processes import log_tail
@@ -80,7 +82,6 @@ _SETTLE_S = 1.0
 _LOOK_S = 0.1
 _LOAD_MAX = 0.5
 _OPEN_FILES = 65_536
-_RIVALS = Path(".venv-relay")
 _NOTES = "relay_notes.md"
 
 
@@ -210,7 +211,7 @@ def _log_tails(ready: Ready, folder: Path) -> str:
 def missing_relays(plan: Plan) -> dict[str, str]:
     """The relays that are not installed, and why not."""
     return {
-        relay.name: _why_missing(relay, plan.rivals)
+        relay.name: why_missing(relay, plan.rivals)
         for relay in plan.relays
         if relay.package and version_of(relay, plan.rivals) is None
     }
@@ -235,13 +236,6 @@ def story_of(run: Run, missing: Mapping[str, str], command: str, date: str) -> S
         siblings=SIBLINGS.name,
         siblings_note=_siblings_note(plan),
     )
-
-
-def _why_missing(relay: Relay, rivals: Path) -> str:
-    """As whoever installed the environment noted it."""
-    note = rivals / f"unavailable-{relay.package}"
-    reason = note.read_text().strip() if note.exists() else f"it is not in {rivals}: `make relays` installs it"
-    return f"not available: {reason}"
 
 
 def _conditions(plan: Plan, effort: Effort) -> list[str]:
@@ -326,7 +320,7 @@ def _raise_open_files_limit() -> None:
     "--rounds", type=click.IntRange(1, 100), help=f"{Effort().rounds} by default, {QUICK.rounds} with --quick."
 )
 @click.option("--quick", is_flag=True, help="Short windows: a first look, not a result.")
-@click.option("--rivals", type=click.Path(path_type=Path), default=_RIVALS, show_default=True, help="Where they are.")
+@click.option("--rivals", type=click.Path(path_type=Path), default=RIVALS, show_default=True, help="Where they are.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Other prompts, other arrivals.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the page there too.")

@@ -265,14 +265,18 @@ def _envoy_address(port: int) -> dict[str, object]:
     return {"socket_address": {"address": HOST, "port_value": port}}
 
 
+def router_arguments(path: str, urls: Sequence[str], *, port: int, prometheus: int) -> list[str]:
+    """vllm-router or sglang-router in front of these engines, with its cache-aware policy, else as it comes."""
+    launch = ["launch"] if Path(path).name == "sglang-router" else []
+    options = ["--host", HOST, "--port", str(port), "--prometheus-port", str(prometheus), "--policy", "cache_aware"]
+    return [path, *launch, *options, "--worker-urls", *urls]
+
+
 def _prepare_router(program: str) -> Callable[[Setting], Ready]:
     def prepare(setting: Setting) -> Ready:
         port, prometheus = free_ports(2, setting.rng)
-        options = ["--host", HOST, "--port", str(port), "--prometheus-port", str(prometheus), "--policy", "cache_aware"]
         urls = [f"http://{HOST}:{engine}" for engine in setting.engines]
-        arguments = [_rival(setting, program), *options, "--worker-urls", *urls]
-        if program == "sglang-router":
-            arguments.insert(1, "launch")
+        arguments = router_arguments(_rival(setting, program), urls, port=port, prometheus=prometheus)
         return Ready([Command(program, arguments, setting.core)], port)
 
     return prepare
@@ -302,6 +306,8 @@ ENVOY = Relay(
 _AS_IT_COMES = "policy cache_aware, else as it comes"
 VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"), "vllm-router")
 SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
+RIVALS = Path(".venv-relay")
+"""Where `make relays` puts them."""
 RELAYS = (NIGHTSIDE, ATTACHED, FORWARD, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
 
 
@@ -313,3 +319,10 @@ def version_of(relay: Relay, rivals: Path) -> str | None:
     question = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     done = subprocess.run([python, "-c", question, relay.package], capture_output=True, text=True, timeout=60)  # noqa: S603
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def why_missing(relay: Relay, rivals: Path) -> str:
+    """As whoever installed the environment noted it."""
+    note = rivals / f"unavailable-{relay.package}"
+    reason = note.read_text().strip() if note.exists() else f"it is not in {rivals}: `make relays` installs it"
+    return f"not available: {reason}"
