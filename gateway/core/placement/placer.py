@@ -120,11 +120,11 @@ class Placer:
             self._fleet.peer_index.retract(request.profile.prefix, state.slot, kept_blocks)
         self._policy.refused(request.profile, state.target, state.slot)
 
-    def learn_first_token(self, request: RequestState, leg: LegState, took_ns: int) -> None:
-        """A replica of ours gave its first token this long after it was asked."""
-        self._policy.first_token(request.profile, leg.kept_blocks, took_ns)
+    def learn_first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
+        """A replica of ours gave its first token."""
+        self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
-            self._policy.prefilled(leg.state.slot, leg.bytes_ahead, leg.uncached_bytes, took_ns)
+            self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int) -> None:
         if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:

@@ -156,9 +156,9 @@ class Policy(ABC):
     def expire(self, now_ns: int) -> None:  # noqa: B027
         """Time to forget what was not refreshed for its time to live."""
 
-    def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:  # noqa: B027
-        """The replica of ours in that slot gave a first token this long after it was asked, when it had so much to read
-        for us before, and so much of this prompt."""
+    def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:  # noqa: B027
+        """The replica of ours in that slot, asked at `started_ns`, gave a first token, and had so much to read of the
+        prompt."""
 
     def ended(self, slot: int, now_ns: int) -> None:  # noqa: B027
         """A leg at the replica in that slot is over."""
