@@ -54,8 +54,8 @@ class Cost(Policy):
         self._turn = 0
         self._load = 0.0
         self._delay_weight = 1.0
-        self._are_full = False
-        """Most of the caches that were looked at last, of ours: other gateways' are taken for alike."""
+        self._full_share = 0.0
+        """Of our caches that were looked at last: as many of other gateways' are taken to be full."""
         self._arrived_ns = 0
         self._now_ns = 0
 
@@ -132,11 +132,11 @@ class Cost(Policy):
         much."""
         return (1 + load) / (1 + self._load) if 2 * load < self._load else 1.0
 
-    def _reading_ns(self, uncached_bytes: int, load: float, *, is_full: bool) -> float:
-        """In a full cache it pushes out as much, which will be read again: where a conversation has its cache already
-        it stays more readily."""
+    def _reading_ns(self, uncached_bytes: int, load: float, full_share: float) -> float:
+        """In a full cache it pushes out as much, which will be read again: a conversation stays the more readily where
+        its cache is."""
         reading_ns = self._slope_ns() * uncached_bytes * self._share_delayed(load)
-        return reading_ns * (1 + self._caches.read_again()) if is_full else reading_ns
+        return reading_ns * (1 + self._caches.read_again() * full_share)
 
     def _is_full(self, slot: int) -> bool:
         """Of what is still wanted: it keeps what nobody asks for through fewer gaps than come before most turns."""
@@ -155,7 +155,7 @@ class Cost(Policy):
             candidates += [slot for slot in holders if slot not in candidates]
         best, best_blocks, best_ns, best_load = -1, 0, 0.0, 0
         if candidates:
-            self._are_full = 2 * sum(map(self._is_full, candidates)) > len(candidates)
+            self._full_share = sum(map(self._is_full, candidates)) / len(candidates)
         for slot in candidates:
             knows_most = match.mask >> slot & 1
             blocks = match.blocks if knows_most else fleet.match_replicas(profile, 1 << slot).blocks
@@ -170,7 +170,7 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_ns()
         return Costs(
-            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, is_full=self._is_full(slot)),
+            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._is_full(slot)),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self._delay_weight,
         )
@@ -256,7 +256,7 @@ class Cost(Policy):
         slope = self._slope_ns()
         load = self.fleet.peer_load_per_replica(slot, profile.model)
         return Costs(
-            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, is_full=self._are_full),
+            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
             distance_ns=self._delay_weight * self.fleet.peer_rtt_ns(slot),
