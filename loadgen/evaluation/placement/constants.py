@@ -40,6 +40,8 @@ CONSTANTS: tuple[Constant, ...] = (
         ("0.2", "0.35", "0.5", "0.7", "1.0", "2.0"),
         "What a second of one client's waiting counts against a second by which an engine's reading delays one of those"
         " who run there. Chosen below 1, since a session that moves to save a wait leaves its cache behind.",
+        on_h100="the same",
+        on_l4="the same: it has no unit",
     ),
     Constant(
         "hold",
@@ -55,7 +57,10 @@ CONSTANTS: tuple[Constant, ...] = (
         "3.0",
         ("1.0", "2.0", "3.0", "6.0", "10.0"),
         "Derived: a cache that keeps things through three average gaps between turns loses one of twenty, were gaps"
-        " without memory.",
+        " without memory. What is read into one that keeps them for less counts what it pushes out, and may have to"
+        " wait.",
+        on_h100="the same",
+        on_l4="the same: gaps are users'",
     ),
     Constant(
         "explore_load",
@@ -63,5 +68,7 @@ CONSTANTS: tuple[Constant, ...] = (
         ("32B", "64B", "128B", "256B", "512B"),
         "What one request more costs those who run at a replica, as bytes of prompt: about a 64-token chunk for all the"
         " tokens that it will write. As in the rule before this one.",
+        on_h100="the same",
+        on_l4="the same: bytes are turned into time by what a byte takes there",
     ),
 )

@@ -81,8 +81,8 @@ share`, half a match, and no in-band credit. A region file that says `policy: pr
 `explore_rule: {WORTH}` and a credit of 4. No run of these experiments has them but those that say so: `{WORTH}` is the
 paper's algorithm with that one rule of ours, `{WORTH_AND_CREDIT}` has both. [Beyond the paper](#beyond-the-paper) tells
 what they change, and [Defaults chosen](#defaults-chosen) how they came to be the defaults of this policy. A region file
-that says nothing has another policy, `{PlacementPolicy.COST}`, and no run here has that: `make results-placement`
-measures it, beside this one.
+that says nothing has another policy, `{PlacementPolicy.COST}`, and no run here has that:
+[placement.md](placement.md#beside-the-papers-own-rules) tells where that one beats the paper's, and where it does not.
 
 `{GKE}` stands for a multi-cluster gateway: it fills its own region up to 24 requests a replica, then the nearest region
 with room, and pushes beyond that once all are full; replicas of a region take turns. `{SGLANG}` has its router's
