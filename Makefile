@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-failover metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -73,6 +73,10 @@ results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds re
 
 results-placement: setup ## Write docs/results/placement.md: our default placement beside others' on every workload and load. TRACES=dir holds recorded traces, FULL=1 plays five seeds throughout; it resumes.
 	nice $(BIN)/nightside results placement $(if $(TRACES),--traces $(TRACES)) $(if $(FULL),--full)
+
+results-live: setup relays ## Write docs/results/placement_live.md: our mesh live beside other routers on emulated engines. TRACES=dir holds recorded agents, REAL=1 plays two real llama.cpp as well. Takes twelve minutes.
+	$(if $(REAL),.ci/setup-engines llamacpp)
+	$(BIN)/nightside results live $(if $(TRACES),--traces $(TRACES)) $(if $(REAL),--real .venv-llamacpp/bin/python) $(ARGS)
 
 results-failover: setup ## Write docs/results/failover.md: what clients see when gateways die, live on this machine. Takes ten minutes. ARGS=… such as --rounds 1.
 	$(BIN)/nightside results failover $(ARGS)

@@ -46,6 +46,7 @@ class LazyCommand(click.Command):
         self.target = target
 
     def load(self) -> click.Command:
+        importlib.import_module("gateway.ground.environment").keep_grpc_quiet()
         module_name, _, attribute = self.target.partition(":")
         command = getattr(importlib.import_module(module_name), attribute)
         assert isinstance(command, click.Command), f"{self.target} is not a command"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -40,11 +40,12 @@ from controller.store.store import Holding, Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
-from gateway.ground.logs import make_logger
+from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.naming.service import NameService
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
 from gateway.ground.transport import Plaintext
 from gateway.ground.values import Address
@@ -142,7 +143,17 @@ async def run_controller(
     file: ControllerFile, *, stop: asyncio.Event, ready: Callable[[ControllerHandle], None]
 ) -> int:
     """Serve until `stop` is set, and return the exit status: 1 when the core failed or the store was lost, else 0."""
-    async with serve_controller(file) as controller:
+    log = make_logger(file.sections.logging, file.controller, role="controller")
+    with libraries_told_of(log):
+        return await _run_until(stop, serve_controller(file, log=log), ready)
+
+
+async def _run_until(
+    stop: asyncio.Event,
+    serving: AbstractAsyncContextManager[ControllerHandle],
+    ready: Callable[[ControllerHandle], None],
+) -> int:
+    async with serving as controller:
         ready(controller)
         failed, lost = controller.desk.driver.failed, controller.desk.keeper.lost
         await _first_of(stop.wait, failed.wait, lost.wait)
@@ -335,7 +346,7 @@ async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) ->
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Until one of them is done; the others are cancelled."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(wait()) for wait in waits]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:

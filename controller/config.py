@@ -166,6 +166,8 @@ class NamingFile(FileModel):
     """By region, the networks whose clients are there, as CIDRs."""
     port: int = Field(443, ge=1, le=65535)
     """Of the clients' listeners, for SRV and HTTPS records."""
+    tls: bool = True
+    """Do they speak TLS there? Without it there are no HTTPS records."""
 
     @field_validator("networks")
     @classmethod

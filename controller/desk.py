@@ -49,11 +49,14 @@ class Naming:
         name_servers: tuple[NameServer, ...] = (),
         networks: Mapping[RegionName, tuple[str, ...]] | None = None,
         port: int = 443,
+        *,
+        tls: bool = True,
     ) -> None:
         self._zone = zone
         self._name_servers = name_servers
         self._networks = dict(networks or {})
         self._port = port
+        self._tls = tls
 
     def dressed(self, tree: RecordTree, last: RecordTree | None, now_s: int) -> RecordTree:
         """As it is published, with another version. `last` itself where it says the same."""
@@ -64,6 +67,7 @@ class Naming:
             zone=self._zone,
             name_servers=self._name_servers,
             port=self._port,
+            tls=self._tls,
         )
         if last is None:
             return whole

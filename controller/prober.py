@@ -15,6 +15,7 @@ from controller.config import ProbeConfig
 from controller.core.events import Event, GatewayProbed
 from controller.registry import Registry
 from gateway.core.vocabulary import GatewayId
+from gateway.ground.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 1.0
@@ -86,7 +87,7 @@ class Prober:
             interleave=_ADDRESSES_AT_ONCE,
             resolver=self._resolver,
         )
-        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as tasks:
+        async with aiohttp.ClientSession(connector=connector) as session, TaskGroup() as tasks:
             while True:
                 self._follow(session, tasks)
                 self._changed.clear()
@@ -96,7 +97,7 @@ class Prober:
                 except TimeoutError:
                     pass
 
-    def _follow(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+    def _follow(self, session: aiohttp.ClientSession, tasks: TaskGroup) -> None:
         wanted = {each.gateway_id: each.announcement.health_url for each in self._registry().gateways.values()}
         for gateway_id in [each for each, target in self._targets.items() if wanted.get(each) != target.url]:
             task = self._targets.pop(gateway_id).task

@@ -46,4 +46,4 @@ def changed_at_rest(old: ControllerFile, new: ControllerFile) -> list[str]:
 
 def naming_of(file: ControllerFile) -> Naming:
     naming = file.naming
-    return Naming(naming.zone_name, naming.servers, naming.region_networks, naming.port)
+    return Naming(naming.zone_name, naming.servers, naming.region_networks, naming.port, tls=naming.tls)

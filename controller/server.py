@@ -24,11 +24,12 @@ from controller.snapshots import snapshot_for
 from controller.store.store import StoreError
 from controller.views import View
 from gateway.core.residency import ResidencyPolicy
-from gateway.ground.channels import server_options
+from gateway.ground.channels import server_options, stop_at_once
 from gateway.ground.clock import Clock
 from gateway.ground.control.codec import read_from_gateway, said_by_controller
 from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
 from gateway.ground.supervisor import Backoff
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Door
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
@@ -298,7 +299,7 @@ class ControlServer:
 
     async def stop(self) -> None:
         """Gateways go on without us, and so nobody is waited for."""
-        await self._server.stop(0)
+        await stop_at_once(self._server)
 
 
 def _is_end(message: object) -> bool:
@@ -317,7 +318,7 @@ async def _until_replaced(link: Link) -> _End:
 
 async def _first(*works: Coroutine[Any, Any, _End]) -> _End:
     """Of whichever is done first; the others are cancelled."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in works]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for each in running:

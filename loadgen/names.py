@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 import dns.asyncquery
 import dns.edns
 import dns.exception
+import dns.flags
 import dns.message
+import dns.rcode
 import dns.rdatatype
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -27,6 +29,8 @@ _PATIENCE_S = 1.0
 class NameAnswer:
     addresses: tuple[str, ...]
     ttl_s: int
+    why: str = ""
+    """What was said where there are no addresses."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +52,7 @@ class NameResolver(AbstractResolver):
             kept = await self.ask(name)
             self._kept[name] = kept, self.clock.now_ns() + kept.ttl_s * _SECOND_NS
         if not kept.addresses:
-            raise OSError(f"{name} leads nowhere for clients in {self.network}")
+            raise OSError(f"{name} leads nowhere for clients in {self.network}: {kept.why}")
         return kept.addresses
 
     async def ask(self, name: str) -> NameAnswer:
@@ -61,7 +65,7 @@ class NameResolver(AbstractResolver):
                 continue
             records = [each for each in response.answer if each.rdtype == dns.rdatatype.A]
             told = tuple(item.to_text() for each in records for item in each)
-            return NameAnswer(told, min((each.ttl for each in records), default=0))
+            return NameAnswer(told, min((each.ttl for each in records), default=0), "" if told else _words_of(response))
         raise OSError(f"no name server answers for {name}")
 
     async def resolve(
@@ -86,3 +90,10 @@ class NameResolver(AbstractResolver):
     def _query(self, name: str) -> dns.message.Message:
         address, _, bits = self.network.partition("/")
         return dns.message.make_query(name, "A", use_edns=0, options=[dns.edns.ECSOption(address, int(bits))])
+
+
+def _words_of(response: dns.message.Message) -> str:
+    """Of one that leads nowhere: its code, and the reason that it gives (RFC 8914)."""
+    reasons = [each.text or "" for each in response.options if isinstance(each, dns.edns.EDEOption)]
+    cut_short = ["cut short"] if response.flags & dns.flags.TC else []
+    return ": ".join([dns.rcode.to_text(response.rcode()), *cut_short, *reasons])

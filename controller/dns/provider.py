@@ -40,7 +40,7 @@ class Changes:
     is_anywhere: bool
     """Whoever is told to clients of unknown whereabouts."""
     is_whole: bool
-    """The zone, who answers for it, the TTL, the port, or nobody knows what is said now: then all of it."""
+    """The zone, who answers for it, the TTL, the port, TLS, or nobody knows what is said now: then all of it."""
 
 
 @value
@@ -97,4 +97,4 @@ def published_as(tree: RecordTree) -> Published:
 
 
 def _frame(tree: RecordTree) -> tuple[object, ...]:
-    return tree.zone, tree.name_servers, tree.ttl_s, tree.port
+    return tree.zone, tree.name_servers, tree.ttl_s, tree.port, tree.tls

@@ -131,10 +131,12 @@ class Control:
 
     @property
     def _is_spoken_to(self) -> bool:
-        """A controller that is attached and has just spoken would have told us itself."""
+        """A controller that is attached and has just spoken would have told us itself; but of a snapshot that we could
+        not take nothing is known here, not even what it gives to others."""
         silent_ns = self.attachment.silent_ns
         half_ns = self.precedence.local.control.silence_max_ns // 2
-        return self.is_attached and silent_ns is not None and silent_ns <= half_ns
+        is_understood = not self.attachment.tallies.last_rejection
+        return self.is_attached and is_understood and silent_ns is not None and silent_ns <= half_ns
 
     # For operators
 

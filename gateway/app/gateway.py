@@ -6,56 +6,43 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
-from gateway.app.control import Control, Surroundings
+from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
+from gateway.app.in_force import InForce
 from gateway.app.listening import listen
 from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
+from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
 from gateway.app.reload import RegionPart
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import ConfigApplied, DrainRequested
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.events import DrainRequested
 from gateway.core.vocabulary import TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.logs import make_logger
-from gateway.ground.naming.service import NameService
-from gateway.ground.naming.tree import RecordTree
+from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
-from gateway.ground.transport import Plaintext
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api
 from gateway.http.settings import HttpSettings
 from gateway.peers.client import PeerLegOpener
-from gateway.peers.ears import Ears
 from gateway.peers.explain import PeerExplainer
-from gateway.peers.heartbeats import Heartbeats
-from gateway.peers.link import PeerLink
-from gateway.peers.ownership import OwnershipAsker
-from gateway.peers.roster import PeerRoster
-from gateway.peers.server import PeerServer, PeerService
-from gateway.records.control_metrics import ControlLevels
+from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
-from gateway.request.cache_salts import CacheSalts
-from gateway.request.driver import Driver
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
 from gateway.security.keyring import Keyring
@@ -70,27 +57,30 @@ class GatewayHandle:
 
     def __init__(
         self,
-        config: GatewayConfig,
+        in_force: InForce,
         desk: Desk,
         peer_server: PeerServer,
         reloader: Reloader,
         *,
         control: Control,
-        names: NameService,
     ) -> None:
-        self.config = config
         self.reloader = reloader
         self.control = control
         self.core = desk.core
         self.driver = desk.driver
         self.metrics = desk.metrics
-        self.names = names
+        self.names = in_force.names
         """Is given every record tree that this gateway takes, whether or not it listens."""
-        self.http_address = config.listen.http
-        self.admin_address = config.listen.admin
-        self.peers_address = config.listen.peers
+        listen = in_force.config.listen
+        self.http_address, self.admin_address, self.peers_address = listen.http, listen.admin, listen.peers
+        self._in_force = in_force
         self._desk = desk
         self._peer_server = peer_server
+
+    @property
+    def config(self) -> GatewayConfig:
+        """As it is in force."""
+        return self._in_force.config
 
     @property
     def http_url(self) -> str:
@@ -99,11 +89,6 @@ class GatewayHandle:
     @property
     def admin_url(self) -> str:
         return f"http{'s' if self.config.listen.admin_tls else ''}://{self.admin_address}"
-
-    def move_policy(self, path: Path | None, narrowing: ResidencyPolicy | None) -> None:
-        """The region file names this policy file from now on, and a controller narrows it so."""
-        self._desk.policy.narrow(narrowing)
-        self._desk.policy.move(path)
 
     async def drain(self, wait_max_s: float) -> bool:
         """Take nothing new and let what runs or waits finish. False when time ran out first."""
@@ -159,12 +144,12 @@ async def serve_gateway(
         desk = Desk(config, clock, log)
         stack.callback(desk.close)
         loops = Supervisor(clock, desk.loop_failed)
-        control = _control(config, desk, certificates, lambda: fleet.left_out)
+        control = make_control(config, desk, certificates, lambda: fleet.left_out)
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        roster = _roster(config, desk, loops, control)
-        _listen_for_control(config, desk, loops, roster, control)
+        roster = make_roster(config, desk, loops, control)
+        listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
         engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
@@ -178,21 +163,22 @@ async def serve_gateway(
             on_finished=desk.on_finished,
             on_fault=desk.request_failed,
         )
-        peer_server = _peer_server(config, desk, owners, roster, control)
+        peer_server = make_peer_server(config, desk, owners, roster, control)
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
-        handle = GatewayHandle(_in_force(config, orders), desk, peer_server, reloader, control=control, names=names)
+        in_force = InForce(config, orders, desk, fleet=fleet, roster=roster, names=names)
+        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates)
-        _begin(orders, roster, names)
+        in_force.begin(orders)
         await fleet.start(loops)
-        control.precedence.start(partial(_apply, handle, fleet, roster))
+        control.precedence.start(in_force.apply)
         _add_region(reloader, region, control, desk)
         _add_parts(reloader, desk, keyring, certificates)
         loops.run("reloader", reloader.run)
 
-        stack.push_async_callback(_stop_peer_server, peer_server, desk.driver)
+        stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await peer_server.start(config.listen.peers)
         admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates, control)
         api = _api(config, desk, owners, keyring)
@@ -211,11 +197,22 @@ async def run_gateway(
 ) -> int:
     """Serve until `stop` is set, drain, and return the exit status: 1 when the core failed, else 0."""
     stop_at_once = stop_at_once or asyncio.Event()
-    async with serve_gateway(config, region=region) as gateway:
+    log = make_logger(config.logging, config.gateway_id)
+    with libraries_told_of(log):
+        return await _run_until(stop, stop_at_once, serve_gateway(config, log=log, region=region), ready)
+
+
+async def _run_until(
+    stop: asyncio.Event,
+    stop_at_once: asyncio.Event,
+    serving: AbstractAsyncContextManager[GatewayHandle],
+    ready: Callable[[GatewayHandle], None],
+) -> int:
+    async with serving as gateway:
         ready(gateway)
         await _first_of(stop.wait, stop_at_once.wait, gateway.driver.failed.wait)
         if not gateway.driver.failed.is_set():
-            drain_s = config.limits.drain_ns / _SECOND_NS
+            drain_s = gateway.config.limits.drain_ns / _SECOND_NS
             await _first_of(lambda: gateway.drain(drain_s), stop_at_once.wait, gateway.driver.failed.wait)
         if not gateway.driver.failed.is_set():
             return 0
@@ -267,61 +264,12 @@ def _run_loops(config: GatewayConfig, loops: Supervisor, desk: Desk, certificate
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
 
 
-def _control(
-    config: GatewayConfig, desk: Desk, certificates: Certificates, left_out: Callable[[], dict[str, str]]
-) -> Control:
-    """Begins with what was kept of the last snapshot."""
-    transport = certificates.mesh or Plaintext()
-    surroundings = Surroundings(
-        ears=Ears(desk.trust.hear),
-        open_requests=lambda: desk.driver.open_requests,
-        left_out=left_out,
-    )
-    control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)
-    desk.policy.follow_own(control.follow_policy)
-    desk.metrics.registry.register(ControlLevels(control))
-    control.restore()
-    return control
-
-
-def _listen_for_control(
-    config: GatewayConfig, desk: Desk, loops: Supervisor, roster: PeerRoster, control: Control
-) -> None:
-    """To what peers say of it."""
-    asker = OwnershipAsker(
-        roster.links,
-        config.gateway_id,
-        is_news=control.is_news,
-        learnt=control.learnt,
-        start=loops.start,
-        clock=desk.clock,
-        log=desk.log,
-    )
-    control.ears.start(on_control=asker.heard, on_lost=control.attachment.report_soon)
-
-
 def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
     def on_restart(url: str, error: Exception) -> None:
         desk.log.error("probing failed and starts again", engine=url, exc_info=error)
         desk.metrics.restarted("probe")
 
     return Fleet(config, orders, desk.driver.submit, clock=desk.clock, log=desk.log, on_restart=on_restart)
-
-
-def _roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control) -> PeerRoster:
-    def run_loops(link: PeerLink) -> list[Callable[[], object]]:
-        heartbeats = _heartbeats(config, desk, link, control.ears)
-        return [
-            control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
-            loops.run("peer_credentials", link.follow_credentials),
-            loops.run("peer_pings", heartbeats.measure),
-            loops.run("peer_heartbeats", heartbeats.listen),
-        ]
-
-    def retire(link: PeerLink) -> None:
-        loops.run("peer_retiring", partial(link.retire, config.limits.request_deadline_ns / _SECOND_NS))
-
-    return PeerRoster(lambda peer: PeerLink(peer, config.peering, control.transport), run_loops, retire)
 
 
 def _reloader(config: GatewayConfig, desk: Desk) -> Reloader:
@@ -338,93 +286,18 @@ def _add_region(reloader: Reloader, region: RegionFile | None, control: Control,
     reloader.add("engine_credentials", part.reload_credentials, part.credential_files)
 
 
-def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certificates: Certificates) -> None:
-    reloader.add("policy", desk.policy.reload, desk.policy.files)
-    if keyring is not None:
-        reloader.add("keys", keyring.reload, keyring.files)
-    for holder in certificates.holders:
-        reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
-
-
 async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayConfig) -> None:
     """A region file that changed. Raises ConfigError, and has done nothing then."""
     await control.reload(config)
     warn_of_open_files(config, log)
 
 
-def _apply(handle: GatewayHandle, fleet: Fleet, roster: PeerRoster, config: GatewayConfig, orders: Orders) -> None:
-    """What region file and controller come to, in force at once: the event loop does not turn in between. Raises
-    ConfigError, and has done nothing then."""
-    apply_to_fleet = fleet.prepare(config, orders)
-    if orders.records is not None:
-        _check_records(handle.names, orders.records)
-    if orders.core != handle.config.core:
-        handle.driver.submit(ConfigApplied(orders.core))
-    handle.move_policy(config.policy_file, orders.narrowing)
-    roster.replace(orders.peers)
-    apply_to_fleet()
-    if orders.records not in (None, handle.names.tree):
-        handle.names.apply(orders.records)
-    handle.config = _in_force(config, orders)
-
-
-def _begin(orders: Orders, roster: PeerRoster, names: NameService) -> None:
-    """With the peers that there are, and with the records that were in force before a restart."""
-    roster.replace(orders.peers)
-    if orders.records is not None:
-        with suppress(ValueError):  # an older version of ours could answer from them
-            names.apply(orders.records)
-
-
-def _check_records(names: NameService, records: RecordTree) -> None:
-    """Raises ConfigError."""
-    try:
-        names.check(records)
-    except ValueError as error:
-        raise ConfigError(f"records: {error}") from error
-
-
-def _in_force(config: GatewayConfig, orders: Orders) -> GatewayConfig:
-    return replace(config, core=orders.core, peers=orders.peers)
-
-
-def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -> Heartbeats:
-    return Heartbeats(
-        link,
-        config.gateway_id,
-        config.place,
-        submit=partial(ears.hear, link.peer.spec.gateway_id),
-        clock=desk.clock,
-        rng=random.Random(),
-        on_refused=lambda: desk.metrics.peer_refused("caller"),
-        log=desk.log,
-    )
-
-
-def _peer_server(
-    config: GatewayConfig, desk: Desk, owners: OwnerContext, roster: PeerRoster, control: Control
-) -> PeerServer:
-    service = PeerService(
-        owners,
-        desk.board,
-        roster.specs,
-        peering=config.peering,
-        keep_alive_ns=config.core.observation.keep_alive_ns,
-        transport=control.transport,
-        on_refused=lambda: desk.metrics.peer_refused("called"),
-        log=desk.log,
-        explain=desk.explain_to,
-        cache_salts=CacheSalts(config.engine_cache, config.cache_secret),
-        pass_priority=config.pass_priority,
-        why_closed=desk.why_closed,
-        on_malformed=desk.metrics.forward_malformed,
-        ownership=lambda: control.precedence.ownership,
-    )
-    return PeerServer(service, desk.board, config.peering, control.transport)
-
-
-async def _stop_peer_server(server: PeerServer, driver: Driver) -> None:
-    await server.stop(0.0 if driver.open_requests else LAST_BYTES_S)
+def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certificates: Certificates) -> None:
+    reloader.add("policy", desk.policy.reload, desk.policy.files)
+    if keyring is not None:
+        reloader.add("keys", keyring.reload, keyring.files)
+    for holder in certificates.holders:
+        reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
 
 
 def _admin_app(
@@ -452,7 +325,7 @@ def _admin_app(
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Until one of them is done; the others are cancelled."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(wait()) for wait in waits]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:

@@ -69,8 +69,10 @@ from gateway.core.vocabulary import (
 )
 
 REQUESTS = 2_000
-BOOKS_BYTES_MAX = 66 * 2**10
-"""What a policy may hold after so many requests to some ten targets."""
+BOOKS_BYTES_MAX = 64 * 2**10
+"""What a policy may hold after so many requests to some ten targets, an index of its own included."""
+_INDEX_BYTES_MAX = 16 * 2**10
+"""What a region file gives each index of prefixes here: one that is kept to that is full long before the end."""
 
 
 def conformance_faults(
@@ -324,7 +326,9 @@ class _Walk:
 
     def _configure(self) -> None:
         overflow = self._rng.choice((OverflowMode.ON, OverflowMode.ON, OverflowMode.SHADOW))
-        placement = PlacementConfig("under test", "0", self.options, overflow=overflow)
+        placement = PlacementConfig(
+            "under test", "0", self.options, overflow=overflow, prefix_index_bytes_max=_INDEX_BYTES_MAX
+        )
         self._tell(ConfigApplied(CoreConfig(placement)))
 
     # Inside

@@ -24,6 +24,7 @@ from gateway.ground.control import codec
 from gateway.ground.control.vocabulary import FromGateway, Hello, Rejected, Report, Snapshot, Taken
 from gateway.ground.faults import ConfigError
 from gateway.ground.supervisor import Backoff
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
@@ -35,6 +36,7 @@ _ANSWERS_MAX = 4
 """Unsent answers; until the controller reads them, no further snapshot is read from it."""
 
 _READS_NOTHING = "it reads nothing"
+_NONSENSE = "what it says is no message"
 
 _Call = grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
 
@@ -142,7 +144,7 @@ class Attachment:
     async def _converse(self, call: _Call, address: Address, version: int) -> Never:
         conversation = _Conversation(self, call, address)
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 tasks.create_task(conversation.say())
                 tasks.create_task(conversation.hear())
                 tasks.create_task(self._until_credentials_change(version))
@@ -236,7 +238,7 @@ class _Conversation:
         while True:
             message = await self._bounded(self._call.read(), "it fell silent")
             if not isinstance(message, pb.AttachResponse):
-                raise ControllerLost(await self._how_it_ended())
+                raise ControllerLost(_NONSENSE if message is None else await self._how_it_ended())
             self._attachment.heard(self._address)
             if message.WhichOneof("kind") == "snapshot":
                 self._answers.append(await self._attachment.answer_to(message))

@@ -38,6 +38,14 @@ class FirstTokenLine:
         covariance = self._sum_bytes_ns / self._count - mean_bytes * mean_ns
         return max(0.0, covariance / variance) if variance > 1.0 else 0.0
 
+    def byte_ns(self) -> float:
+        """What a byte takes: what one more takes, and no more than all took on average, since nothing takes no less
+        than none; that average until enough was seen. 0 where nobody knows."""
+        if not self._sum_bytes:
+            return 0.0
+        mean_ns = self._sum_ns / self._sum_bytes
+        return min(self.slope_ns() or mean_ns, mean_ns)
+
     def estimate_ns(self, uncached_bytes: int) -> float:
         """Never negative; 0 until enough was seen, which leaves a choice to round trips."""
         if self._count < _SAMPLES_MIN:

@@ -342,7 +342,6 @@ class GatewayCore(GatewayState):
         attempt.legs_opened += 1
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
         attempt.legs[leg.number] = leg
-        leg.bytes_ahead = leg.state.backlog_bytes
         leg.uncached_bytes = placement.uncached_bytes
         if leg.uncached_bytes < 0:
             leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
@@ -411,7 +410,7 @@ class GatewayCore(GatewayState):
             return
         request = self.requests[event.request_id]
         if leg.target.kind is TargetKind.REPLICA:
-            self.placer.learn_first_token(request, leg, now_ns - leg.started_ns)
+            self.placer.learn_first_token(request, leg, now_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         if request.phase is Phase.RUNNING:
             request.move_to(Phase.ANSWERING)

@@ -6,11 +6,19 @@ from dataclasses import dataclass, field
 
 from gateway.core.config import OverflowMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
-from gateway.core.events import AssignmentApplied, Event, FirstToken, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.events import (
+    AssignmentApplied,
+    Event,
+    FirstToken,
+    ForwardArrived,
+    LegEnded,
+    ReplicasObserved,
+    RequestArrived,
+)
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
-from gateway.core.requests import LegState, Phase, RequestState
+from gateway.core.requests import Hold, LegState, Phase, RequestState
 from gateway.core.vocabulary import (
     LegResult,
     Outcome,
@@ -27,6 +35,10 @@ _MAY_BE_FAILURES = frozenset({LegResult.FAILED, LegResult.CANCELLED})
 """A leg that we stopped for what it did not do is cancelled, and has failed."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 """Written here once more, and not taken from the core: what judges the core must not err with it."""
+
+
+_ESTIMATES_MOVE = 2
+"""What is estimated of caches may be half of what it was when others were placed since, at the same event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,8 @@ class _Story:
     """Those of them that gave a first token."""
     failed_at: set[Target] = field(default_factory=set)
     """Where a leg of it may have failed; only there it need not go, however free that is."""
+    hold: Hold | None = None
+    """The last one that was seen of it."""
     ended: bool = False
 
 
@@ -66,6 +80,8 @@ class Checker:
         self._assigned = 0
         self._accepts: dict[str, PlaceRule | None] = {}
         """By replica, from where it takes anything, as it was assigned."""
+        self.held = self.held_for_a_cache = 0
+        """How often a request was seen to be held for a replica; of these, for the sake of what its cache holds."""
 
     @property
     def open_requests(self) -> int:
@@ -82,6 +98,7 @@ class Checker:
         self._check_somebody_is_served()
         self._check_somebody_may_come()
         self._check_who_is_held()
+        self._check_patience(event, now_ns)
         self._check_bounds()
         self._forget_finished()
         return self._violations
@@ -197,6 +214,10 @@ class Checker:
                 (waits, runs) == (request.phase is Phase.WAITING, request.phase is not Phase.WAITING),
                 f"{request.request_id} is {request.phase}, waits: {waits}, runs: {runs}",
             )
+            if story is not None and request.held is not None and request.held is not story.hold:
+                story.hold = request.held
+                self.held += 1
+                self.held_for_a_cache += request.held.is_cold
             if request.phase is not Phase.ENDED:
                 self._expect(
                     "nothing waits past its deadline",
@@ -267,6 +288,24 @@ class Checker:
             reads = bool(state.backlog_bytes) or head.held.is_cold or not is_open
             self._expect("nobody waits for a replica to read that reads nothing", reads, where)
 
+    def _check_patience(self, event: Event, now_ns: int) -> None:
+        """Whoever is held for the sake of a cache waits no longer than it would take to read again what it pushes out,
+        for everybody who runs there: looked at when its replica has just been heard of, as it is then."""
+        if not isinstance(event, ReplicasObserved):
+            return
+        heard = {each.replica_id: each.sampled_ns for each in event.observations}
+        for head in self._core.waiting.all_heads():
+            if head.held is None or not head.held.is_cold:
+                continue
+            state = self._core.replicas.at(head.held.slot)
+            reading_ns = self._core.placer.reading_again_ns(head.profile.prompt_bytes)
+            self._expect(
+                "nobody waits for a cache longer than what it would push out takes to be read again",
+                heard.get(state.spec.replica_id) != state.sampled_ns
+                or now_ns - head.arrived_ns <= _ESTIMATES_MOVE * reading_ns * (1 + state.load),
+                f"{head.request_id} is held for {state.target}",
+            )
+
     def _could_serve(self, state: ReplicaState, request: RequestState) -> bool:
         wanted = request.request_class
         if wanted.pinned not in (None, state.target):
@@ -295,6 +334,8 @@ class Checker:
             known = {state.target: state.spec.place for state in (*self._core.replicas, *self._core.peers)}
             place = known.get(wanted.pinned)
             return place is not None and wanted.rule.allows(place) and self._takes_from(wanted.pinned.id, origin)
+        if wanted.model in self._core.away:
+            return True  # whoever has what is ours is not known yet, or it comes home
         own = (state.spec for state in self._core.replicas if wanted.model in state.spec.models)
         if any(wanted.rule.allows(spec.place) and self._takes_from(spec.replica_id, origin) for spec in own):
             return True

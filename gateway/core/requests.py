@@ -107,7 +107,6 @@ class LegState:
     """One connection to one target, alive until its LegEnded."""
 
     __slots__ = (
-        "bytes_ahead",
         "is_stopping",
         "is_withdrawn",
         "kept_blocks",
@@ -128,8 +127,6 @@ class LegState:
         self.started_ns = started_ns
         self.kept_blocks = kept_blocks
         """How much of the prefix the index had for this target before: a refusal takes back only what was added."""
-        self.bytes_ahead = 0
-        """Of prefill, what the target had to read for us before."""
         self.uncached_bytes = 0
         """What it has to read of this prompt."""
         self.is_stopping = False

@@ -9,6 +9,7 @@ from typing import Never
 
 from gateway.config.targets import ReplicaConfig
 from gateway.discovery.source import ReplicaSource
+from gateway.ground.task_group import TaskGroup
 
 OnFound = Callable[[str, tuple[ReplicaConfig, ...]], None]
 
@@ -36,7 +37,7 @@ class Discovery:
 
     async def run(self) -> Never:
         """Until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             running: dict[ReplicaSource, asyncio.Task[None]] = {}
             while True:
                 self._changed.clear()

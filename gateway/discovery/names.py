@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeVar
@@ -17,6 +16,7 @@ import dns.rdtypes.IN.SRV
 import dns.resolver
 
 from gateway.config.targets import DnsRecord, DnsReplicasConfig
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.values import Address
 
 _SECOND_NS = 1_000_000_000
@@ -58,7 +58,7 @@ class NameLookup:
         The resolver waits with `asyncio.wait_for`, which may swallow a cancellation: in a task of its own that ends no
         later than its time is up, and cannot keep its caller from being cancelled.
         """
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             asked = tasks.create_task(self._answer_or_failure())
         return _unless_failed(asked.result())
 
@@ -78,7 +78,7 @@ class NameLookup:
 
     async def _addresses(self, name: str, port: int) -> Answer:
         """IPv4 and IPv6 together; one of them may be missing, but neither may fail: half an answer is none."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             asked = [tasks.create_task(self._resolve(name, kind)) for kind in ("A", "AAAA")]
         found = [_unless_failed(each.result()) for each in asked]
         locations = [
@@ -98,7 +98,7 @@ class NameLookup:
         }
         if len(targets) > _TARGETS_MAX:
             raise LookupFailed(f"it names {len(targets)} servers, and {_TARGETS_MAX} are looked up")
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             asked = [tasks.create_task(self._addresses_or_failure(*target)) for target in sorted(targets)]
         answers = [_unless_failed(each.result()) for each in asked]
         ttls_s = [each.ttl_ns // _SECOND_NS for each in answers]

@@ -10,6 +10,7 @@ from functools import partial
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff, OnFailure, keep_running
+from gateway.ground.task_group import TaskGroup
 
 
 class EngineLoops:
@@ -33,7 +34,7 @@ class EngineLoops:
         """Until cancelled. `loop` returns when the engine is no longer ours, or needs no loop; it is called again for
         an engine that is still there after the next change."""
         running: dict[Engine, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             while True:
                 running = {engine: task for engine, task in running.items() if not task.done()}
                 for engine in self._endpoints.engines():

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import grpc.aio
 
 _MILLISECOND_NS = 1_000_000
+_STOP_MAX_S = 2.0
 _Begin = Callable[..., grpc.aio.Call]
 
 
@@ -122,3 +123,10 @@ def client_options(link: DialledSettings) -> list[tuple[str, int]]:
         ("grpc.min_reconnect_backoff_ms", link.connect_timeout_ns // _MILLISECOND_NS),  # of one attempt
         ("grpc.max_reconnect_backoff_ms", link.reconnect_max_ns // _MILLISECOND_NS),
     ]
+
+
+async def stop_at_once(server: grpc.aio.Server) -> None:
+    """Every call is broken off. One that comes in just as that begins may be left standing, and gRPC's own stop would
+    wait for it for ever: whoever is still there after a while is left to the end of the process."""
+    stopping = asyncio.create_task(server.stop(0))  # noqa: TID251 - waited for here, and not to be cancelled half way
+    await asyncio.wait({stopping}, timeout=_STOP_MAX_S)

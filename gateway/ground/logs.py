@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import msgspec
@@ -41,6 +43,30 @@ def make_logger(
         cache_logger_on_first_use=True,
     )
     return logger.bind(**{role: name})
+
+
+@contextmanager
+def libraries_told_of(log: FilteringBoundLogger) -> Iterator[None]:
+    """What libraries say through Python's own logging are lines of this log too, from warnings upwards. For a whole
+    process: without it that would be on standard error as it is."""
+    handler = _Libraries(log)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+class _Libraries(logging.Handler):
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        tell(
+            "a library has something to say", library=record.name, detail=record.getMessage(), exc_info=record.exc_info
+        )
 
 
 def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:

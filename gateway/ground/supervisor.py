@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from gateway.ground.clock import Clock
+from gateway.ground.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 _DOUBLINGS_MAX = 32
@@ -66,7 +67,7 @@ class Supervisor:
     def __init__(self, clock: Clock, on_failure: OnFailure) -> None:
         self._clock = clock
         self._on_failure = on_failure
-        self._tasks = asyncio.TaskGroup()
+        self._tasks = TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:

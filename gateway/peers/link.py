@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Never
 
 import grpc
@@ -11,6 +10,7 @@ import grpc.aio
 from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.ground.channels import FollowedChannel, client_options
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Transport
 from protos.mesh.v1 import peer_pb2_grpc
 
@@ -47,7 +47,7 @@ class PeerLink:
 
     async def follow_credentials(self) -> Never:
         """New calls go over to a new channel at each change of credentials; the old one closes after its calls."""
-        async with asyncio.TaskGroup() as endings:
+        async with TaskGroup() as endings:
             while True:
                 await self._transport.newer_than(self.version)
                 self._old_lines.append(self._line)
@@ -58,7 +58,7 @@ class PeerLink:
     async def retire(self, grace_s: float) -> None:
         """Take no new calls, and close once those that run are over."""
         try:
-            async with asyncio.TaskGroup() as endings:
+            async with TaskGroup() as endings:
                 for line in [*self._old_lines, self._line]:
                     endings.create_task(self._end(line, grace_s))
         finally:

@@ -19,7 +19,8 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Pla
 from gateway.ground.control.codec import said_by_controller
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 
-_SIZES = ((10, 3), (1_000, 3), (10_000, 3), (1_000, 100), (10_000, 100))
+SIZES = ((10, 3), (1_000, 3), (10_000, 3), (10, 100), (1_000, 100), (10_000, 100))
+"""Replicas, and regions."""
 _ROUNDS = 3
 _SECOND_NS = 1_000_000_000
 _JURISDICTIONS = ("EU", "JP", "US")
@@ -27,26 +28,32 @@ _JURISDICTIONS = ("EU", "JP", "US")
 
 def run() -> Mapping[str, object]:
     figures: dict[str, object] = {}
-    for replicas, regions in _SIZES:
-        name = f"{replicas}_replicas_in_{regions}_regions"
-        figures |= {f"{figure}_at_{name}": value for figure, value in _measure(replicas, regions).items()}
+    for replicas, regions in SIZES:
+        measured = _measure(replicas, regions)
+        figures |= {figure_at(figure, replicas, regions): value for figure, value in measured.items()}
     return figures
+
+
+def figure_at(figure: str, replicas: int, regions: int) -> str:
+    """What a figure is called for a mesh of this size."""
+    return f"{figure}_at_{replicas}_replicas_in_{regions}_regions"
 
 
 def _measure(replicas: int, regions: int) -> dict[str, float]:
     deaths = [_Mesh(replicas, regions).death_s() for _ in range(_ROUNDS)]
     recoveries = [_Mesh(replicas, regions).recovery_s() for _ in range(_ROUNDS)]
     mesh = _Mesh(replicas, regions)
-    heard_s, probed_s = mesh.heard_s(), mesh.probed_s()
+    reports, probes = zip(*((mesh.heard_s(), mesh.probed_s()) for _ in range(_ROUNDS)), strict=True)
     mesh.death_s()
     snapshot = mesh.largest_snapshot()
+    pushes = [_took(lambda: said_by_controller(snapshot).SerializeToString()) for _ in range(_ROUNDS)]
     return {
-        "report_us": round(heard_s * 1e6, 1),
-        "probe_us": round(probed_s * 1e6, 1),
+        "report_us": round(median(reports) * 1e6, 1),
+        "probe_us": round(median(probes) * 1e6, 1),
         "death_ms": round(median(deaths) * 1e3, 2),
         "recovery_ms": round(median(recoveries) * 1e3, 2),
         "snapshot_bytes": int(said_by_controller(snapshot).ByteSize()),
-        "push_ms": round(_took(lambda: said_by_controller(snapshot).SerializeToString()) * 1e3, 2),
+        "push_ms": round(median(pushes) * 1e3, 2),
     }
 
 

@@ -21,16 +21,16 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.residency import ResidencyPolicy
 
-_PLACE = vocabulary.Place(vocabulary.RegionName("us-east-1"), vocabulary.Jurisdiction("US"))
-_MODEL = vocabulary.ModelName("llama")
-_TENANT = vocabulary.TenantName("default")
-_BLOCK_BYTES = 128
-_PROMPT_BYTES = 32 * 1024
-_CONVERSATIONS = 2_000
+PLACE = vocabulary.Place(vocabulary.RegionName("us-east-1"), vocabulary.Jurisdiction("US"))
+MODEL = vocabulary.ModelName("llama")
+TENANT = vocabulary.TenantName("default")
+BLOCK_BYTES = 128
+PROMPT_BYTES = 32 * 1024
+CONVERSATIONS = 2_000
 _REQUESTS = 4_000
 _ROUNDS = 5
 _SECOND_NS = 1_000_000_000
-_FAR_NS = 10**6 * _SECOND_NS
+FAR_NS = 10**6 * _SECOND_NS
 
 
 def run() -> Mapping[str, object]:
@@ -38,7 +38,7 @@ def run() -> Mapping[str, object]:
     rates = {replicas: _requests_per_s(replicas, queued=0) for replicas in (8, 128, 1024)}
     queued = _requests_per_s(128, queued=10_000)
     return {
-        "prompt_bytes": _PROMPT_BYTES,
+        "prompt_bytes": PROMPT_BYTES,
         **{f"requests_per_s_at_{replicas}_replicas": round(rate) for replicas, rate in rates.items()},
         "requests_per_s_at_128_replicas_with_10000_queued": round(queued),
         "ratio_1024_to_8_replicas": round(rates[1024] / rates[8], 2),
@@ -59,16 +59,16 @@ class _Bench:
         self._rng = random.Random(7)
         self._replicas = [vocabulary.ReplicaId(f"r{i}") for i in range(replicas)]
         self._in_flight_max = replicas * 8
-        self._chains = [_chain(number) for number in range(_CONVERSATIONS)]
-        self._core = GatewayCore(vocabulary.GatewayId("gw"), _PLACE, seed=1)
+        self._chains = [conversation(number) for number in range(CONVERSATIONS)]
+        self._core = GatewayCore(vocabulary.GatewayId("gw"), PLACE, seed=1)
         self._now_ns = 0
         self._count = 0
         self._running: deque[tuple[vocabulary.RequestId, int]] = deque()
-        specs = tuple(vocabulary.ReplicaSpec(replica_id, _PLACE, (_MODEL,)) for replica_id in self._replicas)
-        open_rule = vocabulary.PlaceRule(regions=frozenset({_PLACE.region}))
+        specs = tuple(vocabulary.ReplicaSpec(replica_id, PLACE, (MODEL,)) for replica_id in self._replicas)
+        open_rule = vocabulary.PlaceRule(regions=frozenset({PLACE.region}))
         pushing = PushingConfig(PushingMode.OUTSTANDING, outstanding_max=8)
-        self._tell(events.ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=_FAR_NS))))
-        self._tell(events.PolicyApplied(ResidencyPolicy(_PLACE, open_rule, open_rule, digest="bench")))
+        self._tell(events.ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=FAR_NS))))
+        self._tell(events.PolicyApplied(ResidencyPolicy(PLACE, open_rule, open_rule, digest="bench")))
         self._tell(events.AssignmentApplied(1, specs, ()))
         self._probe()
         for _ in range(self._in_flight_max + queued if queued else self._in_flight_max // 2):
@@ -85,12 +85,12 @@ class _Bench:
 
     def _ask(self) -> None:
         self._count += 1
-        chain = self._chains[self._rng.randrange(_CONVERSATIONS)]
+        chain = self._chains[self._rng.randrange(CONVERSATIONS)]
         request_id = vocabulary.RequestId(f"q{self._count}")
         profile = vocabulary.RequestProfile(
-            request_id, _MODEL, _TENANT, _PROMPT_BYTES, chain, _BLOCK_BYTES, "session", stream=True
+            request_id, MODEL, TENANT, PROMPT_BYTES, chain, BLOCK_BYTES, "session", stream=True
         )
-        self._tell(events.RequestArrived(profile, _FAR_NS))
+        self._tell(events.RequestArrived(profile, FAR_NS))
 
     def _finish_one(self) -> None:
         request_id, attempt = self._running.popleft()
@@ -110,10 +110,10 @@ class _Bench:
         self._running.extend((effect.request_id, effect.attempt) for effect in effects if isinstance(effect, StartLeg))
 
 
-def _chain(number: int) -> bytes:
+def conversation(number: int) -> bytes:
     """A 32 KB conversation: an 8 KB system prompt of one of 20 applications, then a history of its own."""
     application = random.Random(number % 20).randbytes(8 * 1024)
-    history = random.Random(1_000 + number).randbytes(_PROMPT_BYTES - 8 * 1024)
-    salt = prefix_salt(_MODEL, _TENANT, "")
-    chain, _ = prefix_chain(salt, [application, history], block_bytes=_BLOCK_BYTES, blocks_max=4096)
+    history = random.Random(1_000 + number).randbytes(PROMPT_BYTES - 8 * 1024)
+    salt = prefix_salt(MODEL, TENANT, "")
+    chain, _ = prefix_chain(salt, [application, history], block_bytes=BLOCK_BYTES, blocks_max=4096)
     return chain

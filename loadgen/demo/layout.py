@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from loadgen.demo.region_files import (
     gateway_id,
     has_addresses_of_its_own,
     host_of,
+    is_free,
     network_of,
 )
 from loadgen.demo.scenario import DemoScenario, RegionScenario
@@ -50,17 +51,24 @@ class Layout:
     """Where each region's clients are said to be; nothing where gateways have no addresses of their own."""
 
 
-def lay_out(scenario: DemoScenario, rng: random.Random | None = None, *, own_addresses: bool | None = None) -> Layout:
-    """`own_addresses`: whether each gateway has one; None: as this system allows."""
+def lay_out(
+    scenario: DemoScenario,
+    rng: random.Random | None = None,
+    *,
+    own_addresses: bool | None = None,
+    may_listen: Callable[[str, int], bool] = is_free,
+) -> Layout:
+    """`own_addresses`: whether each gateway has one; None: as this system allows. `may_listen` says whether it lets us
+    listen at a host and port."""
     rng = rng or random.Random()
     own = scenario.has_controller and (has_addresses_of_its_own() if own_addresses is None else own_addresses)
     places = [(region, number) for region in scenario.regions for number in range(region.gateways)]
     hosts = [host_of(index) if own else LOOPBACK for index in range(len(places))]
-    shared = free_ports(2, rng, hosts)
+    shared = free_ports(2, rng, hosts, may_listen)
     """Where every gateway listens for clients, and answers for the name, at its own address."""
     engine_count = sum(region.engines for region in scenario.regions)
     wanted = 3 * len(places) + engine_count + 3 + len(shared)
-    free = iter([port for port in free_ports(wanted, rng) if port not in shared])
+    free = iter([port for port in free_ports(wanted, rng, may_listen=may_listen) if port not in shared])
     engines = {region.name: tuple(next(free) for _ in range(region.engines)) for region in scenario.regions}
     seats = []
     for (region, number), host in zip(places, hosts, strict=True):

@@ -67,9 +67,8 @@ async def running_mesh(
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
         layout = lay_out(scenario)
         start = _Start(scenario, overflow, folder, tasks, wan, layout)
-        engines = await stack.enter_async_context(start.engines())
-        engine_urls = {name: tuple(map(url_at, ports)) for name, ports in layout.engines.items()}
-        await until_ready(engines, [f"{url}/health" for urls in engine_urls.values() for url in urls])
+        engines = await stack.enter_async_context(running_engines(scenario, layout, folder, tasks))
+        engine_urls = urls_of_engines(layout)
         tls: Mapping[str, Mapping[str, str]] = {}
         controller = None
         if layout.controller is not None:
@@ -100,6 +99,28 @@ async def running_mesh(
         yield replace(mesh, pids=tuple(child.pid for child in children))
 
 
+@asynccontextmanager
+async def running_engines(
+    scenario: DemoScenario, layout: Layout, folder: Path, tasks: asyncio.TaskGroup
+) -> AsyncIterator[Child]:
+    """All engines of all regions, in one process, ready for requests. It fails `tasks` if it dies."""
+    log = folder / "engines.log"
+    ports = [str(port) for region_ports in layout.engines.values() for port in region_ports]
+    if scenario.llamacpp is not None:
+        real = [str(LLAMACPP_SERVER), scenario.model, str(scenario.slots), *ports]
+        running = running_child("llama.cpp", real, log, tasks, runner=[str(scenario.llamacpp)])
+    else:
+        options = ["--model", scenario.model, "--preset", scenario.preset, "--slots", str(scenario.slots)]
+        running = running_child("the engines' process", ["loadgen.demo.engines", *options, *ports], log, tasks)
+    async with running as child:
+        await until_ready(child, [f"{url}/health" for urls in urls_of_engines(layout).values() for url in urls])
+        yield child
+
+
+def urls_of_engines(layout: Layout) -> dict[RegionName, tuple[str, ...]]:
+    return {name: tuple(map(url_at, ports)) for name, ports in layout.engines.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class _Start:
     """What starting each of the processes needs."""
@@ -110,16 +131,6 @@ class _Start:
     tasks: asyncio.TaskGroup
     wan: Wan
     layout: Layout
-
-    def engines(self) -> AbstractAsyncContextManager[Child]:
-        """All engines, in one process."""
-        scenario, log = self.scenario, self.folder / "engines.log"
-        ports = [str(port) for region_ports in self.layout.engines.values() for port in region_ports]
-        if scenario.llamacpp is not None:
-            real = [str(LLAMACPP_SERVER), scenario.model, str(scenario.slots), *ports]
-            return running_child("llama.cpp", real, log, self.tasks, runner=[str(scenario.llamacpp)])
-        options = ["--model", scenario.model, "--preset", scenario.preset, "--slots", str(scenario.slots)]
-        return running_child("the engines' process", ["loadgen.demo.engines", *options, *ports], log, self.tasks)
 
     def controller(self, tls: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         layout, file = self.layout, self.folder / "controller.yaml"

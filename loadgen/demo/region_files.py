@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +50,13 @@ class Controlled:
 
 def has_addresses_of_its_own() -> bool:
     """Whether this system has more loopback addresses than one, as Linux has."""
+    return is_free(host_of(0), 0)
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether this system lets us listen there; port 0: at that address at all."""
     with suppress(OSError), socket.socket() as probe:
-        probe.bind((host_of(0), 0))
+        probe.bind((host, port))
         return True
     return False
 
@@ -66,23 +71,21 @@ def network_of(number: int) -> str:
     return f"127.77.{1 + number}.0/24"
 
 
-def free_ports(count: int, rng: random.Random, hosts: Sequence[str] = (LOOPBACK,)) -> list[int]:
+def free_ports(
+    count: int,
+    rng: random.Random,
+    hosts: Sequence[str] = (LOOPBACK,),
+    may_listen: Callable[[str, int], bool] = is_free,
+) -> list[int]:
     """Ports on which nobody listens at this moment, at any of these addresses."""
     ports: list[int] = []
     for port in rng.sample(_PORTS, len(_PORTS)):
         if len(ports) == count:
             break
-        if all(_is_free(host, port) for host in hosts):
+        if all(may_listen(host, port) for host in hosts):
             ports.append(port)
     assert len(ports) == count, "the machine has no free ports left"
     return ports
-
-
-def _is_free(host: str, port: int) -> bool:
-    with suppress(OSError), socket.socket() as probe:
-        probe.bind((host, port))
-        return True
-    return False
 
 
 def gateway_id(region: RegionName, number: int = 0) -> GatewayId:
@@ -186,6 +189,7 @@ def controller_file(
             ],
             "networks": {region: [network] for region, network in networks.items()},
             "port": client_port,
+            "tls": False,
         },
         "dns": {"listen": [f"{LOOPBACK}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S},
     }

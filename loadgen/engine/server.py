@@ -29,6 +29,7 @@ from loadgen.engine.server_config import EngineServerConfig
 
 __all__ = ["EngineServer", "EngineServerConfig", "serve_engines"]
 
+_SCALE_OUT_DISABLED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 _NOBODY_READS_THIS = 499
 _GARBAGE = b"\x00\xff{{{ vllm:num_requests_waiting{ ??? \n"
 
@@ -107,6 +108,7 @@ class EngineServer:
                 web.post("/v1/embeddings", self._generation.embeddings),
                 *(web.post(path, self._generation.rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
                 *(web.post(path, self._generation.score) for path in ("/score", "/v1/score")),
+                *(web.post(f"/v1/{path}/render", self._scale_out) for path in ("chat/completions", "completions")),
                 web.get("/v1/models", self._models),
                 web.get("/health", self._health),
                 web.get("/ping", self._health),
@@ -159,6 +161,10 @@ class EngineServer:
 
     async def _version(self, _http: web.Request) -> web.Response:
         return _json({"version": ENGINE_VERSION})
+
+    async def _scale_out(self, _http: web.Request) -> web.Response:
+        """Some routers ask for a prompt's tokens first; vLLM does not tell unless it was started to."""
+        raise ApiError(403, "PermissionDeniedError", _SCALE_OUT_DISABLED)
 
     async def _server_load(self, _http: web.Request) -> web.Response:
         return _json({"server_load": self._generation.in_flight})

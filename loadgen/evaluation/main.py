@@ -16,6 +16,7 @@ from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.cache import CellCache, code_version
 from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.placement.command import placement
+from loadgen.evaluation.placement.live.command import live
 from loadgen.evaluation.placement.trial import trial
 from loadgen.evaluation.progress import played
 from loadgen.evaluation.skywalker.page import page_of
@@ -107,6 +108,7 @@ def failover(*, out: Path, rounds: int) -> None:
 
 
 results.add_command(placement)
+results.add_command(live)
 results.add_command(trial)
 
 

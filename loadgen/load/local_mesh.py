@@ -28,7 +28,7 @@ async def local_mesh(
     """Raises ConfigError for what cannot be brought to life; a process that dies fails `tasks`."""
     check_live(scenario, run)
     config = run.as_config()
-    async with running_mesh(_as_demo(scenario, folder), config.placement.overflow, folder, tasks) as mesh:
+    async with running_mesh(as_demo(scenario, folder), config.placement.overflow, folder, tasks) as mesh:
         yield mesh
 
 
@@ -51,8 +51,8 @@ def _faults_of(scenario: Scenario, run: RunSection) -> list[str]:
     return found
 
 
-def _as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
-    """As the demo has it, with policies and distances written to `folder`."""
+def as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
+    """As the demo has it, with policies and distances written to `folder`. `check_live` says what can be so."""
     policies = folder / "policies"
     policies.mkdir(parents=True, exist_ok=True)
     for name in scenario.regions:

@@ -24,7 +24,7 @@ from loadgen.simulator.observers import ControlObserver
 _NONE = ControlVersion()
 _DISK_MAX = 8
 """Older snapshots than so many nobody could have on a disk by mistake."""
-_ASK_TIMEOUT_NS = 1_000_000_000
+ASK_TIMEOUT_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,9 @@ def served(
 ) -> tuple[ReplicaId, ...]:
     """What a gateway serves: what the snapshot gives it, and its own that is not away; never what it knows to be
     somebody else's."""
-    if snapshot is None:
-        return tuple(own)
-    away = {each.replica_id for each in snapshot.away if each.owner != gateway_id}
-    granted = [ReplicaId(each.document) for each in snapshot.replicas]
+    said = () if snapshot is None else snapshot.away
+    away = {each.replica_id for each in said if each.owner != gateway_id}
+    granted = [] if snapshot is None else [ReplicaId(each.document) for each in snapshot.replicas]
     not_ours = {*away, *disowned}
     return tuple(each for each in dict.fromkeys([*granted, *own]) if each not in not_ours)
 
@@ -130,6 +129,8 @@ class Attachment:
         self._stream: Stream | None = None
         self._line: Line | None = None
         self._stream_heard_ns = 0
+        self._has_spoken = False
+        """The controller, on the stream that is open."""
         self._heard_ns: dict[GatewayId, int] = {}
         self._broken: set[GatewayId] = set()
 
@@ -194,6 +195,7 @@ class Attachment:
         line = self._network.connect(self.region, self._board.region, lambda _: self._lost(life), far_broke)
         stream = self._board.answer(self, life, line)
         self._line, self._stream, self._stream_heard_ns = line, stream, self._agenda.now_ns
+        self._has_spoken = False
         own = tuple(each.replica_id for each in self.gateway.spec.replicas)
         place = self.gateway.spec.place
         line.to_far(stream.said_hello, SimHello(self.gateway_id, place, own, self.taken, self._policy))
@@ -232,19 +234,28 @@ class Attachment:
 
     def is_alive(self, life: int, line: Line) -> None:
         if life == self._life and line is self._line:
-            self._stream_heard_ns = self._agenda.now_ns
+            self._note_spoken()
 
     def snapshot_came(self, life: int, snapshot: Snapshot) -> None:
         """It may be late, and so be older than what we have."""
         if life != self._life:
             return
-        self._stream_heard_ns = self._agenda.now_ns
+        self._note_spoken()
         if self.taken.is_newer_than(snapshot.version):
             return
         self._snapshot = snapshot
         self._disk.append(snapshot)
         self._note_taken()
         self.gateway.assign(self._specs_now())
+
+    def _note_spoken(self) -> None:
+        self._stream_heard_ns, self._has_spoken = self._agenda.now_ns, True
+
+    @property
+    def _is_spoken_to(self) -> bool:
+        """A controller that is attached and has just spoken would have told us itself."""
+        silent_ns = self._agenda.now_ns - self._stream_heard_ns
+        return self._line is not None and self._has_spoken and silent_ns <= self._times.stream_timeout_ns // 2
 
     def _note_taken(self) -> None:
         for observer in self._observers:
@@ -267,9 +278,11 @@ class Attachment:
         if not version.is_newer_than(self.taken):
             return
         for observer in self._observers:
-            observer.on_newer_heard(self._agenda.now_ns, self.gateway_id, version)
+            observer.on_newer_heard(self._agenda.now_ns, self.gateway_id, peer, version)
+        if self._is_spoken_to:
+            return
         if version.is_newer_than(self._told_version) and self._agenda.now_ns >= self._asking_until_ns:
-            self._asking_until_ns = self._agenda.now_ns + _ASK_TIMEOUT_NS
+            self._asking_until_ns = self._agenda.now_ns + ASK_TIMEOUT_NS
             other = self._peers[peer]
             self._network.datagram(self.region, other.region, other.asked_for_owners, self, self._life)
 

@@ -43,6 +43,8 @@ class Ordeal:
     refusals: dict[str, int]
     forwards: int
     events: int
+    held: dict[str, int]
+    """How often requests were held for a replica, by what they waited for there."""
     digest: str
 
 
@@ -72,6 +74,7 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
         dict(story.counts.refusals),
         story.counts.attempts["peer"],
         story.events,
+        dict(story.counts.held),
         story.digest,
     )
 
@@ -117,7 +120,35 @@ def _mesh_document(seed: int) -> dict[str, Any]:
     }
     if rng.random() < 0.3:
         document["queued_requests_max"] = rng.choice((1, 2, 4))
-    return document | {"faults": _faults(rng, document)}
+    document["faults"] = _faults(rng, document)
+    agents = random.Random(f"chaos/{seed}/agents")
+    return _among_agents(agents, document) if agents.random() < 0.25 else document
+
+
+def _among_agents(rng: random.Random, document: dict[str, Any]) -> dict[str, Any]:
+    """Some of those who ask are agents, whose sessions grow until the caches are full of what is still wanted."""
+    for clients in document["clients"]:
+        if rng.random() < 0.7:
+            clients["workload"] = "agents"
+        if "clients" in clients:
+            clients["clients"] += rng.choice((0, 4, 8))
+    if rng.random() < 0.7:
+        document["runs"][0]["placement"]["policy"] = "cost"
+    document["workloads"] |= {"agents": {"conversations": _agents(rng)}}
+    return document | {"kv_tokens": rng.choice((1_600, 2_400, 4_096)), "slots": rng.choice((4, 8))}
+
+
+def _agents(rng: random.Random) -> dict[str, Any]:
+    """Hardly two of them begin alike."""
+    return {
+        "applications": 60,
+        "system_prompt_words": rng.choice((120, 400)),
+        "profile_words": 10,
+        "turns": {"median": 8, "sigma": 0.4, "minimum": 3, "maximum": 16},
+        "question_words": {"median": 30, "sigma": 0.6, "minimum": 4, "maximum": 120},
+        "output_tokens": {"median": 16, "sigma": 0.5, "minimum": 4, "maximum": 60},
+        "think_s": {"median": rng.choice((0.02, 0.1)), "sigma": 0.6, "minimum": 0.005, "maximum": 0.5},
+    }
 
 
 def _region(rng: random.Random, name: str, names: list[str]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     ModelCapacity,
+    ModelName,
     Outcome,
     PeerObservation,
     Place,
@@ -105,6 +106,8 @@ class _View:
     """Those that it was assigned."""
     accepts: dict[str, PlaceRule | None] = field(default_factory=dict)
     """By replica, from where it takes anything."""
+    away: frozenset[ModelName] = frozenset()
+    """What it serves when its own replicas are home."""
     visits: dict[RequestId, _Visit] = field(default_factory=dict)
     waiting: dict[tuple[TenantName, Place | None, bool], dict[RequestId, int]] = field(default_factory=dict)
     """By queue, who waits there under which arrival number."""
@@ -155,6 +158,8 @@ class Counts:
     refusals: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     attempts: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
+    """For the replica's time, or for the sake of what its cache holds; only where every invariant is looked after."""
 
 
 class Watch:
@@ -188,8 +193,12 @@ class Watch:
         self._count(view, effects)
         if not self._every_invariant:
             return
-        for violation in self._checkers[gateway_id].after(event, effects, now_ns):
+        checker = self._checkers[gateway_id]
+        held, for_a_cache = checker.held, checker.held_for_a_cache
+        for violation in checker.after(event, effects, now_ns):
             raise self._broken(violation.invariant, f"{gateway_id}: {violation.detail}")
+        self.counts.held["cache"] += checker.held_for_a_cache - for_a_cache
+        self.counts.held["time"] += checker.held - held - (checker.held_for_a_cache - for_a_cache)
         self._take_in(view, event, effects)
         for effect in effects:
             self._follow(view, effect)
@@ -290,6 +299,7 @@ class Watch:
             case events.AssignmentApplied():
                 view.replicas = event.replicas
                 view.accepts = {str(each.replica_id): each.accepts for each in event.replicas}
+                view.away = frozenset(event.away)
             case events.PolicyApplied():
                 view.policy = event.policy
             case events.ResponseStored():
@@ -474,7 +484,8 @@ class Watch:
         if Outcome.REJECTED_RESIDENCY_PROCESSING in ends:
             self._expect("nobody is refused whom somebody may serve", not self._may_serve(view, event.profile), where)
         elif not is_over and not event.profile.follows and not view.is_locked_down:
-            self._expect("nobody waits whom nobody may serve", self._may_serve(view, event.profile), where)
+            may_come = event.profile.model in view.away or self._may_serve(view, event.profile)
+            self._expect("nobody waits whom nobody may serve", may_come, where)
 
     def _may_serve(self, view: _View, profile: RequestProfile) -> bool:
         """Is there anybody who could, were all of them up and free?"""

@@ -15,7 +15,7 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, Repli
 from gateway.ground.control.vocabulary import Snapshot
 from loadgen.figures import Figures
 from loadgen.simulator.asks import Ask
-from loadgen.simulator.attachments import Attachment, ControlTimes, Ties
+from loadgen.simulator.attachments import ASK_TIMEOUT_NS, Attachment, ControlTimes, Ties
 from loadgen.simulator.callers import Caller
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import Call, Town
@@ -33,20 +33,29 @@ _SECOND_NS = 1_000_000_000
 _OLDER_BY = 3
 STRIKES = frozenset({FaultKind.GATEWAY_CRASH, FaultKind.GATEWAY_SILENT})
 """What gateways die of, by themselves."""
-_KEEPS_NEWS = frozenset(
+_KEEPS_NEWS_AT_ONE = frozenset(
     {
         FaultKind.SNAPSHOT_LOSS,
         FaultKind.SNAPSHOT_DELAY,
         FaultKind.HEARTBEAT_LOSS,
         FaultKind.HEARTBEAT_DELAY,
-        FaultKind.PARTITION,
-        FaultKind.ONE_WAY_PARTITION,
-        FaultKind.SLOW_LINK,
         FaultKind.CONTROLLER_CRASH,
         FaultKind.STORE_LOST,
     }
 )
-"""While one of these lasts, news may be long on its way."""
+"""While one of these lasts, news from there or to there may be long on its way. Between regions everything may."""
+_TRIES = 4
+"""Where messages get lost, so many heartbeats, questions and answers do not get lost in a row."""
+_LATENESS_MAX = 2
+"""Jitter makes nothing take longer than so many times what it takes without."""
+
+
+def overlap_max_ns(scenario: Scenario, keep_alive_ns: int) -> int:
+    """How long a gateway may go on pushing to what somebody else has by what it could know: half of the silence after
+    which its controller counts as lost, the next heartbeat of a peer that knows, and a question to that peer."""
+    assert scenario.controller is not None
+    tries = _TRIES if scenario.network.loss_share else 1
+    return scenario.controller.stream_timeout // 2 + tries * (keep_alive_ns + ASK_TIMEOUT_NS)
 
 
 def controller_ways_ns(scenario: Scenario) -> dict[Way, int]:
@@ -82,7 +91,7 @@ class _Scribe:
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._chronicle.note(now_ns, f"{gateway_id} takes {version}")
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, _peer: GatewayId, version: ControlVersion) -> None:
         self._chronicle.note(now_ns, f"{gateway_id} hears of {version}")
 
     def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
@@ -118,7 +127,8 @@ class Control:
             for replica in gateway.spec.replicas
         }
         self._around = around
-        self.watch = ControlWatch(section, homes)
+        keep_alive_ns = max(each.spec.config.observation.keep_alive_ns for each in around.gateways.values())
+        self.watch = ControlWatch(section, homes, overlap_max_ns(scenario, keep_alive_ns))
         self.failovers = Failovers(homes)
         watchers: tuple[ControlObserver, ...] = (_Scribe(chronicle), self.watch, self.failovers)
         around.observers = (*around.observers, self.watch, self.failovers)
@@ -177,12 +187,24 @@ class Control:
     def note(self, fault: Fault, begins: bool) -> None:
         """Something goes wrong, or is over, that may keep news from travelling."""
         now_ns = self._around.agenda.now_ns
-        if fault.kind in _KEEPS_NEWS:
-            self.watch.disturbed(now_ns, 1 if begins else -1)
+        by = 1 if begins else -1
+        if fault.kind.joins_regions:
+            self.watch.disturbed(frozenset((fault.target, fault.other)), by, now_ns + self._late_ns(fault))
+        elif fault.kind in _KEEPS_NEWS_AT_ONE:
+            self.watch.disturbed(fault.target, by, now_ns + self._late_ns(fault))
         strikes = fault.kind in STRIKES or fault.kind is FaultKind.OLD_SNAPSHOT
         if begins and strikes and self._around.gateways[GatewayId(fault.target)].is_up:
             for watcher in self._watchers:
                 watcher.on_struck(now_ns, GatewayId(fault.target))
+
+    def _late_ns(self, fault: Fault) -> int:
+        """How late something comes in that was sent while this lasted."""
+        if fault.kind in (FaultKind.SNAPSHOT_DELAY, FaultKind.HEARTBEAT_DELAY):
+            return round(fault.amount * _SECOND_NS)
+        if fault.kind is FaultKind.SLOW_LINK:
+            one, other = RegionName(fault.target), RegionName(fault.other)
+            return round(self._around.network.round_trip_ns(one, other) * fault.amount) * _LATENESS_MAX
+        return 0
 
     def change(self, fault: Fault, begins: bool) -> None:
         """What hits the controller, or a gateway's ties to it."""

@@ -26,12 +26,22 @@ from gateway.ground.control.vocabulary import Snapshot
 from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.checkers import Broken, names_place
 from loadgen.simulator.control_sections import ControllerSection
+from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.observers import GatewaySpec
 
-OVERLAP_NS = 5_000_000_000
-"""With default settings, so long may a gateway go on with what is somebody else's while nothing keeps the news from
-it: a keep-alive of its peers or the time after which a stream counts as lost, and a round trip each to ask and dial."""
 _SNAPSHOTS_MAX = 256
+
+Disturbed = str | frozenset[str]
+"""A gateway, the controller, or the way between two regions, one of which may be the controller's own."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """Somebody whom a gateway can hear and who serves by something newer than it does."""
+
+    version: ControlVersion
+    lost_ns: dict[ReplicaId, int] = field(default_factory=dict)
+    """Of each replica that is not the gateway's by what this one knows, since when that is within its reach."""
 
 
 @dataclass(slots=True)
@@ -42,9 +52,8 @@ class _Served:
     taken: ControlVersion = field(default_factory=ControlVersion)
     origins: dict[RequestId, Place] = field(default_factory=dict)
     """Where each of its requests arrived in the mesh."""
-    behind_ns: int | None = None
-    """Since when something newer than what it serves by was within its reach."""
-    newer: ControlVersion = field(default_factory=ControlVersion)
+    sources: dict[str, _Source] = field(default_factory=dict)
+    """By peer, or the controller."""
 
 
 @dataclass(slots=True)
@@ -66,12 +75,14 @@ class _Seen:
 class ControlWatch:
     """Sees every step of the controller and of each gateway."""
 
-    def __init__(self, section: ControllerSection, homes: Mapping[ReplicaId, GatewayId]) -> None:
+    def __init__(self, section: ControllerSection, homes: Mapping[ReplicaId, GatewayId], overlap_max_ns: int) -> None:
+        """`overlap_max_ns`: for so long may a gateway go on with what is somebody else's by what it could know."""
         self.overlaps_ns: dict[ReplicaId, int] = {}
         """Of each replica, the longest for which two gateways pushed to it."""
         self._section = section
         self._config = section.as_config()
         self._homes = homes
+        self._overlap_max_ns = overlap_max_ns
         self._now_ns = 0
         self._served: dict[GatewayId, _Served] = {}
         self._snapshots: dict[tuple[GatewayId, ControlVersion], tuple[Snapshot, dict[RegionName, ResidencyPolicy]]] = {}
@@ -80,6 +91,8 @@ class ControlWatch:
         self._gateways: dict[GatewayId, GatewayEntry] = {}
         self._policies: dict[RegionName, ResidencyPolicy] = {}
         self._owners: dict[ReplicaId, GatewayId] = {}
+        self._restored_down: frozenset[GatewayId] = frozenset()
+        """Who was down when the controller began; until they are registered, which is next."""
         self._frozen = ""
         self._frozen_since_ns = 0
         self._is_loss_believed = False
@@ -88,8 +101,8 @@ class ControlWatch:
         """By home, when how many of its replicas moved without need."""
         self._pushed: dict[ReplicaId, dict[GatewayId, int]] = {}
         """By replica and gateway, when it was last pushed to."""
-        self._disturbed_ns = 0
-        self._disturbances = 0
+        self._disturbed: dict[Disturbed, tuple[int, int]] = {}
+        """What keeps news from travelling: how many things do, and when the last one was over, or will be."""
 
     # Gateways
 
@@ -97,6 +110,7 @@ class ControlWatch:
         before = self._served.get(spec.gateway_id)
         taken = ControlVersion() if before is None else before.taken
         self._served[spec.gateway_id] = _Served(spec.place, taken)
+        self._is_gone_from_reach(spec.gateway_id)
 
     def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
         self._now_ns = now_ns
@@ -119,7 +133,7 @@ class ControlWatch:
             del self._away[next(iter(self._away))]
         if len(self._snapshots) > _SNAPSHOTS_MAX:
             del self._snapshots[next(iter(self._snapshots))]
-        self._note_newer(snapshot.gateway_id, snapshot.version)
+        self._note_newer(snapshot.gateway_id, CONTROLLER, snapshot.version)
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._now_ns = now_ns
@@ -127,33 +141,47 @@ class ControlWatch:
         if served is None:
             return
         served.taken = version
-        if not served.newer.is_newer_than(version):
-            served.behind_ns = None
+        served.sources = {each: of for each, of in served.sources.items() if of.version.is_newer_than(version)}
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion) -> None:
         self._now_ns = now_ns
-        self._note_newer(gateway_id, version)
+        self._note_newer(gateway_id, peer, version)
 
     def on_struck(self, _now_ns: int, gateway_id: GatewayId) -> None:
-        served = self._served[gateway_id]
-        served.behind_ns = None
-        served.newer = ControlVersion()
+        self._served[gateway_id].sources = {}
+        self._is_gone_from_reach(gateway_id)
         for by_gateway in self._pushed.values():
             by_gateway.pop(gateway_id, None)
 
-    def disturbed(self, now_ns: int, by: int) -> None:
-        """One more or one less thing keeps news from travelling: whoever is behind may be so for as long again."""
-        self._disturbances += by
-        self._disturbed_ns = now_ns
+    def disturbed(self, what: Disturbed, by: int, until_ns: int) -> None:
+        """One more or one less thing keeps news from travelling; what is on its way comes late until then."""
+        count, last_ns = self._disturbed.get(what, (0, 0))
+        self._disturbed[what] = count + by, max(last_ns, until_ns)
 
-    def _note_newer(self, gateway_id: GatewayId, version: ControlVersion) -> None:
+    def _is_gone_from_reach(self, gateway_id: GatewayId) -> None:
+        """Nobody can ask it any more what it knew."""
+        for served in self._served.values():
+            served.sources.pop(gateway_id, None)
+
+    def _note_newer(self, gateway_id: GatewayId, source: str, version: ControlVersion) -> None:
         served = self._served.get(gateway_id)
-        if served is None or not version.is_newer_than(served.taken):
+        if served is None or not version.is_newer_than(served.taken) or version not in self._away:
             return
-        if served.behind_ns is None:
-            served.behind_ns = self._now_ns
-        if version.is_newer_than(served.newer):
-            served.newer = version
+        found = served.sources.get(source)
+        if found is not None and not version.is_newer_than(found.version):
+            return
+        if any(each.version.is_newer_than(version) for each in served.sources.values()):
+            return  # somebody within its reach knows better
+        owners = self._away[version]
+        if found is None:
+            found = served.sources[source] = _Source(version)
+        found.version = version
+        for replica_id, home in self._homes.items():
+            if owners.get(replica_id, home) != gateway_id:
+                found.lost_ns.setdefault(replica_id, self._now_ns)
+            else:
+                for each in served.sources.values():
+                    each.lost_ns.pop(replica_id, None)
 
     def _check_push(self, gateway_id: GatewayId, served: _Served, replica_id: ReplicaId, request_id: RequestId) -> None:
         home = self._homes[replica_id]
@@ -163,12 +191,24 @@ class ControlWatch:
         if served.taken in self._away:
             owner = self._away[served.taken].get(replica_id, home)
             self._expect("nobody pushes to what its own snapshot gives another", owner == gateway_id, where)
-        if served.behind_ns is not None and not self._disturbances:
-            owner = self._away.get(served.newer, {}).get(replica_id, home)
-            late_ns = self._now_ns - max(served.behind_ns, self._disturbed_ns)
-            is_late = owner != gateway_id and served.newer in self._away and late_ns > OVERLAP_NS
-            self._expect("who hears of a newer owner stops pushing", not is_late, f"{where}, which {owner} has")
+        for source, known in served.sources.items():
+            if (lost_ns := known.lost_ns.get(replica_id)) is not None:
+                late_ns = self._heard_for_ns(gateway_id, served, source, lost_ns)
+                is_soon = late_ns <= self._overlap_max_ns
+                self._expect(
+                    "who hears of a newer owner stops pushing", is_soon, f"{where}, which {source} knows is another's"
+                )
         self._note_overlap(gateway_id, replica_id)
+
+    def _heard_for_ns(self, gateway_id: GatewayId, served: _Served, source: str, since_ns: int) -> int:
+        """For how long nothing has kept the gateway from hearing of its source what there is to know; below zero while
+        something does."""
+        place = None if source == CONTROLLER else self._served[GatewayId(source)].place
+        there = CONTROLLER if place is None else str(place.region)
+        for what in (str(gateway_id), source, frozenset((str(served.place.region), there))):
+            count, last_ns = self._disturbed.get(what, (0, 0))
+            since_ns = max(since_ns, last_ns, self._now_ns + 1 if count else 0)
+        return self._now_ns - since_ns
 
     def _check_adopted(
         self, gateway_id: GatewayId, served: _Served, replica_id: ReplicaId, origin: Place, where: str
@@ -229,10 +269,14 @@ class ControlWatch:
             case news.StateRestored():
                 self._owners = dict(event.owners)
                 self._policies = {each.place.region: each for each in event.policies}
+                self._restored_down = frozenset(event.down)
             case news.RegistryApplied():
                 self._gateways = {each.gateway_id: each for each in event.gateways}
                 for gateway_id in self._gateways:
-                    self._seen.setdefault(gateway_id, _Seen())
+                    was_down = gateway_id in self._restored_down
+                    fresh = _Seen(Condition.DOWN, is_gone=True) if was_down else _Seen()
+                    self._seen.setdefault(gateway_id, fresh)
+                self._restored_down = frozenset()
             case news.GatewayConnected():
                 seen = self._seen[event.gateway_id]
                 seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
@@ -287,7 +331,8 @@ class ControlWatch:
             if seen.lost_ns is not None and clock_ns - seen.lost_ns < self._config.freeze_window_ns
         ]
         missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not seen.is_gone]
-        return len(missing) > sum(seen.is_connected for seen in self._seen.values())
+        heard = sum(seen.is_connected for seen in self._seen.values())
+        return len(self._seen) > 1 and len(missing) > heard  # with one alone there is nothing to compare
 
     def _is_gone(self, seen: _Seen) -> bool:
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min

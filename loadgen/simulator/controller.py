@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from controller.core import events
 from controller.core.controller_core import ControllerCore
-from controller.core.effects import Assign, Effect, KeepOwners, KeepPolicy, PublishRecords
+from controller.core.effects import Assign, Effect, KeepOwners, KeepPolicy, PublishRecords, TellCondition
 from controller.core.events import Event
-from controller.core.vocabulary import GatewayEntry, HeardPeer, ReplicaEntry
+from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName, ReplicaId
 from gateway.ground.control.vocabulary import PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner, Snapshot
@@ -41,6 +41,7 @@ class _Store:
     owners_version: int = 0
     owners: dict[ReplicaId, GatewayId] = field(default_factory=dict)
     policies: dict[RegionName, ResidencyPolicy] = field(default_factory=dict)
+    down: set[GatewayId] = field(default_factory=set)
 
 
 class _Stream:
@@ -81,6 +82,8 @@ class SimController:
         self._store = _Store()
         self._attachments: dict[GatewayId, Attachment] = {}
         self._streams: dict[GatewayId, _Stream] = {}
+        self._down: set[GatewayId] = set()
+        """Of whom it is written down, or about to be."""
         self._life = 0
         self._ahead_ns = 0
         """Its clock, before the world's."""
@@ -120,7 +123,9 @@ class SimController:
             observer.on_controller_start(self.agenda.now_ns, store.term)
         self.tell(events.ConfigApplied(self._config))
         policies = tuple(store.policies.values())
-        self.tell(events.StateRestored(store.owners_version, tuple(store.owners.items()), policies))
+        self._down = set(store.down)
+        down = tuple(sorted(store.down))
+        self.tell(events.StateRestored(store.owners_version, tuple(store.owners.items()), policies, down))
         self._tell_registry()
         self._look_after(self._life)
 
@@ -163,13 +168,26 @@ class SimController:
         effects = core.handle(event, clock_ns)
         for observer in self._observers:
             observer.on_controller_step(self.agenda.now_ns, clock_ns, event, effects)
-        kept = [each for each in effects if isinstance(each, KeepOwners | KeepPolicy | PublishRecords)]
+        kept = [each for each in effects if self._is_kept(each)]
         if kept:
             self._written_ns = max(self._written_ns, self.agenda.now_ns + self._section.store_delay)
         again = [each.gateway_id for each in effects if isinstance(each, Assign)]
         if kept or again:
             at_ns = max(self._written_ns, self.agenda.now_ns)
             self.agenda.at(at_ns, self._written, self._life, tuple(kept), tuple(again))
+
+    def _is_kept(self, effect: Effect) -> bool:
+        """As the live one does it: one that returns is down until it is up."""
+        if not isinstance(effect, TellCondition):
+            return isinstance(effect, KeepOwners | KeepPolicy | PublishRecords)
+        was_down = effect.gateway_id in self._down
+        if effect.condition is Condition.DOWN:
+            self._down.add(effect.gateway_id)
+            return not was_down
+        if effect.condition is Condition.UP:
+            self._down.discard(effect.gateway_id)
+            return was_down
+        return False
 
     def _written(self, life: int, kept: tuple[Effect, ...], again: tuple[GatewayId, ...]) -> None:
         """It is on the disk: now it may be told."""
@@ -190,6 +208,11 @@ class SimController:
                 store.owners.pop(orphan, None)
         elif isinstance(effect, KeepPolicy):
             store.policies[effect.policy.place.region] = effect.policy
+        elif isinstance(effect, TellCondition):
+            if effect.condition is Condition.DOWN:
+                store.down.add(effect.gateway_id)
+            else:
+                store.down.discard(effect.gateway_id)
 
     def _now_ns(self) -> int:
         return self.agenda.now_ns + self._ahead_ns

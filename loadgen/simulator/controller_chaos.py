@@ -60,6 +60,8 @@ def controller_faults(seed: int, places: FaultPlaces) -> list[Fault]:
         faults += _cut_off_from_all(rng, places, until_ns)
     elif draw < 0.5:
         faults.append(_flapping(rng, places, until_ns))
+    elif draw < 0.65:
+        faults += _returns_while_only_peers_know(rng, places, until_ns)
     return faults
 
 
@@ -117,6 +119,18 @@ def _cut_off_from_all(rng: random.Random, places: FaultPlaces, until_ns: int) ->
     at_ns = rng.randrange(until_ns // 2)
     lasts_ns = rng.randrange(_SECOND_NS, until_ns // 3)
     return [Fault(FaultKind.PARTITION, at_ns, lasts_ns, CONTROLLER, each) for each in places.regions]
+
+
+def _returns_while_only_peers_know(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[Fault]:
+    """A gateway that was stood in for comes back with what it served before, and the controller has just died."""
+    at_ns = rng.randrange(until_ns // 4)
+    gone_ns = rng.randrange(4 * _SECOND_NS, 7 * _SECOND_NS)
+    died_ns = at_ns + gone_ns - _SECOND_NS // 2
+    lasts_ns = rng.randrange(6 * _SECOND_NS, until_ns - died_ns)
+    return [
+        Fault(FaultKind.OLD_SNAPSHOT, at_ns, gone_ns, rng.choice(places.gateways)),
+        Fault(FaultKind.CONTROLLER_CRASH, died_ns, lasts_ns, CONTROLLER),
+    ]
 
 
 def _flapping(rng: random.Random, places: FaultPlaces, until_ns: int) -> Fault:

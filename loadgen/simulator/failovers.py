@@ -97,7 +97,7 @@ class Failovers:
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         """So does what gateways do after it."""
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion) -> None:
         """And after this."""
 
     def _condition_told(self, told: TellCondition, now_ns: int) -> None:

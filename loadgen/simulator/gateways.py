@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol, assert_never
 
 from gateway.config.placement_plug_ins import find_policy
@@ -251,7 +252,7 @@ class SimGateway:
             observer.on_start(self.spec, self._policy, self.core)
         self.tell(events.ConfigApplied(self.spec.config))
         self.tell(events.PolicyApplied(self._policy))
-        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers, self._taken()))
+        self.tell(self._assignment(replicas))
         self._agenda.after(first_probe_ns, self._probe, self._life)
 
     def assign(self, replicas: tuple[ReplicaSpec, ...]) -> None:
@@ -260,10 +261,14 @@ class SimGateway:
             return
         self._probe_these(replicas)
         self._revision += 1
-        self.tell(events.AssignmentApplied(self._revision, replicas, self.spec.peers, self._taken()))
+        self.tell(self._assignment(replicas))
 
-    def _taken(self) -> ControlVersion:
-        return ControlVersion() if self.control is None else self.control.taken
+    def _assignment(self, replicas: tuple[ReplicaSpec, ...]) -> events.AssignmentApplied:
+        taken = ControlVersion() if self.control is None else self.control.taken
+        served = {each.replica_id for each in replicas}
+        elsewhere = (each.models for each in self.spec.replicas if each.replica_id not in served)
+        away = tuple(dict.fromkeys(chain.from_iterable(elsewhere)))
+        return events.AssignmentApplied(self._revision, replicas, self.spec.peers, taken, away)
 
     def crash(self) -> None:
         """Whoever had a connection to it notices, as far as the network lets it."""

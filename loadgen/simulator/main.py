@@ -343,6 +343,7 @@ def _sum_up(findings: Sequence[Finding], ordeals: Sequence[Ordeal], *, as_json: 
         "core_events": sum(each.events for each in ordeals),
         "ends": _added(each.outcomes for each in ordeals),
         "refusals": _added(each.refusals for each in ordeals),
+        "held": _added(each.held for each in ordeals),
     }
     if as_json:
         click.echo(json.dumps(figures, indent=2))

@@ -55,8 +55,8 @@ class ControlObserver(Protocol):
         """The gateway serves by this one from now on: the last it got, or at its start the one on its disk."""
         ...
 
-    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:
-        """A heartbeat says that a peer serves by this one."""
+    def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion, /) -> None:
+        """A heartbeat says that this peer serves by this one, which is newer than the gateway's own."""
         ...
 
     def on_struck(self, now_ns: int, gateway_id: GatewayId, /) -> None:

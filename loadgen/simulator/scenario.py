@@ -457,6 +457,8 @@ class Scenario(_Section):
     preset: _Preset = "llama-3.1-8b-l4"
     slots: _Count | None = None
     """Requests that an engine runs at once, where that is fewer than its preset allows."""
+    kv_tokens: _Count | None = None
+    """Room in an engine's KV cache, where that is less than its preset has. It takes no request that is longer."""
     queued_requests_max: _Count | None = None
     """Of an engine; over it, it answers that it is busy."""
     prefix_block: _Size = 256
@@ -615,7 +617,16 @@ class Scenario(_Section):
     def _engine_of(self, section: RegionSection) -> EngineConfig:
         engine = PRESETS[section.preset or self.preset]
         slots = section.slots or self.slots or engine.sequences_max
-        return replace(engine, sequences_max=slots, queued_requests_max=self.queued_requests_max)
+        blocks = engine.kv_blocks
+        if self.kv_tokens is not None:
+            blocks = min(blocks, max(1, self.kv_tokens // engine.block_tokens))
+        return replace(
+            engine,
+            sequences_max=slots,
+            queued_requests_max=self.queued_requests_max,
+            kv_blocks=blocks,
+            context_tokens_max=min(engine.context_tokens_max, blocks * engine.block_tokens),
+        )
 
     def policy_of(self, region: str) -> ResidencyPolicy:
         return self.policy_document(region).policy()

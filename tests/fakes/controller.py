@@ -11,6 +11,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
+from gateway.ground.channels import stop_at_once
 from gateway.ground.control import codec
 from gateway.ground.control.vocabulary import (
     Alive,
@@ -40,6 +41,8 @@ class Attached:
     said: list[FromGateway] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     one_writer: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_over: bool = False
+    """The gateway has left it, and says nothing more on it."""
 
     async def say(self, said: FromController) -> None:
         """One thing after another: gRPC takes no two at once."""
@@ -52,8 +55,7 @@ class Attached:
     async def first(self, kind: type[_Kind], *, after: int = 0) -> _Kind:
         """The first of that kind, once there are more than `after` of them."""
         while len(self.all(kind)) <= after:
-            self.heard.clear()
-            await self.heard.wait()
+            await self._hear_more()
         return self.all(kind)[after]
 
     async def answer(self, snapshot: Snapshot) -> Taken | Rejected:
@@ -61,9 +63,17 @@ class Attached:
         before = len(self._answers())
         await self.say(snapshot)
         while len(self._answers()) <= before:
-            self.heard.clear()
-            await self.heard.wait()
+            await self._hear_more()
         return self._answers()[before]
+
+    def end(self) -> None:
+        self.is_over = True
+        self.heard.set()
+
+    async def _hear_more(self) -> None:
+        assert not self.is_over, f"its stream is over, after {self.said}"
+        self.heard.clear()
+        await self.heard.wait()
 
     def _answers(self) -> list[Taken | Rejected]:
         return [each for each in self.said if isinstance(each, Taken | Rejected)]
@@ -94,6 +104,12 @@ class FakeController:
             await attached.say(word)
         self.attached.append(attached)
         self._changed.set()
+        try:
+            await self._listen(attached, context)
+        finally:
+            attached.end()
+
+    async def _listen(self, attached: Attached, context: Context) -> None:
         async with asyncio.TaskGroup() as tasks:
             living = tasks.create_task(self._live(attached))
             while isinstance(message := await context.read(), pb.AttachRequest):
@@ -132,4 +148,4 @@ async def serve_fake_controller(
     try:
         yield controller
     finally:
-        await controller.server.stop(0)
+        await stop_at_once(controller.server)

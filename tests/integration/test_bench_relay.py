@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Never
 
 import pytest
 from rich.console import Console
 
-from loadgen.bench.relay import wire
+from loadgen.bench.relay import main, page, wire
 from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once
 from loadgen.bench.relay.figures import Figure, by_round
 from loadgen.bench.relay.machine import usable_cores
 from loadgen.bench.relay.main import Plan, Run, missing_relays, story_of
 from loadgen.bench.relay.measures import Effort, MeasureName
 from loadgen.bench.relay.processes import running_engines
-from loadgen.bench.relay.relays import ENVOY, FORWARD, NIGHTSIDE, SIBLINGS, Relay
+from loadgen.bench.relay.relays import ATTACHED, ENVOY, FORWARD, NIGHTSIDE, SIBLINGS, Ready, Relay, Setting
 from tests.support.listening import Talk, listening
 
 TINY = Effort(
@@ -74,6 +75,34 @@ async def test_a_forward_is_measured_at_both_ends_and_siblings_share_a_port(tmp_
     for part in ("near", "far"):
         assert by_round(run.readings, FORWARD.name, Figure.CPU_PER_REQUEST, part)[1] > 0
     assert by_round(run.readings, SIBLINGS.name, Figure.REQUESTS_PER_S)[1] > 0
+
+
+@pytest.mark.slow
+async def test_a_gateway_with_a_controller_is_measured_beside_the_one_without(tmp_path: Path) -> None:
+    run = await measured(tmp_path, NIGHTSIDE, ATTACHED, measures=[MeasureName.REQUESTS])
+    assert run.faults == {}
+    story = story_of(run, {}, "nightside bench relay", "2026-11-21")
+    head, *rows = page.ratio_rows(story)
+    assert head == ["", "nightside attached / nightside"]
+    assert "CPU per request, not streamed (µs)" in [title for title, _ in rows]
+    assert [row[0] for row in page.aim_rows(story)][1:] == [
+        "CPU per request, not streamed of nightside attached ≤ 1.03 × nightside"
+    ]
+    assert not page.part_rows(story), "the controller's own cost is no request's"
+
+
+@pytest.mark.slow
+async def test_one_whose_controller_does_not_answer_is_not_measured_as_attached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(setting: Setting) -> Ready:
+        return replace(ATTACHED.prepare(setting), beside=())
+
+    monkeypatch.setattr(main, "_ATTACHED_S", 0.5)
+    alone = replace(ATTACHED, prepare=prepare)
+    run = await measured(tmp_path, alone, measures=[MeasureName.REQUESTS])
+    assert "no controller was attached" in run.faults[ATTACHED.name]
+    assert not run.readings
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
+from gateway.ground.channels import stop_at_once
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import (
     Announcement,
@@ -47,7 +48,7 @@ from tests.support.core import AP, EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
 
 US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
-QUICK = {"report_interval": "50ms", "silence_max": "2s", "reconnect_min": "10ms", "reconnect_max": "50ms"}
+QUICK = {"report_interval": "50ms", "silence_max": "1m", "reconnect_min": "10ms", "reconnect_max": "50ms"}
 
 
 class Site:
@@ -255,7 +256,7 @@ async def test_a_stream_that_breaks_is_made_again_and_says_what_is_in_force(
 ) -> None:
     async with serving_file(site.path) as gateway:
         await (await controller.stream(0)).answer(snapshot(3, away=AWAY))
-        await controller.server.stop(0)
+        await stop_at_once(controller.server)
         await until(lambda: counted(gateway, "control_attached") == 0)
         assert served(gateway) == []
         async with serve_fake_controller(port=controller.port) as again:
@@ -291,7 +292,7 @@ async def test_what_was_kept_is_served_by_without_any_controller(
     async with serving_file(site.path):
         await (await controller.stream(0)).answer(sent)
         await site.until_kept(sent.version)
-    await controller.server.stop(0)
+    await stop_at_once(controller.server)
     async with serving_file(site.path) as gateway:
         assert (served(gateway), gateway.core.control) == (["eu-1-r0"], sent.version)
         await until(lambda: free_replicas(gateway) == 1)
@@ -454,6 +455,37 @@ class TestHearsay:
                 await stream.answer(replace(snapshot(6), version=ControlVersion(2, 5)))
                 await until(lambda: served(gateway) == ["us-1-r0"])
                 assert gateway_control(gateway)["heard_of"] == {"term": 0, "version": 0}
+
+    async def test_of_a_snapshot_that_was_rejected_a_peer_is_asked_though_the_controller_speaks(
+        self, site: Site, controller: FakeController
+    ) -> None:
+        """Otherwise two would push to what it gives to another, for as long as nothing newer is said."""
+        async with serve_liar() as liar:
+            beats: list[ControlVersion] = []
+            version = ControlVersion()
+
+            def beat(number: int) -> Any:
+                beats.append(version)
+                return peer_codec.load_to_pb(replace(idle_report(number), control=version), 0)
+
+            async def owned(_: peer_pb2.OwnershipRequest, __: OwnershipContext) -> peer_pb2.OwnershipResponse:
+                answer = peer_pb2.OwnershipResponse(term=1, version=5)
+                answer.away.add(replica_id="us-1-r0", home_gateway_id="us-1", owner_gateway_id="eu-1")
+                return answer
+
+            liar.beat, liar.fake.owned = beat, owned
+            site.document["control"]["silence_max"] = "2m"
+            self.know(site, liar.fake.port)
+            async with serving_file(site.path) as gateway:
+                stream = await controller.stream(0)
+                await stream.answer(snapshot(4))
+                version = ControlVersion(1, 5)
+                await until(lambda: beats.count(version) > 20)
+                assert served(gateway) == ["us-1-r0"], "the controller speaks, and would have said so itself"
+                assert isinstance(await stream.answer(snapshot(5, parameters="{", away=AWAY)), Rejected)
+                await until(lambda: served(gateway) == [])
+                assert isinstance(await stream.answer(snapshot(6)), Taken)
+                await until(lambda: served(gateway) == ["us-1-r0"])
 
     async def test_a_peer_that_says_nothing_new_is_asked_no_more_for_a_while(self, detached: Site) -> None:
         async with serve_liar() as liar:

@@ -17,12 +17,11 @@ from controller.core.health import GatewayHealth
 from gateway.core.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from gateway.ground.control.vocabulary import Snapshot
-from loadgen.simulator.attachments import Attachment
+from loadgen.simulator.attachments import Attachment, served
 from tests.mutants.seams import Mutant, Original
 
 MUTANTS: dict[str, Mutant] = {}
 _TESTS = "tests/unit/controller/core"
-_WORLDS = "tests/unit/loadgen/simulator"
 
 
 def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
@@ -144,11 +143,21 @@ def takes_old_snapshots(original: Original, attachment: Attachment, life: int, s
 @mutant(
     "nobody asks who has what when a peer serves by a newer snapshot",
     "loadgen.simulator.attachments:Attachment.heard",
-    hunter=f"{_WORLDS}/test_control.py::TestTheControllerIsGone",
 )
 def asks_no_peer(original: Original, attachment: Attachment, peer: GatewayId, version: ControlVersion) -> None:
     attachment._asking_until_ns = 1 << 62
     original(attachment, peer, version)
+
+
+@mutant(
+    "a snapshot that takes something from a gateway is not taken in",
+    "loadgen.simulator.attachments:Attachment.snapshot_came",
+)
+def keeps_what_is_taken(original: Original, attachment: Attachment, life: int, snapshot: Snapshot) -> None:
+    own = (each.replica_id for each in attachment.gateway.spec.replicas)
+    serves = served(own, attachment.gateway_id, attachment._snapshot, ())
+    if set(serves) <= set(served(serves, attachment.gateway_id, snapshot, ())):
+        original(attachment, life, snapshot)
 
 
 @mutant(

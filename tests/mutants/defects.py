@@ -204,9 +204,40 @@ def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> b
 
 
 @mutant(
+    "what follows stored responses goes past all who are held",
+    "placement.cost:Cost.hold_pinned",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def follows_past_everybody(
+    original: Original, policy: Cost, profile: RequestProfile, offer: Offer, slot: int
+) -> Hold | None:
+    return None
+
+
+@mutant(
+    "what follows stored responses in the same words counts as read already",
+    "placement.cost:Cost._bytes_to_read",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+)
+def reads_the_same_words_once(original: Original, policy: Cost, profile: RequestProfile, slot: int) -> int:
+    return policy._caches.uncached_bytes(profile, slot)
+
+
+@mutant(
+    "shadow overflow tells of whoever is cheapest abroad, be it dearer than at home",
+    "placement.placer:Placer._offer",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestShadowByCost",
+)
+def shadows_the_cheapest_abroad(original: Original, placer: Placer, request: RequestState, remotes: int) -> Offer:
+    offer: Offer = original(placer, request, remotes)
+    if remotes != placer._eligibility.available_remotes(request.request_class):
+        offer.replicas = offer.siblings = 0
+    return offer
+
+
+@mutant(
     "for the sake of a cache a request is held for as long as others come back",
     "placement.cost:Cost._pushes_out_too_much",
-    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHoldingForACache",
 )
 def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, offer: Offer, *chosen: int) -> bool:
     arrived_ns, offer.arrived_ns = offer.arrived_ns, policy._now_ns

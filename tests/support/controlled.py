@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import yaml
 
 from gateway.core.vocabulary import Place
 from gateway.ground.clock import Clock
-from loadgen.names import NameResolver
+from loadgen.names import NameAnswer, NameResolver
 from tests.fakes.engine import GOOD_STREAM, FakeEngine
 from tests.support.controllers import QUICK, ControllerProcess, controller_file, controller_process
 from tests.support.core import AP, EU, MODEL, US
@@ -34,6 +35,8 @@ PATIENT = {**QUICK["decisions"], "silence": "1m"}
 """However slow the machine: nobody is called down for being slow."""
 _WHOLE = b"".join(GOOD_STREAM)
 _LOOK_S = 0.02
+ENOUGH_S = 100.0
+"""What has not come true by then never will."""
 
 
 @dataclass
@@ -56,6 +59,8 @@ class Controlled:
     """Of each region file's section of that name, besides the usual."""
     more: dict[str, Any] = field(default_factory=dict)
     """Of each region file."""
+    replica: dict[str, Any] = field(default_factory=dict)
+    """Of each replica, besides the usual."""
     ways: dict[str, int] = field(default_factory=dict)
     """By gateway, the port at which it dials the controller, where that is not the controller's own."""
     health: dict[str, int] = field(default_factory=dict)
@@ -115,7 +120,7 @@ class Controlled:
             place,
             listen=self.listen[name],
             peers=peers,
-            replicas=[{"id": f"{name}-r0", "url": self.engines[name].url, "models": [MODEL]}],
+            replicas=[{"id": f"{name}-r0", "url": self.engines[name].url, "models": [MODEL], **self.replica}],
             probes=QUICK_PROBES,
             peering=QUICK_PEERS,
             observation=QUICK_OBSERVATION,
@@ -164,20 +169,17 @@ class Controlled:
 
     async def until_served(self, name: str, *replicas: str) -> None:
         """Exactly these."""
-        while await self.served(name) != set(replicas):  # noqa: ASYNC110 - another process
-            await asyncio.sleep(_LOOK_S)
+        await until_seen(lambda: self.served(name), lambda served: served == set(replicas))
 
     async def until_state(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        while not holds(state := await self.state()):  # noqa: ASYNC110 - another process
-            await asyncio.sleep(_LOOK_S)
-        return state
+        return await until_seen(self.state, holds)
 
     async def until_gateway(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> None:
-        while not holds(await self.gateway(name)):  # noqa: ASYNC110 - another process
-            await asyncio.sleep(_LOOK_S)
+        await until_seen(lambda: self.gateway(name), holds)
 
     async def settled(self) -> None:
-        """Every gateway that runs is up, serves its own replica by what it was told last, and is what the name says."""
+        """Every gateway that runs is up, serves its own replica by what it was told last, and is what the name says
+        to clients beside it, whomever they ask."""
 
         def is_settled(state: dict[str, Any]) -> bool:
             named = {name for area in state["names"] for name in area["gateways"]}
@@ -187,17 +189,41 @@ class Controlled:
         await self.until_state(is_settled)
         for name in self.gateways:
             await self.until_served(name, f"{name}-r0")
+            await self.until_told(name, ADDRESSES[name])
 
-    async def told(self, client: str, by: str) -> tuple[str, ...]:
+    async def told(self, client: str, by: str) -> NameAnswer:
         """What a gateway says to clients in the network of another's region. Raises OSError if it says nothing."""
         resolver = NameResolver([("127.0.0.1", self.dns[by])], NETWORKS[client], Clock())
-        return (await resolver.ask(ZONE)).addresses
+        return await resolver.ask(ZONE)
 
     async def until_told(self, client: str, *addresses: str) -> None:
         """By every gateway that runs."""
         for by in self.gateways:
-            while set(await self.told(client, by)) != set(addresses):  # noqa: ASYNC110 - another process
+            await until_seen(partial(self._told_or_not, client, by), lambda told: set(told) == set(addresses))
+
+    async def _told_or_not(self, client: str, by: str) -> tuple[str, ...]:
+        """A busy machine may keep an answer for longer than a client waits for it."""
+        try:
+            return (await self.told(client, by)).addresses
+        except OSError as error:
+            return (str(error),)
+
+
+_Seen = TypeVar("_Seen")
+
+
+async def until_seen(look: Callable[[], Awaitable[_Seen]], holds: Callable[[_Seen], bool]) -> _Seen:
+    """Another process has to be asked again and again. One that hangs is told of with what was seen of it last."""
+    seen: list[_Seen] = []
+    try:
+        async with asyncio.timeout(ENOUGH_S):
+            while True:
+                seen = [await look()]
+                if holds(seen[0]):
+                    return seen[0]
                 await asyncio.sleep(_LOOK_S)
+    except TimeoutError as error:
+        raise AssertionError(f"it never came true; seen last: {seen}") from error
 
 
 def _is_told(gateway: dict[str, Any]) -> bool:
@@ -253,8 +279,9 @@ class Onlookers:
             for client in clients:
                 for by in list(self.mesh.gateways):
                     with suppress(OSError):
-                        if not await self.mesh.told(client, by):
-                            self.silent.append(f"{by} to clients of {client}")
+                        told = await self.mesh.told(client, by)
+                        if not told.addresses:
+                            self.silent.append(f"{by} to clients of {client}: {told.why}")
             await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> None:
@@ -268,8 +295,11 @@ class Onlookers:
     async def until_answered(self, *names: str) -> None:
         """Once more from now on, by each."""
         before = {name: self.ends[name]["answered"] for name in names}
-        while any(self.ends[name]["answered"] <= count for name, count in before.items()):  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+
+        async def answered() -> dict[str, int]:
+            return {name: self.ends[name]["answered"] - count for name, count in before.items()}
+
+        await until_seen(answered, lambda more: all(more.values()))
 
     def check(self, *, died: Iterable[str] = ()) -> None:
         """Whoever asked a gateway that lived was answered; of one that died, nobody heard anything but its end."""
@@ -277,8 +307,8 @@ class Onlookers:
             allowed = {"answered", "cut", "not connected"} if name in died else {"answered"}
             assert ends["answered"], f"nobody was answered by {name}"
             assert ends.keys() <= allowed, f"{name}: {ends}"
-        assert not self.silent
-        assert not self.breaches
+        assert not self.silent, self.silent
+        assert not self.breaches, self.breaches
 
 
 def _may_serve(name: str, replica: str) -> bool:

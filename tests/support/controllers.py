@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from gateway.ground.tls import MeshTls
 from gateway.security.development_ca import DevelopmentCa
 from tests.fakes.attached import AttachedGateway, attached
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_of
+from tests.support.processes import keep_line
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"^ready: controller \S+, term (?P<term>\d+), gateways (?P<grpc>\S+), admin (?P<admin>\S+)$")
@@ -86,11 +86,12 @@ class ControllerProcess:
     admin_url: str = ""
     term: int = 0
     log_lines: list[dict[str, Any]] = field(default_factory=list)
+    other_lines: list[str] = field(default_factory=list)
 
     async def read_log(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
-            self.log_lines.append(json.loads(line))
+            keep_line(line, self.log_lines, self.other_lines)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -101,10 +102,14 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 @asynccontextmanager
-async def controller_process(file: Path) -> AsyncIterator[ControllerProcess]:
-    """A running controller that has said it is ready. Killed at the end if it has not gone by itself."""
+async def controller_process(file: Path, *, started_by: Sequence[str] = ()) -> AsyncIterator[ControllerProcess]:
+    """A running controller that has said it is ready. Killed at the end if it has not gone by itself.
+
+    `started_by` stands before the command, such as `env`.
+    """
+    arguments = [*started_by, *command("controller", "run", file)]
     process = await asyncio.create_subprocess_exec(
-        *command("controller", "run", file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
+        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
     )
     running = ControllerProcess(process)
     assert process.stdout is not None
@@ -120,3 +125,4 @@ async def controller_process(file: Path) -> AsyncIterator[ControllerProcess]:
             if process.returncode is None:
                 process.kill()
             await process.wait()
+    assert not running.other_lines, f"no JSON: {running.other_lines}"

@@ -27,6 +27,8 @@ from tests.support.core import AP, EU, LAYERED, MODEL, MS, US, under
 _Asked = aiohttp.client._RequestContextManager
 ANY_PORT = Address("127.0.0.1", 0)
 QUICK_PEERING = PeeringConfig(ping_interval_ns=50 * MS, reconnect_min_ns=5 * MS, reconnect_max_ns=50 * MS)
+ENOUGH_S = 120.0
+"""What has not come true by then never will."""
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
 
@@ -92,8 +94,13 @@ def knowing(config: GatewayConfig, *others: GatewayConfig) -> GatewayConfig:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - a gateway's inner state has no event to wait for
-        await asyncio.sleep(0.005)
+    """Bounded by itself: what a test runner throws into an event loop, some task may swallow."""
+    try:
+        async with asyncio.timeout(ENOUGH_S):
+            while not holds():  # noqa: ASYNC110 - a gateway's inner state has no event to wait for
+                await asyncio.sleep(0.005)
+    except TimeoutError as error:
+        raise AssertionError("it never came true") from error
 
 
 def usable_peers(gateway: GatewayHandle) -> int:

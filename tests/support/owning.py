@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from gateway.core import events
-from gateway.core.config import AttemptConfig, CoreConfig
+from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig
 from gateway.core.description import gauges_of
 from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import Event
@@ -47,6 +47,9 @@ RESPONSE_LIMITED = (
 JSON = (("content-type", "application/json"),)
 FAILED = LegFailure(LegResult.FAILED, "connection refused")
 GOOD = b"".join(GOOD_STREAM)
+
+NEVER_STALE = ObservationConfig(replica_stale_ns=3600 * SECOND, keep_alive_ns=3600 * SECOND)
+"""What is seen is told once, and the clock is that of a machine which may be busy."""
 
 Piece = bytes | BaseException | asyncio.Event
 """Bytes that arrive, what is raised in place of more, or something to wait for."""
@@ -174,7 +177,8 @@ class Scene:
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
         self.driver = Driver(self.core, self.clock, observers=[self])
-        self.driver.submit(events.ConfigApplied(under(LAYERED, CoreConfig(attempt=self.attempts))))
+        config = CoreConfig(attempt=self.attempts, observation=NEVER_STALE)
+        self.driver.submit(events.ConfigApplied(under(LAYERED, config)))
         self.driver.submit(events.PolicyApplied(policy(US)))
         self.driver.submit(
             events.AssignmentApplied(1, (replica_spec("a"), replica_spec("b")), (peer_spec("eu-1", EU),))

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import yaml
@@ -63,7 +64,9 @@ def two_regions(
 @dataclass
 class Process:
     process: asyncio.subprocess.Process
-    log_lines: list[dict[str, object]] = field(default_factory=list)
+    log_lines: list[dict[str, Any]] = field(default_factory=list)
+    other_lines: list[str] = field(default_factory=list)
+    """Of standard error that are none of a log. Whoever ran it is told of them at its end."""
     http_url: str = ""
     admin_url: str = ""
 
@@ -73,8 +76,7 @@ class Process:
     async def read_log(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
-            if line.startswith(b"{"):  # gRPC's library writes lines of its own when a connection is closed on it
-                self.log_lines.append(json.loads(line))
+            keep_line(line, self.log_lines, self.other_lines)
 
     def has_logged(self, event: str, **fields: object) -> bool:
         def is_meant(line: dict[str, object]) -> bool:
@@ -120,6 +122,14 @@ class Process:
         return int(fields[11]) + int(fields[12])
 
 
+def keep_line(line: bytes, of_the_log: list[dict[str, Any]], others: list[str]) -> None:
+    """Where it belongs."""
+    try:
+        of_the_log.append(json.loads(line))
+    except ValueError:
+        others.append(line.decode(errors="replace"))
+
+
 def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "nightside", "gateway", *map(str, arguments)]
 
@@ -160,3 +170,4 @@ async def gateway_process(
             if process.returncode is None:
                 process.kill()
             await process.wait()
+    assert not running.other_lines, f"no JSON: {running.other_lines}"

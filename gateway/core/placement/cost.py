@@ -33,13 +33,15 @@ _INTERVAL_KEEPS: Final = 0.95
 class _Books:
     """What is known of one replica besides what every policy may see."""
 
-    __slots__ = ("ended_ns", "holds", "interval_ns")
+    __slots__ = ("ended_ns", "holds", "interval_ns", "prefilled_ns")
 
     def __init__(self) -> None:
         self.holds = Holds()
         self.ended_ns: int | None = None
         self.interval_ns = 0.0
         """Between ends of legs there, of late."""
+        self.prefilled_ns = 0
+        """When it gave the last first token."""
 
 
 class Cost(Policy):
@@ -52,6 +54,8 @@ class Cost(Policy):
         self._turn = 0
         self._load = 0.0
         self._delay_weight = 1.0
+        self._full_share = 0.0
+        """Of our caches that were looked at last: as many of other gateways' are taken to be full."""
         self._arrived_ns = 0
         self._now_ns = 0
 
@@ -90,13 +94,19 @@ class Cost(Policy):
                 return choice
         return None if slot < 0 else self._replica_choice(profile, offer, slot, blocks)
 
-    def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs:
+    def reading_again_ns(self, uncached_bytes: int) -> float:
+        return self._caches.read_again() * self._slope_ns() * uncached_bytes
+
+    def costs_at_replica(
+        self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
+    ) -> Costs:
         """Against the load that was found when this request was asked about, which has to be the last one that was."""
-        blocks = self.fleet.match_replicas(profile, 1 << slot).blocks
+        blocks = self.fleet.match_replicas(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
         return self._replica_costs(profile, slot, blocks, held)
 
-    def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs:
-        return self._peer_costs(profile, slot, self.fleet.match_peers(profile, 1 << slot).blocks)
+    def costs_at_peer(self, profile: RequestProfile, slot: int, matched_blocks: int = -1) -> Costs:
+        blocks = self.fleet.match_peers(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
+        return self._peer_costs(profile, slot, blocks)
 
     def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
         """Before anything is compared, for each request: another one may go elsewhere, or came at another time."""
@@ -122,6 +132,17 @@ class Cost(Policy):
         much."""
         return (1 + load) / (1 + self._load) if 2 * load < self._load else 1.0
 
+    def _reading_ns(self, uncached_bytes: int, load: float, full_share: float) -> float:
+        """In a full cache it pushes out as much, which will be read again: a conversation stays the more readily where
+        its cache is."""
+        reading_ns = self._slope_ns() * uncached_bytes * self._share_delayed(load)
+        return reading_ns * (1 + self._caches.read_again() * full_share)
+
+    def _is_full(self, slot: int) -> bool:
+        """Of what is still wanted: it keeps what nobody asks for through fewer gaps than come before most turns."""
+        caches = self._caches
+        return caches.kept_for_ns(slot, self._now_ns) < self.config.kept_gaps * caches.gap_ns
+
     # Our replicas
 
     def _cheapest_replica(self, profile: RequestProfile, offer: Offer) -> tuple[int, int, float]:
@@ -133,6 +154,8 @@ class Cost(Policy):
             holders = fleet.few_least_loaded(match.mask, _HOLDERS_MAX, self._turn)
             candidates += [slot for slot in holders if slot not in candidates]
         best, best_blocks, best_ns, best_load = -1, 0, 0.0, 0
+        if candidates:
+            self._full_share = sum(map(self._is_full, candidates)) / len(candidates)
         for slot in candidates:
             knows_most = match.mask >> slot & 1
             blocks = match.blocks if knows_most else fleet.match_replicas(profile, 1 << slot).blocks
@@ -147,7 +170,7 @@ class Cost(Policy):
         load = fleet.replica_load(slot)
         slope = self._slope_ns()
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
+            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._is_full(slot)),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self._delay_weight,
         )
@@ -200,13 +223,11 @@ class Cost(Policy):
         again is more than it costs this one to wait, until its patience is over. Where those who are wanted back do not
         come back in that time, waiting would help nobody."""
         load = self.fleet.replica_load(slot)
-        if not load or 2 * uncached_bytes < profile.prompt_bytes:
+        if not load or 2 * uncached_bytes < profile.prompt_bytes or not self._is_full(slot):
             return False
-        caches = self._caches
-        if caches.kept_for_ns(slot, self._now_ns) >= self.config.kept_gaps * caches.gap_ns:
-            return False
-        patience_ns = caches.read_again() * self._slope_ns() * uncached_bytes * (1 + load)
-        return patience_ns > self.config.delay_weight * caches.gap_ns and self._now_ns - offer.arrived_ns < patience_ns
+        patience_ns = self.reading_again_ns(uncached_bytes) * (1 + load)
+        is_worth_it = patience_ns > self.config.delay_weight * self._caches.gap_ns
+        return is_worth_it and self._now_ns - offer.arrived_ns < patience_ns
 
     # Other gateways
 
@@ -235,7 +256,7 @@ class Cost(Policy):
         slope = self._slope_ns()
         load = self.fleet.peer_load_per_replica(slot, profile.model)
         return Costs(
-            reading_ns=slope * profile.uncached_bytes(blocks) * self._share_delayed(load),
+            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
             distance_ns=self._delay_weight * self.fleet.peer_rtt_ns(slot),
@@ -265,10 +286,13 @@ class Cost(Policy):
             self._books[slot].holds.pushed_bytes += self._bytes_to_read(profile, slot)
             self._caches.sent(profile, slot, matched_blocks, self._arrived_ns, self._now_ns)
 
-    def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:
-        """Only one that nothing was ahead of tells how long reading takes."""
-        if not bytes_ahead and not self.fleet.replica_waiting(slot):
-            self._line.add(uncached_bytes, took_ns)
+    def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:
+        """It was read since what was ahead of it had been; how long one took that waited for a slot tells nothing."""
+        books = self._books[slot]
+        since_ns = max(started_ns, books.prefilled_ns)
+        books.prefilled_ns = now_ns
+        if not self.fleet.replica_waiting(slot):
+            self._line.add(uncached_bytes, now_ns - since_ns)
 
     def ended(self, slot: int, now_ns: int) -> None:
         books = self._books[slot]
@@ -291,7 +315,7 @@ class Cost(Policy):
 
     def _slope_ns(self) -> float:
         """Of prefill, a byte."""
-        return self._line.slope_ns() or _PRIOR_NS_PER_BYTE
+        return self._line.byte_ns() or _PRIOR_NS_PER_BYTE
 
 
 def _beginning(profile: RequestProfile, blocks: int) -> bytes:

@@ -120,11 +120,11 @@ class Placer:
             self._fleet.peer_index.retract(request.profile.prefix, state.slot, kept_blocks)
         self._policy.refused(request.profile, state.target, state.slot)
 
-    def learn_first_token(self, request: RequestState, leg: LegState, took_ns: int) -> None:
-        """A replica of ours gave its first token this long after it was asked."""
-        self._policy.first_token(request.profile, leg.kept_blocks, took_ns)
+    def learn_first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
+        """A replica of ours gave its first token."""
+        self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
-            self._policy.prefilled(leg.state.slot, leg.bytes_ahead, leg.uncached_bytes, took_ns)
+            self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int) -> None:
         if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:
@@ -177,6 +177,10 @@ class Placer:
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.peers_to_wait_for(request_class)
 
+    def reading_again_ns(self, uncached_bytes: int) -> float:
+        """How long the policy takes it to be until a replica has read again what so much of a prompt pushes out."""
+        return self._policy.reading_again_ns(uncached_bytes)
+
     def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Choose a target and remember the prefix there; None when the request has to wait, and Hold when it is to wait
         for one replica."""
@@ -221,8 +225,7 @@ class Placer:
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or choice.hold is not None:
             return None if choice is None else choice.hold
-        placement = self._settle(request, self._chosen(choice, offer), offer.count(), now_ns)
-        return placement if choice.uncached_bytes < 0 else replace(placement, uncached_bytes=choice.uncached_bytes)
+        return self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice.uncached_bytes)
 
     def _offer(self, request: RequestState, remotes: int) -> Offer:
         request_class, eligibility = request.request_class, self._eligibility
@@ -292,9 +295,11 @@ class Placer:
         self._policy.follows(request.arrived_ns, now_ns)
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
 
-    def _settle(self, request: RequestState, found: _Found, candidates: int, now_ns: int) -> Placement:
+    def _settle(
+        self, request: RequestState, found: _Found, candidates: int, now_ns: int, uncached_bytes: int = -1
+    ) -> Placement:
         state, _, matched_blocks = found
-        placement = self._placement(request, found, candidates)
+        placement = self._placement(request, found, candidates, uncached_bytes)
         self._policy.sent(request.profile, state.target, state.slot, matched_blocks)
         if self._wants_prefixes:
             fleet = self._fleet
@@ -302,10 +307,10 @@ class Placer:
             index.insert(request.profile.prefix, state.slot, now_ns)
         return placement
 
-    def _placement(self, request: RequestState, found: _Found, candidates: int) -> Placement:
+    def _placement(self, request: RequestState, found: _Found, candidates: int, uncached_bytes: int = -1) -> Placement:
         state, reason, matched_blocks = found
         considered = self._considered(request, state) if self._config.considered_max else ()
-        return Placement(state, reason, matched_blocks, candidates, considered)
+        return Placement(state, reason, matched_blocks, candidates, considered, uncached_bytes)
 
     # The record
 
@@ -338,7 +343,7 @@ class Placer:
         matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
         costs = None
         if self._compares_costs(request):
-            costs = self._policy.costs_at_replica(request.profile, state.slot, request.held)
+            costs = self._policy.costs_at_replica(request.profile, state.slot, request.held, matched)
         return Candidate(state.target, standing, matched, state.load, costs=costs)
 
     def _peer_candidate(self, request: RequestState, state: PeerState) -> Candidate:
@@ -348,7 +353,7 @@ class Placer:
         matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         load = self._fleet.peer_load(slot, request_class.model)
         standing = Standing.FAILED_BEFORE if failed else standing
-        costs = self._policy.costs_at_peer(request.profile, slot) if self._compares_costs(request) else None
+        costs = self._policy.costs_at_peer(request.profile, slot, matched) if self._compares_costs(request) else None
         return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
 
     def _compares_costs(self, request: RequestState) -> bool:

@@ -102,11 +102,22 @@ class Policy(ABC):
         turn there? None: it goes as soon as the replica may be sent something."""
         return None
 
-    def costs_at_replica(self, profile: RequestProfile, slot: int, held: Hold | None) -> Costs | None:  # noqa: ARG002
-        """What it would cost there, for the record."""
+    def reading_again_ns(self, uncached_bytes: int) -> float:  # noqa: ARG002
+        """How long it takes a replica of ours to read again what so much of a prompt pushes out of its cache, as far as
+        is known; 0: nobody waits for the sake of that."""
+        return 0.0
+
+    def costs_at_replica(
+        self,
+        profile: RequestProfile,  # noqa: ARG002
+        slot: int,  # noqa: ARG002
+        held: Hold | None,  # noqa: ARG002
+        matched_blocks: int = -1,  # noqa: ARG002
+    ) -> Costs | None:
+        """What it would cost there, for the record. How much of the prompt the replica knows may be known already."""
         return None
 
-    def costs_at_peer(self, profile: RequestProfile, slot: int) -> Costs | None:  # noqa: ARG002
+    def costs_at_peer(self, profile: RequestProfile, slot: int, matched_blocks: int = -1) -> Costs | None:  # noqa: ARG002
         return None
 
     def wants_prefixes(self) -> bool:
@@ -145,9 +156,9 @@ class Policy(ABC):
     def expire(self, now_ns: int) -> None:  # noqa: B027
         """Time to forget what was not refreshed for its time to live."""
 
-    def prefilled(self, slot: int, bytes_ahead: int, uncached_bytes: int, took_ns: int) -> None:  # noqa: B027
-        """The replica of ours in that slot gave a first token this long after it was asked, when it had so much to read
-        for us before, and so much of this prompt."""
+    def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:  # noqa: B027
+        """The replica of ours in that slot, asked at `started_ns`, gave a first token, and had so much to read of the
+        prompt."""
 
     def ended(self, slot: int, now_ns: int) -> None:  # noqa: B027
         """A leg at the replica in that slot is over."""

@@ -40,6 +40,7 @@ def records_to_pb(tree: RecordTree) -> pb.RecordTree:
         zone=tree.zone,
         name_servers=[pb.NameServer(name=each.name, addresses=each.addresses) for each in tree.name_servers],
         port=tree.port,
+        plain_http=not tree.tls,
     )
 
 
@@ -62,6 +63,7 @@ def read_records(message: pb.RecordTree, what: str) -> RecordTree:
             for index, each in enumerate(message.name_servers)
         ),
         port=message.port,
+        tls=not message.plain_http,
     )
 
 

@@ -47,3 +47,5 @@ class RecordTree:
     name_servers: tuple[NameServer, ...] = ()
     port: int = 443
     """Of the clients' listeners, for SRV and HTTPS records."""
+    tls: bool = True
+    """Do they speak TLS? An HTTPS record says so, and clients act on that."""

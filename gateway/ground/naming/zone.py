@@ -65,7 +65,7 @@ class Zone:
         """Both as they are asked for, and no more of them than the tree makes."""
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
         self._closed = {each: _of_jurisdiction(each, tree) for each in closed}
-        self._services = _services(self.name, tree.port)
+        self._services = _services(self.name, tree)
         known = (*self.servers, *self._services, *filter(None, self._by_name))
         self._above = frozenset(above for each in known for above in _between(each, self.name))
         for text in (*tree.anywhere, *(address for each in tree.areas for address in each.addresses)):
@@ -122,7 +122,7 @@ class Zone:
 
     def _made(self, name: dns.name.Name, addresses: tuple[str, ...]) -> Sets:
         sets = tuple(_address_sets(name, addresses, self.tree.ttl_s))
-        return (*sets, self._https(name, sets)) if sets else ()
+        return (*sets, self._https(name, sets)) if sets and self.tree.tls else sets
 
     def _hand(self, addresses: tuple[str, ...], client: Network) -> tuple[str, ...]:
         """So many of them as one answer holds: others for other clients, the same for one whatever it asks."""
@@ -192,10 +192,11 @@ def _region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | Non
         return None
 
 
-def _services(zone: dns.name.Name, port: int) -> dict[dns.name.Name, tuple[str, str]]:
+def _services(zone: dns.name.Name, tree: RecordTree) -> dict[dns.name.Name, tuple[str, str]]:
     """Names that lead to the one name (RFC 2782, and RFC 9460 §2.3 where the port is not that of https)."""
-    services = {dns.name.from_text("_https._tcp", origin=zone): ("SRV", f"0 0 {port} {zone}")}
-    if port != _HTTPS_PORT:
+    port, scheme = tree.port, "https" if tree.tls else "http"
+    services = {dns.name.from_text(f"_{scheme}._tcp", origin=zone): ("SRV", f"0 0 {port} {zone}")}
+    if tree.tls and port != _HTTPS_PORT:
         services[dns.name.from_text(f"_{port}._https", origin=zone)] = ("HTTPS", f"1 {zone} alpn=http/1.1 port={port}")
     return services
 

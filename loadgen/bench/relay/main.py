@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import click
 import uvloop
 from rich.console import Console
@@ -46,32 +47,41 @@ from loadgen.bench.relay.measures import (
 from loadgen.bench.relay.page import Aim, Story
 from loadgen.bench.relay.processes import BenchFailure, running, running_engines
 from loadgen.bench.relay.relays import (
+    ATTACHED,
     ENVOY,
     NIGHTSIDE,
     RELAYS,
+    RIVALS,
     SIBLINGS,
     VLLM_ROUTER,
     Ready,
     Relay,
     Setting,
     version_of,
+    why_missing,
 )
+from loadgen.demo.members import state_at
 from loadgen.demo.processes import log_tail
 from loadgen.interrupts import leaves
 
+_LEVEL = 1.03
+"""No more, as far as rounds on one machine can tell."""
 AIMS = (
     Aim(Figure.CPU_PER_CHUNK, 1.2, ENVOY.name),
     Aim(Figure.CPU_PER_REQUEST, 1.0, VLLM_ROUTER.name),
+    Aim(Figure.CPU_PER_REQUEST, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
+    Aim(Figure.CPU_PER_CHUNK, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
     Aim(Figure.ADDED_TTFT_P50, 1.0),
     Aim(Figure.ADDED_TTFT_P99, 5.0),
 )
 ALL_RELAYS = (*RELAYS, SIBLINGS)
 _ENGINES = 8
 _READY_S = 40.0
+_ATTACHED_S = 20.0
 _SETTLE_S = 1.0
+_LOOK_S = 0.1
 _LOAD_MAX = 0.5
 _OPEN_FILES = 65_536
-_RIVALS = Path(".venv-relay")
 _NOTES = "relay_notes.md"
 
 
@@ -138,6 +148,8 @@ class Run:
         setting = Setting(folder, bench.engines, plan.relay_core, plan.rivals, plan.sibling_core, bench.rng)
         ready = await asyncio.to_thread(relay.prepare, setting)
         async with AsyncExitStack() as stack:
+            for command in ready.beside:
+                await stack.enter_async_context(running(command, folder / f"{command.name}.log"))
             processes: dict[str, int] = {}
             for command in ready.commands:
                 process = await stack.enter_async_context(running(command, folder / f"{command.name}.log"))
@@ -147,8 +159,9 @@ class Run:
                 await ask_until_ready(subject, bench, wait_max_s=_READY_S)
             except TimeoutError as error:
                 raise BenchFailure(f"{error}\n{_log_tails(ready, folder)}") from error
-            await asyncio.sleep(_SETTLE_S)
-            yield subject
+            async with _attached(ready, folder):
+                await asyncio.sleep(_SETTLE_S)
+                yield subject
 
     async def _measure_subject(
         self, number: int, subject: Subject, bench: Bench, measures: Sequence[MeasureName]
@@ -167,14 +180,38 @@ def _turned(relays: Sequence[Relay], by: int) -> list[Relay]:
     return [*relays[start:], *relays[:start]]
 
 
+@asynccontextmanager
+async def _attached(ready: Ready, folder: Path) -> AsyncIterator[None]:
+    """A gateway that has a controller serves by its snapshot before anything is measured, and is still attached
+    afterwards. Raises BenchFailure."""
+    if not ready.attached_at:
+        yield
+        return
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with asyncio.timeout(_ATTACHED_S):
+                while not _serves_by_a_snapshot(await state_at(session, ready.attached_at)):  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            raise BenchFailure(f"no controller was attached\n{_log_tails(ready, folder)}") from error
+        yield
+        if not _serves_by_a_snapshot(await state_at(session, ready.attached_at)):
+            raise BenchFailure(f"its controller was lost\n{_log_tails(ready, folder)}")
+
+
+def _serves_by_a_snapshot(state: Mapping[str, Any] | None) -> bool:
+    control = None if state is None else state["control"]
+    return control is not None and bool(control["attached"] and control["term"])
+
+
 def _log_tails(ready: Ready, folder: Path) -> str:
-    return "\n".join(log_tail(folder / f"{command.name}.log") for command in ready.commands)
+    return "\n".join(log_tail(folder / f"{each.name}.log") for each in (*ready.beside, *ready.commands))
 
 
 def missing_relays(plan: Plan) -> dict[str, str]:
     """The relays that are not installed, and why not."""
     return {
-        relay.name: _why_missing(relay, plan.rivals)
+        relay.name: why_missing(relay, plan.rivals)
         for relay in plan.relays
         if relay.package and version_of(relay, plan.rivals) is None
     }
@@ -199,13 +236,6 @@ def story_of(run: Run, missing: Mapping[str, str], command: str, date: str) -> S
         siblings=SIBLINGS.name,
         siblings_note=_siblings_note(plan),
     )
-
-
-def _why_missing(relay: Relay, rivals: Path) -> str:
-    """As whoever installed the environment noted it."""
-    note = rivals / f"unavailable-{relay.package}"
-    reason = note.read_text().strip() if note.exists() else f"it is not in {rivals}: `make relays` installs it"
-    return f"not available: {reason}"
 
 
 def _conditions(plan: Plan, effort: Effort) -> list[str]:
@@ -290,7 +320,7 @@ def _raise_open_files_limit() -> None:
     "--rounds", type=click.IntRange(1, 100), help=f"{Effort().rounds} by default, {QUICK.rounds} with --quick."
 )
 @click.option("--quick", is_flag=True, help="Short windows: a first look, not a result.")
-@click.option("--rivals", type=click.Path(path_type=Path), default=_RIVALS, show_default=True, help="Where they are.")
+@click.option("--rivals", type=click.Path(path_type=Path), default=RIVALS, show_default=True, help="Where they are.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Other prompts, other arrivals.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the page there too.")

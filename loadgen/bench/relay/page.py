@@ -42,6 +42,8 @@ class Aim:
     figure: Figure
     at_most: float
     base: str | None = None
+    of: str = ""
+    """Another relay of ours than the plain one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,9 @@ def aim_rows(story: Story) -> list[list[str]]:
     rows = [["aim", "measured", "reached"]]
     for aim in story.aims:
         measured = (
-            _summary(story, story.ours, aim.figure)
+            _summary(story, aim.of or story.ours, aim.figure)
             if aim.base is None
-            else ratio(story.readings, aim.figure, story.ours, aim.base)
+            else ratio(story.readings, aim.figure, aim.of or story.ours, aim.base)
         )
         if measured is not None:
             rows.append([_aim_text(aim), cell(measured), "yes" if measured.median <= aim.at_most else "no"])
@@ -138,7 +140,8 @@ def aim_rows(story: Story) -> list[list[str]]:
 
 def _aim_text(aim: Aim) -> str:
     against = f" × {aim.base}" if aim.base else ""
-    return f"{TITLES[aim.figure].rsplit(' (', 1)[0]} ≤ {aim.at_most:g}{against or ' ' + _unit(aim.figure)}"
+    whose = f" of {aim.of}" if aim.of else ""
+    return f"{TITLES[aim.figure].rsplit(' (', 1)[0]}{whose} ≤ {aim.at_most:g}{against or ' ' + _unit(aim.figure)}"
 
 
 def _unit(figure: Figure) -> str:

@@ -22,6 +22,7 @@ from loadgen.demo.region_files import free_ports
 
 HOST = "127.0.0.1"
 _TRUST_DOMAIN = "bench.example"
+_CONTROLLER = "controller-1"
 _REGIONS = {"near": "us-east-1", "far": "us-west-2"}
 _UNREACHED = "1000000000"
 """A limit that is kept and counted, and that no bench reaches."""
@@ -48,6 +49,10 @@ class Ready:
     commands: Sequence[Command]
     port: int
     key: str | None = None
+    beside: Sequence[Command] = ()
+    """What it is told by; started first, elsewhere, and no part of what it costs."""
+    attached_at: str = ""
+    """The admin address of a gateway that has to be attached to a controller all the while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +132,12 @@ def _region_file(
             {"gateway": each.name, "region": each.region, "jurisdiction": "US", "address": f"{HOST}:{each.peers}"}
             for each in others
         ]
-        certificate = {"certificate": f"certs/{gateway.name}.peers.pem", "key": f"certs/{gateway.name}.peers.key"}
-        file["peering"] = {"tls": certificate | {"roots": "certs/roots.pem"}}
+        file["peering"] = {"tls": _mesh_tls(f"{gateway.name}.peers")}
     return file
+
+
+def _mesh_tls(name: str) -> dict[str, str]:
+    return {"certificate": f"certs/{name}.pem", "key": f"certs/{name}.key", "roots": "certs/roots.pem"}
 
 
 def _commands(folder: Path, files: Mapping[_Gateway, dict[str, object]]) -> list[Command]:
@@ -149,6 +157,35 @@ def _prepare_nightside(setting: Setting) -> Ready:
     (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
     file = _region_file(gateway, [], setting.engines)
     return Ready(_commands(setting.folder, {gateway: file}), gateway.http, _add_key(setting.folder))
+
+
+def _prepare_attached(setting: Setting) -> Ready:
+    """The same gateway, told what it serves by a controller that has a core of the load's."""
+    (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
+    grpc, admin = free_ports(2, setting.rng)
+    certs = setting.folder / "certs"
+    name = f"--gateway={gateway.name}:{gateway.region}"
+    _run("dev-certs", str(certs), f"--trust-domain={_TRUST_DOMAIN}", name, f"--controller={_CONTROLLER}")
+    controller = {
+        "controller": _CONTROLLER,
+        "listen": {"grpc": f"{HOST}:{grpc}", "admin": f"{HOST}:{admin}"},
+        "store": {"path": "controller.db"},
+        "link": {"tls": _mesh_tls(f"{_CONTROLLER}.controller")},
+    }
+    file = setting.folder / f"{_CONTROLLER}.yaml"
+    file.write_text(yaml.safe_dump(controller, sort_keys=False))
+    own = _region_file(gateway, [], setting.engines) | {
+        "peering": {"tls": _mesh_tls(f"{gateway.name}.peers")},
+        "state": {"folder": "state"},
+        "control": {"controllers": [f"{HOST}:{grpc}"], "client_addresses": [HOST]},
+    }
+    return Ready(
+        _commands(setting.folder, {gateway: own}),
+        gateway.http,
+        _add_key(setting.folder),
+        beside=[Command(_CONTROLLER, _nightside("controller", "run", str(file)), setting.second_core)],
+        attached_at=f"http://{HOST}:{gateway.admin}",
+    )
 
 
 def _prepare_forward(setting: Setting) -> Ready:
@@ -228,14 +265,18 @@ def _envoy_address(port: int) -> dict[str, object]:
     return {"socket_address": {"address": HOST, "port_value": port}}
 
 
+def router_arguments(path: str, urls: Sequence[str], *, port: int, prometheus: int) -> list[str]:
+    """vllm-router or sglang-router in front of these engines, with its cache-aware policy, else as it comes."""
+    launch = ["launch"] if Path(path).name == "sglang-router" else []
+    options = ["--host", HOST, "--port", str(port), "--prometheus-port", str(prometheus), "--policy", "cache_aware"]
+    return [path, *launch, *options, "--worker-urls", *urls]
+
+
 def _prepare_router(program: str) -> Callable[[Setting], Ready]:
     def prepare(setting: Setting) -> Ready:
         port, prometheus = free_ports(2, setting.rng)
-        options = ["--host", HOST, "--port", str(port), "--prometheus-port", str(prometheus), "--policy", "cache_aware"]
         urls = [f"http://{HOST}:{engine}" for engine in setting.engines]
-        arguments = [_rival(setting, program), *options, "--worker-urls", *urls]
-        if program == "sglang-router":
-            arguments.insert(1, "launch")
+        arguments = router_arguments(_rival(setting, program), urls, port=port, prometheus=prometheus)
         return Ready([Command(program, arguments, setting.core)], port)
 
     return prepare
@@ -246,6 +287,12 @@ NIGHTSIDE = Relay(
     "one gateway: keys with limits, residency policy, prefix placement, pushing by pending requests, probes every"
     " 100 ms, a log line for each request; no journal, no audit record",
     _prepare_nightside,
+)
+ATTACHED = Relay(
+    "nightside attached",
+    "the same gateway with a controller, a process of its own on the load's core: mutual TLS, what it serves by a"
+    " snapshot, a report each second, its health asked for twice a second; the controller's own CPU is not counted",
+    _prepare_attached,
 )
 FORWARD = Relay(
     "nightside forward",
@@ -259,7 +306,9 @@ ENVOY = Relay(
 _AS_IT_COMES = "policy cache_aware, else as it comes"
 VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"), "vllm-router")
 SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
-RELAYS = (NIGHTSIDE, FORWARD, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
+RIVALS = Path(".venv-relay")
+"""Where `make relays` puts them."""
+RELAYS = (NIGHTSIDE, ATTACHED, FORWARD, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
 
 
 def version_of(relay: Relay, rivals: Path) -> str | None:
@@ -270,3 +319,10 @@ def version_of(relay: Relay, rivals: Path) -> str | None:
     question = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     done = subprocess.run([python, "-c", question, relay.package], capture_output=True, text=True, timeout=60)  # noqa: S603
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def why_missing(relay: Relay, rivals: Path) -> str:
+    """As whoever installed the environment noted it."""
+    note = rivals / f"unavailable-{relay.package}"
+    reason = note.read_text().strip() if note.exists() else f"it is not in {rivals}: `make relays` installs it"
+    return f"not available: {reason}"

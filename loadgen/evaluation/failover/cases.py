@@ -30,6 +30,8 @@ _AFTER_S = TTL_S + 1.5
 """How long clients go on once the name has changed: until every old answer has run out."""
 _DRAIN_S = 20.0
 _SECOND_NS = 1_000_000_000
+_ON_ITS_WAY_NS = _SECOND_NS // 2
+"""What a process had sent before it died has come in by then, and nobody has adopted anything so soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class _Played:
             return None if moment_ns is None else (moment_ns - death.killed_ns) / _SECOND_NS
 
         asked = [each for clients in self._clients for each in clients.asked]
-        since_ns = death.dead_ns
+        since_ns = death.dead_ns + _ON_ITS_WAY_NS
         if self._case.is_silent and seen.reassigned_ns is not None:
             since_ns = seen.reassigned_ns  # what a halted process had sent before is still on its way
         served = [self._first_served(each.region, since_ns) for each in self._dead]
@@ -161,6 +163,8 @@ class _Played:
 
 def _failure(asked: Asked, death: Death) -> tuple[Cause, bool, str]:
     assert asked.ended_ns is not None, "it has ended"
+    if asked.is_refused:  # whoever says so lives, and nobody's death explains it
+        return Cause.OTHER, asked.has_begun, asked.fault
     return death.cause_of(asked.left_ns, asked.ended_ns, asked.fault), asked.has_begun, asked.fault
 
 

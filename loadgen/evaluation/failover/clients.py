@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import httpx2
-from openai import AsyncOpenAI, OpenAIError
+from openai import APIStatusError, AsyncOpenAI, OpenAIError
 
 from gateway.core.vocabulary import RegionName
 from gateway.ground.clock import Clock
@@ -32,6 +32,8 @@ class Asked:
     """Part of the answer has come."""
     fault: str = ""
     """Empty for an answer that is whole."""
+    is_refused: bool = False
+    """The last thing that came was a gateway's own word that it failed, before any answer."""
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class Clients:
                 await self._ask(client, asked, f"{number}/{turn} of {self.region}: how are you?")
             except (OpenAIError, httpx2.HTTPError) as error:
                 asked.fault = "; ".join(_chain(error))
+                asked.is_refused = isinstance(error, APIStatusError)
             asked.ended_ns = self.clock.now_ns()
             await asyncio.sleep(_PAUSE_S)
 

@@ -9,19 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
+from loadgen.bench.controller import SIZES, figure_at
 from loadgen.demo.watch import Cause
 from loadgen.evaluation.failover.cases import Outcome
 from loadgen.pages.markdown import NOTHING, bullets, table
 
 REASSIGNED_MAX_S = 3.0
 RENAMED_MAX_S = 5.0
-_SIZES = (
-    "10_replicas_in_3",
-    "1000_replicas_in_3",
-    "10000_replicas_in_3",
-    "1000_replicas_in_100",
-    "10000_replicas_in_100",
-)
 _COSTS = (
     ("a report of a gateway, µs", "report_us"),
     ("a probe, µs", "probe_us"),
@@ -66,20 +60,23 @@ machine, {rounds} times each: {machine["cpu"]}, {machine["cores"]} cores, {machi
 Linux {machine["kernel"]}, {machine["python"]}; the core is {machine["core"]}.
 {float(str(machine["busy"])):.0%} of its CPU was in use meanwhile, by all that ran there.
 
-All decisions have their default settings. Every region has one gateway with two replicas and three clients, each of
-which asks again as soon as it was answered, through the OpenAI SDK with its own two retries. It knows one name and no
-address: the resolver, which keeps answers for their TTL (five seconds), is handed in through the SDK's own HTTP client.
+All decisions have their default settings. Every region has one gateway with two replicas (beside a sibling: two
+regions with four replicas each, in one of them between two gateways) and three clients, each of which asks again as
+soon as it was answered, through the OpenAI SDK with its own two retries. It knows one name and no address: the
+resolver, which keeps answers for their TTL (five seconds), is handed in through the SDK's own HTTP client.
 """
 
 
-_SEEN = """Median, and the lowest and highest in brackets; of several deaths, the last. Each step is looked for twenty
-times a second, at the gateways that are left and at the controller's name server. A dash: it did not come within 45 s
-each time, or cannot be told (beside a sibling, who serves the region's requests anyway).
+_SEEN = """Median, and the lowest and highest in brackets; of several deaths, the last. The first three steps are looked
+for up to twenty times a second, at the gateways that are left and at the controller's name server; the fourth is seen
+by clients, and so may be seen before the third. A dash: it did not come within 45 s each time, or cannot be told
+(beside a sibling, who serves the region's requests anyway).
 """
 _EXPLAINED = """*In flight*: sent before the process had ended, and failed after the kill. *Old answer*: nobody listened
-at the address that the name had named until then, for longer than the SDK tries again. A failed request whose answer
-had not begun is one that a client could send again unharmed. *Hung*: without an end when the case was over, at a host
-that says nothing; the SDK waits ten minutes for it.
+at the address that the name had named until then, for longer than the SDK tries again. An error that a gateway itself
+answers with is unclassified, whenever it comes: it lives. A failed request whose answer had not begun is one that a
+client could send again unharmed. *Hung*: without an end when the case was over, at a host that says nothing; the SDK
+waits ten minutes for it. Where no host is silent it has no class.
 """
 
 
@@ -145,6 +142,7 @@ def _judged(killed: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[str]
     alone = [each for each in killed if not each.has_sibling]
     unbegun = sum(not has_begun for each in beside for _, has_begun, _ in each.failures)
     unknown = sum(cause is Cause.OTHER for each in outcomes for cause, _, _ in each.failures)
+    unknown += sum(each.hung for each in killed)  # at a host that answers nobody has to wait
     return [
         _within("replicas reassigned after a kill -9", [each.reassigned_s for each in killed], REASSIGNED_MAX_S),
         _within("the DNS answer changed after a kill -9", [each.renamed_s for each in killed], RENAMED_MAX_S),
@@ -169,8 +167,8 @@ def _word(is_met: bool) -> str:
 
 
 def _costs(bench: Mapping[str, object]) -> str:
-    rows = [[title, *(_cost(bench, f"{figure}_at_{size}_regions") for size in _SIZES)] for title, figure in _COSTS]
-    head = ["of the controller's core", *(_size(each) for each in _SIZES)]
+    rows = [[title, *(_cost(bench, figure, *size) for size in SIZES)] for title, figure in _COSTS]
+    head = ["of the controller's core", *(f"{replicas:,} replicas, {regions} regions" for replicas, regions in SIZES)]
     return table(head, rows) + (
         "\nFrom `nightside bench controller`: simulated gateways that all hear each other, medians of several rounds.\n"
         "The snapshot is that of the gateway that has most once a neighbour has died, and pushing it is making its\n"
@@ -178,15 +176,10 @@ def _costs(bench: Mapping[str, object]) -> str:
     )
 
 
-def _size(name: str) -> str:
-    replicas, _, regions = name.partition("_replicas_in_")
-    return f"{int(replicas):,} replicas, {regions} regions"
-
-
-def _cost(bench: Mapping[str, object], name: str) -> str:
-    value = bench.get(name)
+def _cost(bench: Mapping[str, object], figure: str, replicas: int, regions: int) -> str:
+    value = bench.get(figure_at(figure, replicas, regions))
     if not isinstance(value, int | float):
         return NOTHING
-    if name.startswith("snapshot_bytes"):
+    if figure == "snapshot_bytes":
         value = value / 1024
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -510,11 +510,14 @@ class RecordTree(_message.Message):
     ZONE_FIELD_NUMBER: _builtins.int
     NAME_SERVERS_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
+    PLAIN_HTTP_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     ttl_s: _builtins.int
     zone: _builtins.str
     """Fully qualified, with the final dot."""
     port: _builtins.int
+    plain_http: _builtins.bool
+    """Clients are served without TLS at that port."""
     @_builtins.property
     def areas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Area]: ...
     @_builtins.property
@@ -533,10 +536,11 @@ class RecordTree(_message.Message):
         zone: _builtins.str = ...,
         name_servers: _abc.Iterable[Global___NameServer] | None = ...,
         port: _builtins.int = ...,
+        plain_http: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anywhere", b"anywhere", "areas", b"areas", "name_servers", b"name_servers", "port", b"port", "ttl_s", b"ttl_s", "version", b"version", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anywhere", b"anywhere", "areas", b"areas", "name_servers", b"name_servers", "plain_http", b"plain_http", "port", b"port", "ttl_s", b"ttl_s", "version", b"version", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,7 +38,7 @@ from tests.fakes.liar import (
     serve_with,
 )
 from tests.fakes.peer import ForwardContext, Forwarded
-from tests.support.core import EU, MS, SECOND, US, peer_spec
+from tests.support.core import EU, LAYERED, MS, SECOND, US, peer_spec, under
 from tests.support.gateways import QUICK_PEERING, ask, counted, until, usable_peers
 from tests.support.listening import Talk, listening
 from tests.support.regions import Mesh, Region, regions_apart
@@ -185,7 +185,7 @@ async def test_a_peer_that_claims_to_be_idle_and_hangs_costs_a_request_one_wait(
 ) -> None:
     liar.forwards = silence
     attempt = replace(CoreConfig().attempt, first_token_deadline_ns=300 * MS)
-    us = await beside(mesh, liar, replace(CoreConfig(), attempt=attempt), IMPATIENT)
+    us = await beside(mesh, liar, replace(under(LAYERED), attempt=attempt), IMPATIENT)
     await until(lambda: usable_peers(us.gateway) == 1)
     async with asking(mesh, us) as (client,):
         await liar.arrived.reaches(1)
@@ -218,7 +218,7 @@ async def test_a_peer_that_always_hangs_is_asked_no_more_by_anybody(mesh: Mesh, 
 async def test_a_peer_that_advertises_a_model_it_has_not_leaves_nobody_waiting_for_ever(mesh: Mesh, liar: Liar) -> None:
     ghost = ModelName("ghost")
     liar.beat = lambda number: codec.load_to_pb(idle_report(number, model=ghost), age_ns=0)
-    core = CoreConfig()
+    core = under(LAYERED)
     us = await beside(mesh, liar, core)
     await until(lambda: usable_peers(us.gateway) == 1)
     async with asking(mesh, us, model=ghost) as (client,):

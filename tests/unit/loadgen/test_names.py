@@ -68,10 +68,18 @@ async def test_the_next_one_is_asked_where_one_does_not_answer(
 
 
 async def test_a_name_that_leads_nowhere_is_an_error(names: NameService) -> None:
-    with pytest.raises(OSError, match="leads nowhere"):
+    with pytest.raises(OSError, match=r"leads nowhere .*: NOERROR: no gateway lives"):
         await NameResolver(servers(names), IN_US, Clock()).addresses("ap-northeast-1.mesh.example.")
 
 
 async def test_aiohttp_gets_it_with_the_port(names: NameService) -> None:
     (found,) = await NameResolver(servers(names), IN_US, Clock()).resolve(NAME, 8080)
     assert (found["host"], found["port"], found["hostname"]) == (US_ADDRESS, 8080, NAME)
+
+
+async def test_one_who_has_no_records_yet_says_so() -> None:
+    service = NameService(Clock(), structlog.get_logger())
+    await service.start([Address("127.0.0.1", 0)])
+    answer = await NameResolver(servers(service), IN_US, Clock()).ask(NAME)
+    await service.stop()
+    assert (answer.addresses, answer.why) == ((), "REFUSED")

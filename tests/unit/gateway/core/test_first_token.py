@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from gateway.core.first_token import FirstTokenLine
 
 MS = 1_000_000
@@ -36,6 +38,36 @@ def test_it_never_promises_less_than_nothing() -> None:
     for size in range(1000, 2000, 50):
         line.add(size, size * MS)
     assert line.estimate_ns(0) == 0
+
+
+class TestByte:
+    def test_it_is_the_average_until_there_is_a_line(self) -> None:
+        line = FirstTokenLine()
+        assert line.byte_ns() == 0
+        line.add(0, 5 * MS)
+        assert line.byte_ns() == 0
+        line.add(1000, 75 * MS)
+        assert line.byte_ns() == pytest.approx(80_000, rel=0.02)
+
+    def test_it_is_the_slope_once_there_is_one(self) -> None:
+        line = FirstTokenLine()
+        for size in range(1000, 3000, 50):
+            line.add(size, 60 * MS + 2000 * size)
+        assert round(line.byte_ns()) == 2000
+
+    def test_noise_makes_it_no_more_than_the_average(self) -> None:
+        """Sizes that hardly differ, of which the larger ones happened to wait."""
+        line = FirstTokenLine()
+        for number in range(40):
+            line.add(1000 + 10 * (number % 2), MS * (1 + 40 * (number % 2)))
+        assert line.slope_ns() == pytest.approx(4 * MS, rel=0.01)
+        assert line.byte_ns() == pytest.approx(21 * MS / 1000, rel=0.1)
+
+    def test_where_more_took_no_longer_it_is_the_average(self) -> None:
+        line = FirstTokenLine()
+        for _ in range(20):
+            line.add(1000, 10 * MS)
+        assert line.byte_ns() == pytest.approx(10_000)
 
 
 class TestSlope:

@@ -272,6 +272,12 @@ class TestOursThatAreAway:
         assert one.core.why_it_waits(RequestId("q")), "who serves something else ends no wait"
         assert started(one.hear("gw-eu", EU, model=RARE)) == ["gw-eu"]
 
+    def test_it_waits_also_where_everybody_was_heard_and_nobody_has_them_yet(self) -> None:
+        one = self.away(EU_PEER)
+        one.hear("gw-eu", EU)
+        assert ended(one.ask("q", model=RARE)) == []
+        assert started(one.hear("gw-eu", EU, model=RARE)) == ["gw-eu"]
+
     def test_what_was_never_ours_is_unknown_all_the_same(self) -> None:
         told = self.away(EU_PEER).ask("q", model=ModelName("never"))
         assert ended(told) == [("q", "rejected_unknown_model")]

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
-from gateway.ground.logs import make_logger
+from gateway.ground.logs import libraries_told_of, make_logger
 
 JSON = LoggingConfig(format=LogFormat.JSON)
 
@@ -62,3 +63,21 @@ def test_an_error_keeps_its_traceback() -> None:
     except RuntimeError:
         log.exception("failed")
     assert "RuntimeError: boom" in json.loads(stream.getvalue())["exception"]
+
+
+def test_what_libraries_say_is_lines_of_the_log_while_it_is_taken_in() -> None:
+    stream = io.StringIO()
+    library = logging.getLogger("a.library")
+    with libraries_told_of(make_logger(JSON, "us-1", stream)):
+        library.info("nobody needs this")
+        library.warning("%d is too many", 7)
+        try:
+            raise ValueError("no message")
+        except ValueError:
+            library.exception("it failed")
+    with libraries_told_of(make_logger(JSON, "us-1", io.StringIO())):
+        library.warning("somebody else's")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["level"], first["library"], first["detail"]) == ("warning", "a.library", "7 is too many")
+    assert (second["level"], second["detail"]) == ("error", "it failed")
+    assert "ValueError: no message" in second["exception"]

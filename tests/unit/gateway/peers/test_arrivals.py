@@ -21,6 +21,7 @@ from gateway.request.legs import OutboundRequest
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.support.core import MS, profile
+from tests.support.gateways import until
 from tests.support.orders import forward_order
 
 KIB = 1024
@@ -76,7 +77,7 @@ async def serving(peering: PeeringConfig = SMALL) -> AsyncIterator[Gateway]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as gateway.channel:
         yield gateway
     await server.stop(None)
-    assert (gateway.arrivals.room.bytes, gateway.arrivals.room.peers) == (0, 0)
+    await until(lambda: (gateway.arrivals.room.bytes, gateway.arrivals.room.peers) == (0, 0))  # as handlers end
 
 
 async def test_what_one_peer_has_here_is_bounded_and_refused_without_being_read() -> None:
@@ -102,8 +103,7 @@ async def test_when_they_go_there_is_room_again() -> None:
         first = gateway.forward(200 * KIB)
         assert await gateway.first_word(first) == "accepted"
         first.cancel()
-        while gateway.arrivals.room.bytes:  # noqa: ASYNC110 - a room has no event to wait for
-            await asyncio.sleep(0.001)
+        await until(lambda: not gateway.arrivals.room.bytes)
         assert await gateway.first_word(gateway.forward(200 * KIB)) == "accepted"
         gateway.go_on.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -11,15 +12,15 @@ import pytest
 
 from loadgen.demo.layout import Layout, lay_out, make_certificates
 from loadgen.demo.processes import DemoFailure
-from loadgen.demo.region_files import LOOPBACK, has_addresses_of_its_own
+from loadgen.demo.region_files import LOOPBACK, is_free
 from loadgen.demo.scenario import DemoScenario
 
 SCENARIO = DemoScenario()
 
 
-def laid_out(*, own: bool) -> Layout:
+def laid_out(*, own: bool, may_listen: Callable[[str, int], bool] = is_free) -> Layout:
     regions = tuple(replace(each, gateways=2) for each in SCENARIO.regions)
-    return lay_out(replace(SCENARIO, regions=regions), random.Random(1), own_addresses=own)
+    return lay_out(replace(SCENARIO, regions=regions), random.Random(1), own_addresses=own, may_listen=may_listen)
 
 
 def ports_of(layout: Layout) -> list[int]:
@@ -31,14 +32,21 @@ def ports_of(layout: Layout) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not has_addresses_of_its_own(), reason="this system has one loopback address")
 def test_gateways_have_one_port_and_an_address_each() -> None:
-    layout = laid_out(own=True)
+    layout = laid_out(own=True, may_listen=lambda _host, _port: True)
     assert len({seat.ports.host for seat in layout.seats}) == 6
     (http,) = {seat.ports.http for seat in layout.seats}
     (dns,) = {seat.ports.dns for seat in layout.seats}
     assert len({http, dns, *ports_of(layout)}) == 2 + len(ports_of(layout))
     assert len(set(layout.networks.values())) == len(SCENARIO.regions)
+
+
+def test_that_port_is_free_at_each_of_them() -> None:
+    last = laid_out(own=True, may_listen=lambda _host, _port: True).seats[-1].ports
+    taken = {(last.host, last.http), (last.host, last.dns)}
+    layout = laid_out(own=True, may_listen=lambda host, port: (host, port) not in taken)
+    ((http, dns),) = {(seat.ports.http, seat.ports.dns) for seat in layout.seats}
+    assert {http, dns}.isdisjoint({last.http, last.dns})
 
 
 def test_without_such_addresses_each_has_a_port_and_there_is_no_name() -> None:

@@ -51,6 +51,21 @@ async def test_operational_endpoints(method: str, path: str, body: str) -> None:
         assert (response.status, await response.text()) == (200, body)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions/render", "/v1/completions/render"])
+async def test_prompts_are_rendered_for_nobody_as_vllm_says_it(path: str) -> None:
+    async with engine() as (_, session), session.post(path, json=CHAT) as response:
+        assert response.status == 403
+        assert await response.json() == {
+            "error": {
+                "message": "Scale-out endpoints are disabled. "
+                "Restart vllm serve with --enable-scale-out to enable them.",
+                "type": "PermissionDeniedError",
+                "param": None,
+                "code": 403,
+            }
+        }
+
+
 async def test_models_list_adapters_under_their_parent() -> None:
     async with engine() as (_, session), session.get("/v1/models") as response:
         listing = await response.json()

@@ -32,3 +32,7 @@ def test_what_is_away_is_not_served_and_what_is_away_to_here_is() -> None:
 
 def test_what_peers_say_is_anothers_is_not_served() -> None:
     assert served(OWN, US, snapshot("eu/0"), [ReplicaId("eu/0"), OWN[0]]) == ("us/1",)
+
+
+def test_nor_by_one_that_has_no_snapshot_at_all() -> None:
+    assert served(OWN, US, None, [OWN[0]]) == ("us/1",)

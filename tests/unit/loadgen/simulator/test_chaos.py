@@ -40,6 +40,18 @@ def test_worlds_are_of_many_kinds() -> None:
     assert min(drawn[PlacementPolicy.COST], drawn[PlacementPolicy.PREFIX]) > len(worlds) / 10
 
 
+def test_where_agents_fill_the_caches_requests_are_held_for_their_sake() -> None:
+    """And for the time of replicas: what is checked of those who are held is checked of somebody."""
+    full = [seed for seed in SEEDS if chaos_document(seed).get("kv_tokens")]
+    assert len(full) > len(SEEDS) / 8
+    held: Counter[str] = Counter()
+    for seed in full:
+        ordeal = endure(seed)
+        assert isinstance(ordeal, Ordeal), ordeal
+        held.update(ordeal.held)
+    assert min(held["cache"], held["time"]) > 10, held
+
+
 def test_a_seed_tells_the_same_story_twice() -> None:
     one, other = endure(3), endure(3)
     assert isinstance(one, Ordeal)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from controller.core.controller_core import ControllerCore
+from controller.core.vocabulary import Condition
 from gateway.core.vocabulary import GatewayId
 from loadgen.figures import Figures
 from loadgen.simulator.callers import FailedBy
@@ -43,6 +45,12 @@ def until(world: World, seconds: float) -> None:
 def serving(world: World) -> dict[GatewayId, set[str]]:
     assert world.control is not None
     return {name: set(map(str, replicas)) for name, replicas in world.control.serving().items()}
+
+
+def core_of(world: World) -> ControllerCore:
+    assert world.control is not None
+    assert world.control.controller.core is not None, "it lives"
+    return world.control.controller.core
 
 
 class TestFailover:
@@ -103,6 +111,20 @@ class TestTheControllerIsGone:
         there = serving(world)
         assert {"eu/0", "eu/1"} <= there[US0] | there[US1]
 
+    def test_whoever_was_down_is_so_in_its_next_life_and_until_it_is_up(self) -> None:
+        """One that began knowing nobody would name the dead again."""
+        crash = {"kind": "controller_crash", "target": "controller", "at": "9s", "lasts": "1s"}
+        world = world_of(faults=[*killed("eu/gw", lasts="10s"), crash])
+        until(world, 10.1)
+        core = core_of(world)
+        assert core.health[EU].condition is Condition.DOWN
+        assert core.tree is not None
+        assert EU not in {name for area in core.tree.areas for name in area.gateways}
+        assert [name for name, health in core.health.items() if health.condition is Condition.DOWN] == [EU]
+        world = world_of(faults=[*killed("eu/gw", lasts="10s"), crash, {**crash, "at": "30s"}])
+        until(world, 31.1)
+        assert core_of(world).health[EU].condition is not Condition.DOWN
+
     def test_a_gateway_that_dies_with_it_is_taken_over_soon_after_its_restart(self) -> None:
         both = [{"kind": "controller_crash", "target": "controller", "at": "5s", "lasts": "3s"}, *killed("eu/gw")]
         assert played(faults=both)["failovers"][0]["reassigned_s"] <= 3 + 3
@@ -120,6 +142,9 @@ class TestTheControllerIsGone:
         assert serving(world)[EU] == set()
         assert world.control is not None
         assert world.control.attachments[EU].told == 1
+        core = world.control.attachments[EU].gateway.core
+        assert core is not None
+        assert core.away, "what its replicas serve is not unknown, whoever has them"
 
     def test_cut_off_from_all_it_takes_nothing_from_anybody(self) -> None:
         cuts = [

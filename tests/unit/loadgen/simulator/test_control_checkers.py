@@ -35,13 +35,14 @@ from gateway.core.vocabulary import (
 from gateway.ground.control.vocabulary import ReplicaOwner, Snapshot
 from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.checkers import Broken
-from loadgen.simulator.control_checkers import ControlWatch
+from loadgen.simulator.control_checkers import ControlWatch, Disturbed
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.observers import GatewaySpec
 
 US, EU, AP = (GatewayId(name) for name in ("us", "eu", "ap"))
 SECOND = 1_000_000_000
 HOMES = {ReplicaId(f"{home}-{number}"): home for home in (US, EU, AP) for number in range(4)}
+OVERLAP_S = 5
 DOWN = effects.TellCondition(EU, Condition.DOWN, "gone")
 
 
@@ -56,7 +57,7 @@ def policy(name: GatewayId, accept: Iterable[GatewayId] = (US, EU, AP)) -> Resid
 
 class Watched:
     def __init__(self, **keys: object) -> None:
-        self.watch = ControlWatch(ControllerSection.model_validate({"region": "us"} | keys), HOMES)
+        self.watch = ControlWatch(ControllerSection.model_validate({"region": "us"} | keys), HOMES, OVERLAP_S * SECOND)
         self.clock_ns = 0
         self.watch.on_controller_start(0, 1)
         entries = tuple(GatewayEntry(name, place(name), (name,)) for name in (US, EU, AP))
@@ -132,6 +133,26 @@ def test_nor_anybody_while_most_are_missing_unless_they_are_known_to_be_gone() -
     watched.step(events.TimePassed(), DOWN)
 
 
+def test_who_was_down_when_the_controller_began_is_named_to_nobody_and_is_not_missing() -> None:
+    watched = Watched()
+    watched.watch.on_controller_start(0, 2)
+    watched.step(events.StateRestored(1, tuple(HOMES.items()), (policy(EU, [EU]),), (EU, AP)))
+    entries = tuple(GatewayEntry(name, place(name), (name,)) for name in (US, EU, AP))
+    watched.step(events.RegistryApplied(entries, ()))
+    watched.publish(area(EU), area(US, US))
+    with pytest.raises(Broken, match="leads to nobody who is down"):
+        watched.publish(area(EU, EU))
+
+
+def test_one_alone_that_is_missing_is_not_most() -> None:
+    watched = Watched()
+    watched.watch.on_controller_start(0, 2)
+    watched.step(events.RegistryApplied((GatewayEntry(EU, place(EU), (EU,)),), ()))
+    watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.UP, ""))
+    watched.lose(EU)
+    watched.step(events.TimePassed(), DOWN)
+
+
 def test_who_returns_is_watched() -> None:
     watched = Watched()
     watched.lose(EU)
@@ -197,8 +218,11 @@ class Pushing:
     def __init__(self, replica: str) -> None:
         self.watch = Watched().watch
         self.replica = ReplicaId(replica)
-        spec = GatewaySpec(EU, place(EU), (), (), policy(EU), CoreConfig())
-        self.watch.on_start(spec, policy(EU), GatewayCore(EU, place(EU), seed=1))
+        self.begin(EU)
+
+    def begin(self, name: GatewayId) -> None:
+        spec = GatewaySpec(name, place(name), (), (), policy(name), CoreConfig())
+        self.watch.on_start(spec, policy(name), GatewayCore(name, place(name), seed=1))
 
     def push(self, at_s: float) -> None:
         target = Target(TargetKind.REPLICA, self.replica)
@@ -206,12 +230,14 @@ class Pushing:
         leg = StartLeg(RequestId("r"), 1, 1, LegRole.WHOLE, target, decision, SECOND)
         self.watch.on_step(round(at_s * SECOND), EU, TimePassed(), [leg])
 
-    def send(self, version: int, *, at_s: float = 0, take: bool = True, away: GatewayId = US) -> None:
+    def send(
+        self, version: int, *, at_s: float = 0, take: bool = True, away: GatewayId = US, to: GatewayId = EU
+    ) -> None:
         owners = (ReplicaOwner(self.replica, EU, away),)
-        snapshot = Snapshot(ControlVersion(1, version), EU, away=owners)
+        snapshot = Snapshot(ControlVersion(1, version), to, away=owners)
         self.watch.on_snapshot_sent(round(at_s * SECOND), snapshot)
         if take:
-            self.watch.on_snapshot_taken(round(at_s * SECOND), EU, snapshot.version)
+            self.watch.on_snapshot_taken(round(at_s * SECOND), to, snapshot.version)
 
 
 def test_nobody_pushes_to_what_its_own_snapshot_gives_another() -> None:
@@ -222,16 +248,76 @@ def test_nobody_pushes_to_what_its_own_snapshot_gives_another() -> None:
         pushing.push(0)
 
 
-def test_who_does_not_hear_of_a_newer_owner_may_go_on_for_a_while_unless_something_keeps_the_news() -> None:
+@pytest.mark.parametrize("what", ["eu", "controller", frozenset(("eu", "controller"))])
+def test_who_is_told_of_a_newer_owner_may_go_on_for_a_while_unless_something_keeps_the_news(
+    what: Disturbed,
+) -> None:
     pushing = Pushing("eu-0")
     pushing.send(1, take=False)
     pushing.push(4)
-    pushing.watch.disturbed(4 * SECOND, 1)
+    pushing.watch.disturbed(what, 1, 4 * SECOND)
+    pushing.watch.disturbed("ap", 1, 4 * SECOND)
     pushing.push(30)
-    pushing.watch.disturbed(30 * SECOND, -1)
+    pushing.watch.disturbed(what, -1, 30 * SECOND)
     pushing.push(34)
     with pytest.raises(Broken, match="hears of a newer owner"):
         pushing.push(36)
+
+
+def test_news_that_was_sent_before_a_fault_was_over_may_come_late() -> None:
+    pushing = Pushing("eu-0")
+    pushing.watch.disturbed("eu", 1, 0)
+    pushing.send(1, take=False)
+    pushing.watch.disturbed("eu", -1, 9 * SECOND)
+    pushing.push(13)
+    with pytest.raises(Broken, match="hears of a newer owner"):
+        pushing.push(15)
+
+
+class TestWhatAPeerKnows:
+    def pushing(self) -> Pushing:
+        """The peer serves by what gives the replica to it, and the gateway has heard so."""
+        pushing = Pushing("eu-0")
+        pushing.begin(US)
+        pushing.send(1, to=US)
+        pushing.watch.on_newer_heard(0, EU, US, ControlVersion(1, 1))
+        return pushing
+
+    def test_is_asked_for_and_believed_soon(self) -> None:
+        pushing = self.pushing()
+        pushing.push(5)
+        with pytest.raises(Broken, match="hears of a newer owner"):
+            pushing.push(6)
+
+    def test_is_out_of_reach_once_it_is_dead(self) -> None:
+        pushing = self.pushing()
+        pushing.watch.on_struck(SECOND, US)
+        pushing.push(6)
+
+    def test_does_not_count_any_more_once_somebody_knows_better(self) -> None:
+        pushing = self.pushing()
+        pushing.send(2, at_s=4, away=EU, take=False)
+        pushing.push(6)
+
+    def test_is_nothing_where_it_is_older_than_what_somebody_else_knows(self) -> None:
+        pushing = Pushing("eu-0")
+        pushing.begin(US)
+        pushing.begin(AP)
+        pushing.send(1, to=AP, away=US)
+        pushing.send(2, to=US, away=EU)
+        pushing.watch.on_newer_heard(0, EU, US, ControlVersion(1, 2))
+        pushing.watch.on_newer_heard(0, EU, AP, ControlVersion(1, 1))
+        pushing.push(9)
+
+    def test_is_kept_back_by_a_cut_between_the_two_alone(self) -> None:
+        pushing = self.pushing()
+        pushing.watch.disturbed(frozenset(("eu", "ap")), 1, 0)
+        pushing.watch.disturbed(frozenset(("us", "eu")), 1, 0)
+        pushing.push(9)
+        pushing.watch.disturbed(frozenset(("us", "eu")), -1, 9 * SECOND)
+        pushing.push(14)
+        with pytest.raises(Broken, match="hears of a newer owner"):
+            pushing.push(15)
 
 
 def test_nobody_serves_what_is_anothers_without_having_been_given_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from gateway.core.config import OverflowMode, PlacementPolicy, PushingMode
 from gateway.core.vocabulary import GatewayId, RegionName, TenantName
 from gateway.ground.faults import ConfigError
+from loadgen.engine.model import EngineConfig
 from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key
 from tests.support.scenarios import small_document
 
@@ -63,6 +65,18 @@ def test_an_adopted_replica_stands_where_it_stands() -> None:
     set_key(changed := document(), "regions.us.adopted", [{"region": "eu", "replicas": 1}])
     owned = parse_scenario(changed, Path("small.yaml")).fleet()[GatewayId("us/gw")]
     assert [spec.place.region for spec, _ in owned] == ["us", "us", "us", "eu"]
+
+
+def test_an_engine_has_no_more_room_than_its_scenario_or_its_preset_gives_it() -> None:
+    def engine(**more: Any) -> EngineConfig:
+        scenario = parse_scenario(document(**more), Path("small.yaml"))
+        return scenario.fleet()[GatewayId("us/gw")][0][1]
+
+    plain = engine()
+    small = engine(kv_tokens=1_000)
+    assert (small.kv_tokens, small.context_tokens_max) == (992, 992), "whole blocks, and no request longer than that"
+    assert replace(small, kv_blocks=plain.kv_blocks, context_tokens_max=plain.context_tokens_max) == plain
+    assert engine(kv_tokens=10 * plain.kv_tokens) == plain
 
 
 def test_without_rules_all_jurisdictions_are_open_and_with_them_only_those() -> None:

@@ -221,19 +221,31 @@ class TestAtAReplica:
 
 
 class TestWhatAByteTakes:
-    def told(self, bytes_ahead: int = 0, waiting: int = 0) -> float:
+    def told(self, waiting: int = 0, *, all_at_once: bool = False) -> float:
         told = Told()
         told.load(0, waiting=waiting)
+        now_ns = 0
         for size in range(100, 3000, 100):
-            told.policy.prefilled(0, bytes_ahead, size, 5 * MS + 2000 * size)
+            started_ns, now_ns = now_ns, now_ns + 5 * MS + 2000 * size
+            told.policy.prefilled(0, size, 0 if all_at_once else started_ns, now_ns)
         asked = prompt("a")
         return told.costs(asked, 0).reading_ns / asked.prompt_bytes
 
     def test_is_learnt_of_all_replicas_together(self) -> None:
         assert self.told() == pytest.approx(2000)
 
-    def test_is_not_learnt_where_something_was_read_before_or_waited(self) -> None:
-        assert self.told(bytes_ahead=1) == self.told(waiting=1) == PRIOR_NS
+    def test_what_was_read_before_does_not_count(self) -> None:
+        assert self.told(all_at_once=True) == pytest.approx(2000)
+
+    def test_is_not_learnt_where_somebody_waits_for_a_slot(self) -> None:
+        assert self.told(waiting=1) == PRIOR_NS
+
+    def test_is_known_roughly_from_the_first_one_on(self) -> None:
+        """A fleet begins with everybody at once, and decides much before eight first tokens have come."""
+        told = Told()
+        told.policy.prefilled(0, 1000, 0, 80 * MS)
+        asked = prompt("a")
+        assert told.costs(asked, 0).reading_ns / asked.prompt_bytes == pytest.approx(80_000)
 
 
 class TestLoadOnAverage:
@@ -524,8 +536,8 @@ class TestWaitingForItsTime:
 class TestUnderMemoryPressure:
     """A cache of a hundred blocks, full of conversations that go on every second; a prompt that is new."""
 
-    def told(self, *, running: int = 4, **placement: object) -> Told:
-        told = Told(replicas=1, **placement)  # type: ignore[arg-type]
+    def told(self, *, running: int = 4, replicas: int = 1, abroad: bool = False, **placement: object) -> Told:
+        told = Told(replicas, abroad=abroad, **placement)
         told.load(0, running=running, kv_tokens=100 * 16 // 4)
         for _ in range(30):
             for letter in "abcd":
@@ -533,6 +545,26 @@ class TestUnderMemoryPressure:
                 told.send(prompt(letter, 16 * 24), 0, arrived_ns=told.now_ns)
         told.load(0, running=running, kv_tokens=100 * 16 // 4)
         return told
+
+    def test_what_is_read_pushes_out_as_much_that_will_be_read_again_wherever_it_is_read(self) -> None:
+        again, asked = self.told(abroad=True), prompt("n")
+        once = self.told(abroad=True, kept_gaps=0.0)
+        for told in (again, once):
+            told.hear(replicas=1, load=4)
+        more = 1 + again.policy._caches.read_again()
+        assert more > 4
+        assert again.costs(asked, 0).reading_ns == pytest.approx(more * once.costs(asked, 0).reading_ns)
+        assert again.costs_there(asked).reading_ns == pytest.approx(more * once.costs_there(asked).reading_ns)
+
+    def test_as_many_of_another_gateway_s_caches_are_full_as_of_ours(self) -> None:
+        told, asked = self.told(abroad=True, replicas=2), prompt("n")
+        told.hear(replicas=1, load=4)
+        told.load(1, running=4)
+        once_ns = PRIOR_NS * asked.prompt_bytes
+        again = told.policy._caches.read_again()
+        assert told.costs_there(asked).reading_ns == pytest.approx((1 + again / 2) * once_ns)
+        assert told.costs(asked, 0).reading_ns == pytest.approx((1 + again) * once_ns)
+        assert told.costs(asked, 1).reading_ns == pytest.approx(once_ns)
 
     def offer(self, told: Told, waited_ns: int = 0) -> Offer:
         offer = Offer(0b1)

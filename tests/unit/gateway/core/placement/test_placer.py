@@ -15,6 +15,7 @@ from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied,
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Policy
+from gateway.core.prefix_index import Match
 from gateway.core.vocabulary import (
     Candidate,
     Costs,
@@ -40,6 +41,28 @@ def test_the_policy_can_change_while_running() -> None:
     one.probe()
     (home,) = started(one.ask("a", prompt="p" * 160))
     assert started(one.ask("b", prompt="p" * 160)) == [home]
+
+
+@pytest.mark.parametrize("policy", [PlacementPolicy.COST, PlacementPolicy.PREFIX])
+def test_whoever_is_recorded_is_looked_up_once_more_and_not_twice(policy: PlacementPolicy) -> None:
+    def lookups(considered_max: int) -> tuple[int, int]:
+        """For one request, and how many replicas are recorded with it."""
+        placement = PlacementConfig(policy=policy, considered_max=considered_max)
+        one = desk(replicas=4, config=CoreConfig(placement=placement))
+        asked: list[int] = []
+
+        def match(asked_about: RequestProfile, mask: int) -> Match:
+            asked.append(mask)
+            return one.core.placer.replica_index.match(asked_about.prefix, mask)
+
+        one.core.placer.match_exactly(match)
+        (leg,) = of_kind(StartLeg, one.ask("q", prompt="p" * 160))
+        return len(asked), len(leg.decision.considered)
+
+    bare, nobody = lookups(0)
+    with_record, recorded = lookups(5)
+    assert (nobody, recorded) == (0, 4)
+    assert with_record - bare == recorded
 
 
 def test_prefixes_that_nobody_uses_are_forgotten() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -29,7 +30,7 @@ def over_the_wire(tree: RecordTree) -> pb.RecordTree:
     return pb.RecordTree.FromString(records_to_pb(tree).SerializeToString())
 
 
-@pytest.mark.parametrize("tree", [TREE, RecordTree(0, 0, (), ())])
+@pytest.mark.parametrize("tree", [TREE, replace(TREE, tls=False), RecordTree(0, 0, (), ())])
 def test_a_tree_arrives_as_it_was_sent(tree: RecordTree) -> None:
     assert read_records(over_the_wire(tree), "records") == tree
 

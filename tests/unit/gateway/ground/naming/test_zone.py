@@ -108,6 +108,16 @@ class TestServices:
             'us-east-1.mesh.example. 5 IN HTTPS 1 . alpn="http/1.1" port="8443" ipv4hint="192.0.2.1"',
         }
 
+    def test_without_tls_nothing_says_that_there_is_any(self) -> None:
+        zone = Zone(replace(tree(), port=8080, tls=False))
+        there = found(zone, "_http._tcp.mesh.example.")
+        assert there is not None
+        assert [each.to_text() for each in there.sets] == ["_http._tcp.mesh.example. 5 IN SRV 0 0 8080 mesh.example."]
+        told_of = getattr(found(zone, "us-east-1.mesh.example."), "sets", ())
+        assert [each.to_text() for each in told_of] == ["us-east-1.mesh.example. 5 IN A 192.0.2.1"]
+        assert found(zone, "_https._tcp.mesh.example.") is None
+        assert found(zone, "_8080._https.mesh.example.") is None
+
     def test_where_nobody_is_told_of_there_is_no_service(self) -> None:
         there = found(Zone(tree(eu=())), "_https._tcp.mesh.example.", IN_EU)
         assert there is not None

@@ -43,6 +43,22 @@ async def test_calls_of_the_sdk_by_one_name_are_answered_behind_an_address_where
     assert all(each.has_begun and each.ended_ns is not None for each in clients.asked)
 
 
+async def test_an_error_that_is_answered_is_told_from_a_connection_that_breaks() -> None:
+    async with serve_engines([QUICK]) as (engine,):
+        port = engine.url.rpartition(":")[2]
+        refused = Clients(US, f"http://llm.test:{port}", "no-such-model", Leads("127.0.0.1"), Clock())
+        lost = Clients(US, f"http://llm.test:{port}", MODEL, Leads("127.77.9.9"), Clock())
+        for clients in (refused, lost):
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(clients.run(1))
+                while not any(each.ended_ns is not None for each in clients.asked):  # noqa: ASYNC110 - what an SDK does
+                    await asyncio.sleep(0.01)
+                clients.is_over = True
+                await running
+    assert {(bool(each.fault), each.is_refused) for each in refused.asked} == {(True, True)}
+    assert {(bool(each.fault), each.is_refused) for each in lost.asked} == {(True, False)}
+
+
 async def test_where_nobody_listens_is_named() -> None:
     async with httpx2.AsyncClient(transport=OneName(Leads("127.77.9.9"), lambda _: None)) as http:
         with pytest.raises(httpx2.ConnectError, match=r"nobody listens at '127\.77\.9\.9'"):

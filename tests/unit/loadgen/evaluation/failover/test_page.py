@@ -44,13 +44,30 @@ def test_every_failure_is_counted_and_one_without_a_class_misses_the_aim() -> No
     unbegun, unknown = (Cause.CACHED, False, "refused"), (Cause.OTHER, False, "odd")
     text = page(replace(GOOD, failures=(*GOOD.failures, unbegun, unknown), hung=3), BESIDE)
     assert "| 1 killed | 100 | 3 | 1 | 1 | 1 | 2 | 3 |" in text
-    assert "**not met**: no failed request without a class (1 had none)" in text
+    assert "**not met**: no failed request without a class (4 had none)" in text
     assert "**met**: with a sibling, no request failed whose answer had not begun (0 did)" in text
     assert "1 × cached_answer: `refused`" in text
     assert "**not met**: with a sibling" in page(GOOD, replace(BESIDE, failures=(unbegun,)))
 
 
+def test_who_hangs_where_nobody_is_silent_has_no_class() -> None:
+    text = page(replace(GOOD, hung=2), BESIDE, replace(GOOD, case="silent", is_silent=True, hung=3))
+    assert "**not met**: no failed request without a class (2 had none)" in text
+
+
+def test_every_size_that_was_measured_is_on_the_page() -> None:
+    text = page(GOOD)
+    for size in (
+        "10 replicas, 3",
+        "1,000 replicas, 3",
+        "10,000 replicas, 3",
+        "10 replicas, 100",
+        "10,000 replicas, 100",
+    ):
+        assert f"| {size} regions |" in text
+
+
 def test_what_the_core_costs_is_told_by_size_and_a_dash_where_it_is_not_known() -> None:
     rows = {line.split(" | ")[0]: line for line in page(GOOD).splitlines() if line.startswith("| ")}
-    assert rows["| a gateway's death, ms"].split(" | ")[1:] == ["0.123", "–", "–", "–", "– |"]
+    assert rows["| a gateway's death, ms"].split(" | ")[1:] == ["0.123", "–", "–", "–", "–", "– |"]
     assert rows["| largest snapshot, KiB"].split(" | ")[3] == "2"

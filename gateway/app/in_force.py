@@ -1,0 +1,62 @@
+"""What region file and controller come to, put in force in a running gateway: whole, or not at all."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from gateway.app.desk import Desk
+from gateway.app.fleet import Fleet
+from gateway.config.orders import Orders
+from gateway.config.sections import GatewayConfig
+from gateway.core.events import ConfigApplied
+from gateway.ground.faults import ConfigError
+from gateway.ground.naming.service import NameService
+from gateway.ground.naming.tree import RecordTree
+from gateway.peers.roster import PeerRoster
+
+
+class InForce:
+    """It holds what there is to be changed, and the config that all of that lives by."""
+
+    def __init__(
+        self, config: GatewayConfig, orders: Orders, desk: Desk, *, fleet: Fleet, roster: PeerRoster, names: NameService
+    ) -> None:
+        self.config = _ordered(config, orders)
+        self.names = names
+        self._desk = desk
+        self._fleet = fleet
+        self._roster = roster
+
+    def begin(self, orders: Orders) -> None:
+        """With the peers that there are, and with the records that were in force before a restart."""
+        self._roster.replace(orders.peers)
+        if orders.records is not None:
+            with suppress(ValueError):  # an older version of ours could answer from them
+                self.names.apply(orders.records)
+
+    def apply(self, config: GatewayConfig, orders: Orders) -> None:
+        """All of it at once: the event loop does not turn in between. Raises ConfigError, and has done nothing then."""
+        apply_to_fleet = self._fleet.prepare(config, orders)
+        if orders.records is not None:
+            self._check_records(orders.records)
+        if orders.core != self.config.core:
+            self._desk.driver.submit(ConfigApplied(orders.core))
+        self._desk.policy.narrow(orders.narrowing)
+        self._desk.policy.move(config.policy_file)
+        self._roster.replace(orders.peers)
+        apply_to_fleet()
+        if orders.records not in (None, self.names.tree):
+            self.names.apply(orders.records)
+        self.config = _ordered(config, orders)
+
+    def _check_records(self, records: RecordTree) -> None:
+        """Raises ConfigError."""
+        try:
+            self.names.check(records)
+        except ValueError as error:
+            raise ConfigError(f"records: {error}") from error
+
+
+def _ordered(config: GatewayConfig, orders: Orders) -> GatewayConfig:
+    return replace(config, core=orders.core, peers=orders.peers)

@@ -1,0 +1,116 @@
+"""Puts together what a gateway has to do with other gateways and with controllers: whom it calls, who calls it, and
+what either says of who serves what. It wires; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from gateway.app.control import Control, Surroundings
+from gateway.app.desk import LAST_BYTES_S, Desk
+from gateway.config.sections import GatewayConfig
+from gateway.ground.supervisor import Supervisor
+from gateway.ground.transport import Plaintext
+from gateway.peers.ears import Ears
+from gateway.peers.heartbeats import Heartbeats
+from gateway.peers.link import PeerLink
+from gateway.peers.ownership import OwnershipAsker
+from gateway.peers.roster import PeerRoster
+from gateway.peers.server import PeerServer, PeerService
+from gateway.records.control_metrics import ControlLevels
+from gateway.request.cache_salts import CacheSalts
+from gateway.request.driver import Driver
+from gateway.request.owner import OwnerContext
+from gateway.security.tls import Certificates
+
+_SECOND_NS = 1_000_000_000
+
+
+def make_control(
+    config: GatewayConfig, desk: Desk, certificates: Certificates, left_out: Callable[[], dict[str, str]]
+) -> Control:
+    """Begins with what was kept of the last snapshot."""
+    transport = certificates.mesh or Plaintext()
+    surroundings = Surroundings(
+        ears=Ears(desk.trust.hear),
+        open_requests=lambda: desk.driver.open_requests,
+        left_out=left_out,
+    )
+    control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)
+    desk.policy.follow_own(control.follow_policy)
+    desk.metrics.registry.register(ControlLevels(control))
+    control.restore()
+    return control
+
+
+def listen_for_control(
+    config: GatewayConfig, desk: Desk, loops: Supervisor, roster: PeerRoster, control: Control
+) -> None:
+    """To what peers say of it."""
+    asker = OwnershipAsker(
+        roster.links,
+        config.gateway_id,
+        is_news=control.is_news,
+        learnt=control.learnt,
+        start=loops.start,
+        clock=desk.clock,
+        log=desk.log,
+    )
+    control.ears.start(on_control=asker.heard, on_lost=control.attachment.report_soon)
+
+
+def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control) -> PeerRoster:
+    def run_loops(link: PeerLink) -> list[Callable[[], object]]:
+        heartbeats = _heartbeats(config, desk, link, control.ears)
+        return [
+            control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
+            loops.run("peer_credentials", link.follow_credentials),
+            loops.run("peer_pings", heartbeats.measure),
+            loops.run("peer_heartbeats", heartbeats.listen),
+        ]
+
+    def retire(link: PeerLink) -> None:
+        loops.run("peer_retiring", partial(link.retire, config.limits.request_deadline_ns / _SECOND_NS))
+
+    return PeerRoster(lambda peer: PeerLink(peer, config.peering, control.transport), run_loops, retire)
+
+
+def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -> Heartbeats:
+    return Heartbeats(
+        link,
+        config.gateway_id,
+        config.place,
+        submit=partial(ears.hear, link.peer.spec.gateway_id),
+        clock=desk.clock,
+        rng=random.Random(),
+        on_refused=lambda: desk.metrics.peer_refused("caller"),
+        log=desk.log,
+    )
+
+
+def make_peer_server(
+    config: GatewayConfig, desk: Desk, owners: OwnerContext, roster: PeerRoster, control: Control
+) -> PeerServer:
+    service = PeerService(
+        owners,
+        desk.board,
+        roster.specs,
+        peering=config.peering,
+        keep_alive_ns=config.core.observation.keep_alive_ns,
+        transport=control.transport,
+        on_refused=lambda: desk.metrics.peer_refused("called"),
+        log=desk.log,
+        explain=desk.explain_to,
+        cache_salts=CacheSalts(config.engine_cache, config.cache_secret),
+        pass_priority=config.pass_priority,
+        why_closed=desk.why_closed,
+        on_malformed=desk.metrics.forward_malformed,
+        ownership=lambda: control.precedence.ownership,
+    )
+    return PeerServer(service, desk.board, config.peering, control.transport)
+
+
+async def stop_peer_server(server: PeerServer, driver: Driver) -> None:
+    await server.stop(0.0 if driver.open_requests else LAST_BYTES_S)

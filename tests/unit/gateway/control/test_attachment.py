@@ -1,0 +1,248 @@
+"""One gateway's end of the stream, against controllers that stall, lie, talk nonsense, say too much or read nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from structlog.testing import CapturingLogger
+
+from gateway.config.sections import ControlConfig
+from gateway.control.attachment import Attachment
+from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.ground.clock import Clock
+from gateway.ground.control import codec
+from gateway.ground.control.vocabulary import (
+    Alive,
+    FromController,
+    FromGateway,
+    Hello,
+    PeerGrant,
+    Rejected,
+    Report,
+    Snapshot,
+    Taken,
+)
+from gateway.ground.faults import ConfigError
+from gateway.ground.transport import Plaintext
+from gateway.ground.values import Address
+from protos.mesh.v1 import control_pb2 as pb
+from tests.fakes.attached import hello
+from tests.support.core import MS, SECOND, US
+from tests.support.gateways import until
+
+US_1 = GatewayId("us-1")
+Call = grpc.aio.ServicerContext[bytes, bytes]
+Script = Callable[[Call], Awaitable[None]]
+PATIENT = ControlConfig(
+    report_interval_ns=20 * MS, silence_max_ns=60 * SECOND, reconnect_min_ns=5 * MS, reconnect_max_ns=20 * MS
+)
+HASTY = replace(PATIENT, silence_max_ns=50 * MS)
+
+
+class Speaker:
+    """The gateway, as far as its stream needs one."""
+
+    def __init__(self) -> None:
+        self.said = hello("us-1", US)
+        self.taken: list[Snapshot] = []
+        self.refuses = ""
+
+    def hello(self) -> Hello:
+        return self.said
+
+    def report(self) -> Report:
+        return Report((), 0)
+
+    async def take(self, snapshot: Snapshot) -> None:
+        if self.refuses:
+            raise ConfigError(self.refuses)
+        self.taken.append(snapshot)
+
+
+@dataclass
+class Scripted:
+    """A controller that plays a script on each stream, byte by byte, the last one again and again."""
+
+    scripts: list[Script]
+    calls: int = 0
+    heard: list[FromGateway] = field(default_factory=list)
+    address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
+
+    async def attach(self, _: object, context: Call) -> None:
+        script = self.scripts[min(self.calls, len(self.scripts) - 1)]
+        self.calls += 1
+        await script(context)
+
+    def all(self, kind: type[Any]) -> list[Any]:
+        return [each for each in self.heard if isinstance(each, kind)]
+
+    def says(self, *words: FromController | bytes) -> Script:
+        """These, and then hears what comes."""
+
+        async def script(context: Call) -> None:
+            for word in words:
+                await context.write(word if isinstance(word, bytes) else wire(word))
+            while isinstance(message := await context.read(), bytes):
+                said = codec.read_from_gateway(pb.AttachRequest.FromString(message))
+                assert said is not None
+                self.heard.append(said)
+
+        return script
+
+
+def wire(said: FromController) -> bytes:
+    return codec.said_by_controller(said).SerializeToString()
+
+
+def snapshot(version: int = 1, **more: Any) -> Snapshot:
+    return replace(Snapshot(ControlVersion(1, version), US_1), **more)
+
+
+@asynccontextmanager
+async def scripted(*scripts: Script) -> AsyncIterator[Scripted]:
+    controller = Scripted(list(scripts))
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(controller.attach)
+    server = grpc.aio.server()
+    service = pb.DESCRIPTOR.services_by_name["ControlService"].full_name
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Attach": handler}),))
+    controller.address = Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    try:
+        yield controller
+    finally:
+        await server.stop(0)
+
+
+@dataclass
+class Gateway:
+    attachment: Attachment
+    speaker: Speaker
+    log: CapturingLogger
+
+    def logged(self, words: str) -> list[dict[str, Any]]:
+        return [call.kwargs for call in self.log.calls if words in call.args]
+
+    @property
+    def tallies(self) -> tuple[int, int]:
+        return self.attachment.tallies.taken, self.attachment.tallies.rejected
+
+
+@asynccontextmanager
+async def attached(controllers: Iterable[Scripted], settings: ControlConfig = PATIENT) -> AsyncIterator[Gateway]:
+    settings = replace(settings, controllers=tuple(each.address for each in controllers))
+    speaker, log = Speaker(), CapturingLogger()
+    attachment = Attachment(settings, Plaintext(), speaker, clock=Clock(), rng=random.Random(1), log=log)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(attachment.run())
+        yield Gateway(attachment, speaker, log)
+        running.cancel()
+
+
+async def silent(_: Call) -> None:
+    """Takes the call and says nothing."""
+    await asyncio.Event().wait()
+
+
+async def test_what_is_said_is_taken_and_answered_in_order() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(snapshot(1), Alive(), snapshot(2)))
+        async with attached([controller]) as gateway:
+            await until(lambda: len(controller.all(Taken)) == 2)
+            assert isinstance(controller.heard[0], Hello)
+            assert [each.version.version for each in controller.all(Taken)] == [1, 2]
+            assert gateway.speaker.taken == [snapshot(1), snapshot(2)]
+            assert gateway.attachment.controller == controller.address
+
+
+async def test_one_that_says_nothing_is_left_and_the_next_one_tried() -> None:
+    async with scripted(silent) as first, scripted() as second:
+        second.scripts.append(second.says(Alive()))
+        async with attached([first, second], HASTY) as gateway:
+            await until(lambda: bool(gateway.logged("attached to a controller")))
+            assert gateway.logged("attached to a controller")[0] == {"controller": str(second.address)}
+            assert gateway.logged("controller not reached")[0]["detail"] == "it fell silent"
+
+
+async def test_nonsense_ends_the_stream_and_is_told_of_once_for_all_tries() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(b"\xff\xff\xff"))
+        async with attached([controller]) as gateway:
+            await until(lambda: controller.calls > 3)
+            told = gateway.logged("controller not reached")
+            assert len(told) == 1
+            assert told[0]["detail"] == "what it says is no message"
+            assert gateway.tallies == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (snapshot(gateway_id=GatewayId("no name!")), "snapshot.gateway_id"),
+        (snapshot(peers=(PeerGrant(GatewayId("eu-1"), US, "nowhere"),)), r"snapshot.peers\[0\].address"),
+        (snapshot(parameters="{" * (codec.DOCUMENT_LENGTH_MAX + 1)), "snapshot.parameters"),
+    ],
+)
+async def test_a_snapshot_that_breaks_a_bound_is_rejected_by_its_version_and_the_stream_goes_on(
+    said: Snapshot, why: str
+) -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(said, snapshot(2)))
+        async with attached([controller]) as gateway:
+            await until(lambda: bool(controller.all(Taken)))
+            (rejected,) = controller.all(Rejected)
+            assert rejected.version == said.version
+            with pytest.raises(AssertionError, match=why):
+                raise AssertionError(rejected.reason)
+            assert gateway.speaker.taken == [snapshot(2)]
+            assert (gateway.tallies, gateway.attachment.tallies.last_rejection) == ((1, 1), "")
+            assert controller.calls == 1
+
+
+async def test_one_that_cannot_be_served_by_is_rejected_with_the_gateways_reason() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(snapshot(3)))
+        async with attached([controller]) as gateway:
+            gateway.speaker.refuses = "it is older than 2.1, which is in force"
+            await until(lambda: bool(controller.all(Rejected)))
+            assert controller.all(Rejected)[0] == Rejected(ControlVersion(1, 3), gateway.speaker.refuses)
+            assert gateway.attachment.tallies.last_rejection == gateway.speaker.refuses
+
+
+async def test_a_message_larger_than_may_be_is_never_read() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(bytes(70_000)))
+        async with attached([controller], replace(PATIENT, message_max_bytes=65_536)) as gateway:
+            await until(lambda: bool(gateway.logged("controller not reached")))
+            assert gateway.logged("controller not reached")[0]["detail"].startswith("RESOURCE_EXHAUSTED")
+            assert gateway.speaker.taken == []
+
+
+async def test_a_message_of_a_kind_that_is_not_known_yet_is_a_sign_of_life_and_no_more() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(b"\xfa\x01\x00", snapshot(1)))
+        async with attached([controller]) as gateway:
+            await until(lambda: bool(controller.all(Taken)))
+            assert (gateway.tallies, gateway.attachment.tallies.lost) == ((1, 0), 0)
+
+
+async def test_what_has_changed_of_it_is_said_in_full_and_what_has_not_is_not() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(Alive()))
+        async with attached([controller]) as gateway:
+            await until(lambda: len(controller.all(Report)) > 1)
+            announcement = replace(gateway.speaker.said.announcement, health_url="http://127.0.0.1:7/health")
+            gateway.speaker.said = replace(gateway.speaker.said, announcement=announcement)
+            gateway.attachment.changed()
+            await until(lambda: announcement in controller.heard)
+            reports = len(controller.all(Report))
+            await until(lambda: len(controller.all(Report)) > reports + 1)
+            assert len(controller.all(Hello)) == 1
+            assert controller.heard.count(announcement) == 1
