@@ -18,7 +18,14 @@ from loadgen.evaluation.placement.judgement import (
 )
 from loadgen.evaluation.placement.plan import SEEDS_FULL, Evaluation, Series
 from loadgen.evaluation.placement.systems import OURS, STRONGEST
-from loadgen.evaluation.placement.tables import everything, exactness, sensitivity, unseen, verdict_table
+from loadgen.evaluation.placement.tables import (
+    beside_the_paper,
+    everything,
+    exactness,
+    sensitivity,
+    unseen,
+    verdict_table,
+)
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.reader import Section
 from loadgen.pages.markdown import bullets, listed
@@ -49,6 +56,7 @@ def page_of(plan: Evaluation, results: Results, played: Collection[str] | None =
     if calm := [each for each in plan.spikes if played is None or each.experiment.name in played]:
         sections.append(spikes(calm, runs_of))
     if judged["On every workload"]:
+        sections.append(beside_the_paper(judged["On every workload"], runs_of))
         sections.append(exactness(judged["On every workload"], runs_of))
     sections += [sensitivity(plan, runs_of, played), unseen(plan, runs_of)]
     if judged["On every workload"]:
