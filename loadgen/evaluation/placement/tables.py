@@ -72,7 +72,8 @@ def exactness(series: Sequence[Series], runs_of: RunsOf) -> Section:
     for each in series:
         (point,) = each.experiment.points
         cells = []
-        gain = ratio(*(runs_of(each.experiment, point.name, name) for name in (OURS_EXACT, OURS)), of.THROUGHPUT)
+        exactly, remembered = (runs_of(each.experiment, point.name, name) for name in (OURS_EXACT, OURS))
+        gain = ratio(exactly, remembered, of.THROUGHPUT)
         if gain is not None and gain.median > 1 + EXACT_GAIN_MIN:
             worth.append(f"{each.title} (× {gain.median:.3f})")
         for exact, plain in ((OURS_EXACT, OURS), (LLM_D_EXACT, LLM_D)):
@@ -85,7 +86,7 @@ def exactness(series: Sequence[Series], runs_of: RunsOf) -> Section:
             "## What exactness is worth\n",
             "The same rule in gateways that know what each engine has cached, or is about to, instead of remembering"
             " what they sent where; as ratios to those that remember. No live feed can be more exact than that, and"
-            f" one is built only for a gain above {EXACT_GAIN_MIN:.0%}: ours has that on {listed(worth) or 'no workload'}.\n",
+            f" one is built only for a gain above {EXACT_GAIN_MIN:.0%}: ours has it on {listed(worth) or 'none'}.\n",
             table(head, rows),
         ]
     )

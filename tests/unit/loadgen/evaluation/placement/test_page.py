@@ -122,6 +122,23 @@ def test_exactness_is_held_against_the_same_rule_without_it() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == len(plan().workloads)
     assert all("| × 1.050 (1.050–1.050) | × 0.50 | × 1.000" in row for row in rows)
+    assert f"{plan().workloads[0].title} (× 1.050)" in text.split("ours has it on ")[1]
+    assert "ours has it on none." in section(page(), "What exactness is worth")
+
+
+def test_the_paper_s_own_rules_are_beside_ours() -> None:
+    worse_on = plan().workloads[0].title
+
+    def told(cell: Cell) -> Figures:
+        if cell.run_name == OURS:
+            return figures(7.0 if cell.point.name == worse_on else 12.0, 0.4)
+        return figures(10.0, 0.8)
+
+    text = section(page(told), "Beside the paper's own rules")
+    count = len(plan().workloads)
+    assert f"on {count - 1} of {count} workloads, and less throughput on {worse_on}." in text
+    assert "| × 1.200 (1.200–1.200) | × 0.50 | × 1.200 (1.200–1.200) | × 0.50 |" in text
+    assert "and less throughput on none." in section(page(), "Beside the paper's own rules")
 
 
 def test_a_constant_is_shown_beside_its_default() -> None:
