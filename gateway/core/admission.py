@@ -23,7 +23,8 @@ class _ClassQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, RequestState]] = []
-        self._members: set[RequestId] = set()
+        self._members: dict[RequestId, RequestState] = {}
+        """Who waits: another request may have had the same id before, as a forward that comes again has."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -33,18 +34,21 @@ class _ClassQueue:
 
     def join(self, request: RequestState) -> None:
         heapq.heappush(self._heap, (request.arrival_number, request))
-        self._members.add(request.request_id)
+        self._members[request.request_id] = request
 
     def leave(self, request_id: RequestId) -> None:
-        self._members.discard(request_id)
+        self._members.pop(request_id, None)
         if len(self._heap) > 2 * len(self._members) + _SLACK:
             self._compact()
 
     def head(self) -> RequestState:
         """The earliest arrival. The queue must not be empty."""
-        while self._heap[0][1].request_id not in self._members:
+        while not self._is_member(self._heap[0][1]):
             heapq.heappop(self._heap)
         return self._heap[0][1]
+
+    def _is_member(self, request: RequestState) -> bool:
+        return self._members.get(request.request_id) is request
 
     def __iter__(self) -> Iterator[RequestState]:
         return (request for _, request in sorted(self._entries(), key=_arrival_number))
@@ -55,9 +59,7 @@ class _ClassQueue:
 
     def _entries(self) -> list[tuple[int, RequestState]]:
         """Each member once; a request that left and came back may stand in the heap twice."""
-        return list(
-            {entry[1].request_id: entry for entry in self._heap if entry[1].request_id in self._members}.values()
-        )
+        return list({entry[1].request_id: entry for entry in self._heap if self._is_member(entry[1])}.values())
 
 
 class WaitingRoom:

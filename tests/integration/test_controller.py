@@ -41,7 +41,7 @@ async def test_a_gateway_that_attaches_is_told_what_it_serves_and_who_else_there
         link = controller.links.get(GatewayId("us-1"))
         assert link is not None
         await us.until(lambda us: us.alive > 0)
-        assert link.taken == us.newest.version == link.pushed
+        await until(lambda: link.taken == us.newest.version == link.pushed)
 
 
 async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(controller: ControllerHandle) -> None:

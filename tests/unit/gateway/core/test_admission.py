@@ -48,6 +48,21 @@ def test_whoever_comes_back_has_its_old_place_and_stands_there_once() -> None:
     assert list(room) == [early, late]
 
 
+def test_another_one_with_the_same_id_is_not_the_one_that_left() -> None:
+    """A forward that was refused comes again under the name that it had."""
+    room = WaitingRoom()
+    before, later, again = request(1), request(3), request(1)
+    again.arrival_number = 7
+    for each in (before, later):
+        room.join(each)
+    room.leave(before)
+    room.join(again)
+    assert room.head_of(LLAMA) is later
+    room.leave(later)
+    assert room.head_of(LLAMA) is again
+    assert list(room) == [again]
+
+
 def test_it_counts_by_model_and_tenant_and_keeps_nothing_of_those_who_left() -> None:
     room = WaitingRoom()
     everybody = [request(1), request(2, tenant="acme"), request(3, MISTRAL, "acme")]
