@@ -108,8 +108,9 @@ def adopts_anywhere(original: Original, policy: Any, origin: Any) -> Verdict:
 
 
 @mutant("a closed jurisdiction's clients are led out of it", "controller.core.records:areas_of")
-def leads_anywhere(original: Original, gateways: Any, living: Any, geography: Any, config: ControllerConfig) -> Any:
-    return original(gateways, living, geography, replace(config, closed_jurisdictions=frozenset()))
+def leads_anywhere(original: Original, *there: Any) -> Any:
+    *mesh, config = there
+    return original(*mesh, replace(config, closed_jurisdictions=frozenset()))
 
 
 @mutant(

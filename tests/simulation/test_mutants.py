@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -55,6 +56,14 @@ def planted(mutated: Original, path: str) -> Plant:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_finds_its_seam_in_the_core(name: str) -> None:
     resolve(MUTANTS[name])
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_takes_what_its_seam_is_given(name: str) -> None:
+    _, _, found = resolve(MUTANTS[name])
+    given = signature(found.fget if isinstance(found, property) else found).parameters.values()
+    named = {each.name: None for each in given if each.kind is each.KEYWORD_ONLY}
+    signature(MUTANTS[name].mutated).bind(None, *(None for each in given if each.name not in named), **named)
 
 
 @pytest.mark.parametrize("path", ["Door.ring", "Gate.knock", "thrice_over"])
