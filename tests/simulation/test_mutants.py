@@ -61,7 +61,8 @@ def test_a_mutant_finds_its_seam_in_the_core(name: str) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_takes_what_its_seam_is_given(name: str) -> None:
     _, _, found = resolve(MUTANTS[name])
-    given = signature(found.fget if isinstance(found, property) else found).parameters.values()
+    asked: Any = found.fget if isinstance(found, property) else found
+    given = signature(asked).parameters.values()
     named = {each.name: None for each in given if each.kind is each.KEYWORD_ONLY}
     signature(MUTANTS[name].mutated).bind(None, *(None for each in given if each.name not in named), **named)
 
