@@ -17,6 +17,7 @@ from loadgen.evaluation.placement.judgement import (
     verdicts,
 )
 from loadgen.evaluation.placement.plan import SEEDS_FULL, Evaluation, Series
+from loadgen.evaluation.placement.reasons import reason_of
 from loadgen.evaluation.placement.systems import OURS, STRONGEST
 from loadgen.evaluation.placement.tables import (
     beside_the_paper,
@@ -93,7 +94,7 @@ def _aims(told: list[Verdict]) -> Section:
     judged = [each for each in told if each.is_judged]
     met = [each for each in judged if each.is_met]
     far = [each for each in judged if each.is_far_better]
-    misses = [f"{each.point}: {listed(each.misses)}" for each in judged if each.misses]
+    misses = [f"{each.point}: {listed(each.misses)}. {reason_of(each.point)}" for each in judged if each.misses]
     missing = f" {len(told) - len(judged)} points were not played." if len(judged) < len(told) else ""
     text = f"""## Aims
 

@@ -12,6 +12,7 @@ from loadgen.evaluation.experiments import Cell, all_cells
 from loadgen.evaluation.placement.constants import Constant
 from loadgen.evaluation.placement.page import page_of
 from loadgen.evaluation.placement.plan import Evaluation, evaluation
+from loadgen.evaluation.placement.reasons import reason_of
 from loadgen.evaluation.placement.systems import LMETRIC, OURS, OURS_EXACT, SGLANG
 from loadgen.evaluation.playing import Results
 from loadgen.figures import Figures
@@ -80,7 +81,8 @@ def test_every_miss_is_named_with_its_measure() -> None:
 
     text = section(page(told), "Aims")
     (miss,) = re.findall(r"^- .*", text, re.MULTILINE)
-    assert miss == f"- Arena-like, 4/4/4: throughput -19.8% of {LMETRIC} and mean TTFT +300% of {LMETRIC}"
+    missed = f"- Arena-like, 4/4/4: throughput -19.8% of {LMETRIC} and mean TTFT +300% of {LMETRIC}"
+    assert miss == f"{missed}. {reason_of('Arena-like, 4/4/4')}"
     assert f"throughput -19.8% of {LMETRIC}; mean TTFT +300%" in section(page(told), "On every workload")
 
 

@@ -1,0 +1,47 @@
+"""Why an aim is missed, as far as it is known: beside each miss on the page, and for whoever goes on from there.
+
+A reason stands here only if something on the page, or a run with one thing changed, speaks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_WAITS = (
+    "A client's wait counts as half of what its reading costs an engine (`delay_weight`, see Constants): with 1 first"
+    " tokens come sooner here at the same throughput, and agents whose caches are full lose some."
+)
+_FULL = (
+    "Caches are past their room, and who has which is settled by chance in the first half minute: single seeds lie up"
+    " to a third apart, for everybody."
+)
+_COPIES = (
+    "More comes than engines can do, so the backlog grows as long as it is played. A document is copied to another"
+    " replica once many wait for it: fewer hits, and first tokens in half of the time that those wait who send all of"
+    " them to one."
+)
+_NOISE = "Seeds reach from no worse to much worse: they say no more than that it is as quick."
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    begins: tuple[str, ...]
+    """The names of the points that it is about begin so."""
+    why: str
+
+
+REASONS = (
+    Reason(("bursts about one document",), _COPIES),
+    Reason(("agentic sessions twice as long",), _FULL),
+    Reason(("WildChat-like", "skewed", "all with one prompt", "conversations as by default"), _WAITS),
+    Reason(("Arena-like, 4/4/4",), _NOISE),
+)
+
+
+def reason_of(point: str, reasons: Iterable[Reason] = REASONS) -> str:
+    """The first that is about this point; that nobody knows, where none is."""
+    for each in reasons:
+        if point.startswith(each.begins):
+            return each.why
+    return "Why is not known."
