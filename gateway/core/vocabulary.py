@@ -439,7 +439,8 @@ class LoadReport:
         return replace(self, capacities=tuple(replace(each, accepts=None) for each in taking))
 
     def is_news_after(self, last: LoadReport, share: float) -> bool:
-        """Does it say more than that some number moved by up to a share of itself? To and from zero is always news."""
+        """Does it say more than that some number moved by up to a share of itself? To and from zero is always news, but
+        of what is left to read and of room, which are counted from a long prompt's."""
         if self._words() != last._words():
             return True
         if self.capacities == last.capacities and self.queues == last.queues:

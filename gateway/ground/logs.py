@@ -64,9 +64,11 @@ class _Libraries(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
-        tell(
-            "a library has something to say", library=record.name, detail=record.getMessage(), exc_info=record.exc_info
-        )
+        try:
+            detail = record.getMessage()
+        except (TypeError, ValueError):  # what was logged fits its own words not
+            detail = str(record.msg)
+        tell("a library has something to say", library=record.name, detail=detail, exc_info=record.exc_info)
 
 
 def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:

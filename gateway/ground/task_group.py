@@ -11,7 +11,11 @@ from typing import Self
 class TaskGroup(asyncio.TaskGroup):
     """Who is cancelled in the moment in which a task of the group fails stays cancelled. Python before 3.13 raises the
     failure and forgets the cancellation, so that a loop which outlives such failures would run on after it was stopped,
-    and whoever waits for its end would wait for ever."""
+    and whoever waits for its end would wait for ever.
+
+    Before 3.13 what cancelled the owner must mean it: a timeout around the group in the same task would be raised, and
+    the next wait be cancelled all the same.
+    """
 
     _parent_cancel_requested: bool
     """asyncio's own: the group has cancelled its owner by itself, since a task failed."""

@@ -37,10 +37,9 @@ async def rude_peer(port: int, says: bytes) -> AsyncIterator[asyncio.Event]:
         calls += 1
         if calls > 1:
             heard.set()
+        await reader.read(1 << 16)
         writer.write(says)
-        while await reader.read(1 << 16):
-            pass
-        writer.close()
+        writer.close()  # or whoever dialled might keep the connection, and never dial anew
 
     async with await asyncio.start_server(answer, "127.0.0.1", port):
         yield heard

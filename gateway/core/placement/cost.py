@@ -26,6 +26,10 @@ _IDLEST_MAX: Final = 4
 _PRIOR_NS_PER_BYTE: Final = 10_000.0
 """Of prefill, until the first tokens of replicas have told: an 8B model on an H100 reads four bytes in 40 µs. On an L4
 it is ten times that, which the first few requests show."""
+_NS_PER_BYTE_MAX: Final = 1_000_000.0
+"""A hundred times the prior: whatever is slower than that was not reading."""
+_SAMPLE_BYTES_MIN: Final = 256
+"""What reads less tells what a first token takes, and nothing of reading."""
 _INTERVAL_KEEPS: Final = 0.95
 """Of the average of intervals, when one more comes: the last twenty make it."""
 
@@ -287,12 +291,13 @@ class Cost(Policy):
             self._caches.sent(profile, slot, matched_blocks, self._arrived_ns, self._now_ns)
 
     def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:
-        """It was read since what was ahead of it had been; how long one took that waited for a slot tells nothing."""
+        """It was read since what was ahead of it had been; how long one took that waited for a slot tells nothing, and
+        one that stalled no more than reading can take: the line is that of all replicas."""
         books = self._books[slot]
         since_ns = max(started_ns, books.prefilled_ns)
         books.prefilled_ns = now_ns
-        if not self.fleet.replica_waiting(slot):
-            self._line.add(uncached_bytes, now_ns - since_ns)
+        if uncached_bytes >= _SAMPLE_BYTES_MIN and not self.fleet.replica_waiting(slot):
+            self._line.add(uncached_bytes, min(now_ns - since_ns, int(uncached_bytes * _NS_PER_BYTE_MAX)))
 
     def ended(self, slot: int, now_ns: int) -> None:
         books = self._books[slot]

@@ -19,6 +19,14 @@ the second turn finds the first one's cache: ours carries at least 0.99 of the b
 TTFT below all others'. The guard of full caches is not expected to act on either."""
 """What our default is expected to do on them, and why; written before they are played."""
 
+FOUND = """Throughput came as expected, 1.000 and 0.991 of the best. That ours has the shortest mean TTFT was wrong on
+both: it is far below that of every router that stands before all regions, but rules that leave a region only when it is
+full are quicker still, by a sixth and a quarter. Ours sent 23 % abroad on either, for less than the way there takes: a
+client's time, the way among it, counts as half of what reading costs an engine, and less the more requests run. After
+the look the rule was given a bound of what it learns (first tokens that read next to nothing are left out), and nothing
+else."""
+"""What was seen in that one look."""
+
 _TURNS = {
     "applications": 2,
     "system_prompt_words": 600,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from loadgen.evaluation import numbers as of
 from loadgen.evaluation.numbers import measured, number, percent, ratio, seconds_of, spread_times, times
-from loadgen.evaluation.placement.held_out import EXPECTED
+from loadgen.evaluation.placement.held_out import EXPECTED, FOUND
 from loadgen.evaluation.placement.judgement import ALIKE, RunsOf, Verdict, verdicts
 from loadgen.evaluation.placement.plan import Evaluation, Series
 from loadgen.evaluation.placement.systems import BEFORE, LLM_D, LLM_D_EXACT, OURS, OURS_EXACT, SKYWALKER
@@ -122,7 +122,9 @@ def unseen(plan: Evaluation, runs_of: RunsOf) -> Section:
         return Section("## Held out\n\nTwo workloads are kept aside, and were not played for this page.\n")
     several = [(each, verdicts(each.experiment, runs_of)) for each in plan.held_out]
     section = verdict_table("Held out", several, runs_of)
-    return Section(f"{section.text}\nExpected before they were played: {EXPECTED or 'nothing was written down.'}\n")
+    return Section(
+        f"{section.text}\nExpected before they were played: {EXPECTED or 'nothing was written down.'}\n\n{FOUND}\n"
+    )
 
 
 _HEAD = ("system", "requests/s", "of ours", "TTFT mean, s", "of ours", "p50", "p90", "whole p50, s", "hits",

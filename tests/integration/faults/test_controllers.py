@@ -208,7 +208,9 @@ async def test_a_newer_stream_of_a_gateway_takes_the_place_of_the_older(tmp_path
                 assert controller.desk.core.health[GatewayId("us-1")].connected
 
 
-async def test_a_gateway_that_falls_silent_or_talks_nonsense_is_let_go(tmp_path: Path) -> None:
+async def test_a_gateway_that_falls_silent_or_talks_nonsense_is_let_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     quick = {"alive_interval": "50ms", "silence_max": "200ms"}
     async with serve_controller(read_file(tmp_path, link=quick)) as controller:
         address = controller.grpc_address
@@ -216,8 +218,11 @@ async def test_a_gateway_that_falls_silent_or_talks_nonsense_is_let_go(tmp_path:
             assert "it said nothing for 0.2 s" in await silent.until_ended()
         async with plain_gateway(address, hello("us-1", US)) as odd:
             await odd.say(hello("us-1", US))
-            assert "hello was said before" in await odd.until_ended()
+            ended = await odd.until_ended()
+            # gRPC's library says INTERNAL where a stream ends while something is being said on it
+            assert "hello was said before" in ended or "Internal error from Core" in ended
         await until(lambda: not controller.desk.core.health[GatewayId("us-1")].connected)
+    assert "hello was said before" in capsys.readouterr().err
 
 
 async def test_a_snapshot_that_is_rejected_is_shown_with_its_reason(tmp_path: Path) -> None:

@@ -247,6 +247,24 @@ class TestWhatAByteTakes:
         asked = prompt("a")
         assert told.costs(asked, 0).reading_ns / asked.prompt_bytes == pytest.approx(80_000)
 
+    def byte_ns(self, told: Told) -> float:
+        asked = prompt("a")
+        return told.costs(asked, 0).reading_ns / asked.prompt_bytes
+
+    def test_what_reads_next_to_nothing_tells_nothing_of_it(self) -> None:
+        told = Told()
+        for number in range(1, 2000):
+            told.policy.prefilled(0, number % 256, number * SECOND, number * SECOND + 30 * MS)
+        assert self.byte_ns(told) == PRIOR_NS
+
+    def test_one_that_stalls_is_not_taken_for_reading(self) -> None:
+        told = Told()
+        told.policy.prefilled(0, 4096, 0, 60 * SECOND)
+        assert self.byte_ns(told) == pytest.approx(100 * PRIOR_NS)
+        for number in range(1, 200):
+            told.policy.prefilled(0, 4096, (60 + number) * SECOND, (60 + number) * SECOND + 41 * MS)
+        assert self.byte_ns(told) < 3 * PRIOR_NS
+
 
 class TestLoadOnAverage:
     """A client's time counts for less, the more there are everywhere."""

@@ -17,8 +17,8 @@ def test_the_first_that_is_about_a_point_is_its_reason() -> None:
 
 
 def test_each_is_about_a_workload_that_is_played() -> None:
-    played = {series.title for series in evaluation(None).series}
+    played = {point.name for series in evaluation(None).series for point in series.experiment.points}
     recorded = ("agentic",)  # of a trace that is not there
     for each in REASONS:
         for begins in each.begins:
-            assert begins.startswith(recorded) or any(title.startswith(begins) for title in played), begins
+            assert begins.startswith(recorded) or any(point.startswith(begins) for point in played), begins
