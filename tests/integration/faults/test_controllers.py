@@ -8,6 +8,8 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from controller.app import ControllerHandle, run_controller, serve_controller
 from controller.core.events import TimePassed
 from controller.journal import read_journal
