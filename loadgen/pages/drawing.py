@@ -325,14 +325,17 @@ def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str) -> Pictu
     marks = [heading, _text(8, 36, y_name), *_levels(up, left, right)]
     marks += [_text(across(x), bottom + 16, f"{x:g}", "middle") for x in marked]
     marks.append(_text(right, bottom + 32, x_name, "end"))
-    key_x = left
+    key_x, key_y = left, bottom + 54
     for number, curve in enumerate(curves):
+        width = 60 + 6.8 * len(curve.name)
+        if key_x > left and key_x + width > right:
+            key_x, key_y = left, key_y + 18
         marks.append(_curve(curve, number, across, up.place))
         marks += [_mark("circle", cx=across(x), cy=up.place(y), r="2.6", fill=_colour(number)) for x, y in curve.points]
-        marks.append(_line(key_x, bottom + 28, key_x + 24, bottom + 28, stroke_width=3, **_pen(number)))
-        marks.append(_text(key_x + 30, bottom + 32, curve.name, class_="name"))
-        key_x += 60 + 6.8 * len(curve.name)
-    return Picture(right + 20, bottom + 44, f"{title}: {_highest(curves)}", Markup("").join(marks))
+        marks.append(_line(key_x, key_y - 4, key_x + 24, key_y - 4, stroke_width=3, **_pen(number)))
+        marks.append(_text(key_x + 30, key_y, curve.name, class_="name"))
+        key_x += width
+    return Picture(right + 20, key_y + 12, f"{title}: {_highest(curves)}", Markup("").join(marks))
 
 
 def _highest(curves: Sequence[Line]) -> str:
