@@ -6,7 +6,7 @@ Beside it, the core's own invariants after every event. The first thing that doe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from gateway.core import events
@@ -220,10 +220,15 @@ class Watch:
 
     # Now and then, and at the end
 
-    def look_for_idle_engines(self, engines: dict[ReplicaId, SimEngine], now_ns: int) -> None:
-        """Somebody has waited for long beside an engine that had nothing to do for as long."""
+    def look_for_idle_engines(
+        self, engines: dict[ReplicaId, SimEngine], now_ns: int, dead: Collection[GatewayId] = ()
+    ) -> None:
+        """Somebody has waited for long beside an engine that had nothing to do for as long. With a gateway that is dead
+        nobody waits, whatever it was told before."""
         self._now_ns = now_ns
-        for view in self._views.values():
+        for gateway_id, view in self._views.items():
+            if gateway_id in dead:
+                continue
             waiters = [visit for visit in view.visits.values() if self._has_waited(visit, now_ns)]
             if not waiters:
                 continue

@@ -300,7 +300,8 @@ class World:
 
     def _sample(self) -> None:
         now_ns = self.now_ns
-        self.watch.look_for_idle_engines(self._engines, now_ns)
+        dead = [gateway_id for gateway_id, gateway in self._gateways.items() if not gateway.is_up]
+        self.watch.look_for_idle_engines(self._engines, now_ns, dead)
         queues: Counter[RegionName] = Counter()
         for gateway in self._gateways.values():
             queues[gateway.region] += gateway.waiting

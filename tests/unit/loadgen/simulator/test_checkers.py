@@ -270,6 +270,14 @@ def test_a_failure_excuses_no_wait_but_beside_the_engine_where_it_was(failed_at:
         told.watch.look_for_idle_engines(engines, told.now_ns + 10 * SECOND)  # type: ignore[arg-type]
 
 
+def test_with_a_gateway_that_is_dead_nobody_waits() -> None:
+    told = Witness()
+    told.arrive("a", start("a", at="r-eu"))
+    told.end("a")
+    engines = {ReplicaId("r-us"): IdleEngine(ReplicaId("r-us"))}
+    told.watch.look_for_idle_engines(engines, told.now_ns + 10 * SECOND, [GATEWAY])  # type: ignore[arg-type]
+
+
 def ask() -> Ask:
     nothing = empty_prompt("llama", "default", 64)
     return Ask(profile("a"), 0, nothing, 1, US.region, GATEWAY, 0, 0)
