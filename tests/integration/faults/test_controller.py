@@ -7,9 +7,9 @@ where its policy does not let it be, and no name is without an answer while a ga
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import resource
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ async def test_with_a_store_that_is_damaged_read_only_or_lost_gateways_go_on_by_
         store.write_bytes(kept)
         store.chmod(0o400)
         store.parent.chmod(0o500)
-        assert "controller.db" in await refused(mesh, as_anybody)
+        assert "controller.db" in await refused(mesh, AS_ANYBODY)
         store.parent.chmod(0o700)
         store.unlink()
         await seen.until_answered("us-1", "ap-1")
@@ -219,19 +219,24 @@ async def test_with_a_store_that_is_damaged_read_only_or_lost_gateways_go_on_by_
     seen.check()
 
 
-def as_anybody() -> None:
-    """Permissions hold for this process, also where the tests are run by root."""
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)
+AS_ANYBODY = (
+    sys.executable,
+    "-c",
+    f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_CAPBSET_DROP}, {CAP_DAC_OVERRIDE});"
+    " os.execvp(sys.argv[1], sys.argv[1:])",
+)
+"""Permissions hold for what is started so, also where the tests are run by root. It is a program, since gRPC's library
+does not bear what runs between fork and exec."""
 
 
-async def refused(mesh: Controlled, prepare: Callable[[], None] | None = None) -> str:
+async def refused(mesh: Controlled, started_by: Sequence[str] = ()) -> str:
     """What a controller that does not begin says."""
     process = await asyncio.create_subprocess_exec(
+        *started_by,
         *command("controller", "run", mesh.folder / "controller.yaml"),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,
-        preexec_fn=prepare,
     )
     _, said = await process.communicate()
     assert process.returncode == 1, said
