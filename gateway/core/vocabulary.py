@@ -349,8 +349,8 @@ class PoolKind(Word):
 
 
 class Connector(Word):
-    """How the engines of a disaggregated pool hand a KV cache over. It decides what the gateway has to say to either, and
-    whether decoding is asked for after the prefill or beside it."""
+    """How the engines of a disaggregated pool hand a KV cache over. It decides what the gateway has to say to either,
+    and whether decoding is asked for after the prefill or beside it."""
 
     NIXL = "nixl"
     """vLLM: the prefill's answer says where its blocks are, and the decode worker pulls them."""
