@@ -276,6 +276,8 @@ class DecodeGroup:
     def _move_to(self, now_ns: int) -> None:
         """Let everything happen until then, and count the steps that are over by then."""
         assert now_ns >= self._now_ns, "time went backwards"
+        if now_ns == self._now_ns:
+            return
         while (next_ns := self._next_ns()) is not None and next_ns <= now_ns:
             self._pass(next_ns)
         self._now_ns = now_ns
@@ -284,20 +286,26 @@ class DecodeGroup:
             ended = envelope.ended_by(now_ns - self._begin_ns)
             if ended:
                 self._count(envelope, ended)
+        self._take_in_what_came()
 
     def _pass(self, at_ns: int) -> None:
         """Whatever is due at this moment, which is a boundary."""
         if self._is_stepping:
             envelope = self._known_envelope()
             self._count(envelope, envelope.steps)
-            self._speak(at_ns)
         self._begin_ns = self._now_ns = at_ns
-        while self._pulls and self._pulls[0][0] <= at_ns:
-            self._arrive(heappop(self._pulls)[2])
+        entered, self._entered = self._entered, []
+        self._outputs += [FirstToken(each.request_id, at_ns) for each in entered if each.is_alive]
+        self._take_in_what_came()
+        self._end_answers()
         if self._is_due:
             self._is_due = False
             for rank in range(len(self._ranks)):
                 self._enter(rank)
+
+    def _take_in_what_came(self) -> None:
+        while self._pulls and self._pulls[0][0] <= self._now_ns:
+            self._arrive(heappop(self._pulls)[2])
 
     def _count(self, envelope: Envelope, steps: int) -> None:
         end_ns = self._begin_ns + envelope.duration_ns(steps)
@@ -362,19 +370,15 @@ class DecodeGroup:
 
     # Requests
 
-    def _speak(self, at_ns: int) -> None:
-        """Of a step that is over: who has a first token, and who has all of them."""
-        if self._entered:
-            entered, self._entered = self._entered, []
-            self._outputs += [FirstToken(each.request_id, at_ns) for each in entered if each.is_alive]
+    def _end_answers(self) -> None:
+        """Of those who have all tokens with the step that is over."""
         touched: list[int] = []
         while self._ends and self._ends[0][0] <= self.steps:
             request = heappop(self._ends)[2]
             if request.is_alive:
-                self._outputs.append(Finished(request.request_id, at_ns, FinishReason.LENGTH))
+                self._outputs.append(Finished(request.request_id, self._now_ns, FinishReason.LENGTH))
                 self._leave(request)
                 touched.append(request.rank)
-        self._begin_ns = self._now_ns = at_ns
         for rank in touched:
             self._pull(rank)
             self._enter(rank)
