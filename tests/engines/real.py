@@ -35,8 +35,8 @@ CONTEXT_TOKENS = 2048
 KV_BLOCKS = 129
 KV_BLOCK_TOKENS = 32
 """KV cache for twice the longest context (one block is vLLM's own): it fills, and forgets, within a test."""
-LEASE_S = 30
-"""What a prefill worker here keeps unfetched, as vLLM does by default."""
+LEASE_S = 20
+"""How long a prefill worker here keeps what nobody fetches; vLLM's default is 30."""
 
 
 def why_missing(folder: Path) -> str:
@@ -141,6 +141,13 @@ class Engine:
         """Until so many run or wait in it: whoever runs may be put back for a while when the KV cache is full."""
         async with asyncio.timeout(END_S):
             while await self.held() != requests:  # noqa: ASYNC110 - another process, which tells us nothing
+                await asyncio.sleep(_POLL_S)
+
+    async def until_empty(self, within_s: float = END_S) -> None:
+        """Until its KV cache holds nothing for anybody, neither for who runs nor for who might fetch it. What may be
+        forgotten at any time does not count."""
+        async with asyncio.timeout(within_s):
+            while (await self.counters())["vllm:kv_cache_usage_perc"] > 0:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(_POLL_S)
 
     async def held(self) -> float:
