@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import model_validator
@@ -52,29 +53,28 @@ class PoolFile(FileModel):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class Member:
     """A replica, or those behind a name, as far as its pool is concerned."""
 
-    def __init__(
-        self, path: str, pool: PoolName, role: ReplicaRole, group: str | None, dialect: Dialect, place: object
-    ) -> None:
-        self.path = path
-        self.pool = pool
-        self.role = role
-        self.group = group
-        self.dialect = dialect
-        self.place = place
+    path: str
+    """Of its entry in the file."""
+    pool: PoolName
+    role: ReplicaRole
+    group: str | None
+    dialect: Dialect
+    region: str
 
 
 def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[Member]) -> Iterator[Fault]:
     """Of those that are described, and of whoever names them."""
-    places: dict[PoolName, object] = {}
+    places: dict[PoolName, str] = {}
     roles: dict[PoolName, set[ReplicaRole]] = {}
     for member in members:
         spec = pools.get(member.pool, PoolSpec(member.pool))
         yield from _member_faults(member, spec)
         roles.setdefault(member.pool, set()).add(member.role)
-        if spec.kind is PoolKind.DISAGGREGATED and places.setdefault(member.pool, member.place) != member.place:
+        if spec.kind is PoolKind.DISAGGREGATED and places.setdefault(member.pool, member.region) != member.region:
             yield Fault(f"{member.path}.region", f"the disaggregated pool {member.pool} stands in one region")
     for index, (name, spec) in enumerate(pools.items()):
         missing = {ReplicaRole.PREFILL, ReplicaRole.DECODE} - roles.get(name, set())

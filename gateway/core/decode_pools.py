@@ -150,7 +150,7 @@ class DecodePools:
     def read(
         self, pool: DecodePool, profile: RequestProfile, prompt_tokens: int | None, now_ns: int
     ) -> Admission | None:
-        """Its prompt has been read, and is kept by the prefill worker for the lease's time. Whoever is sent on at once is
+        """Its prompt has been read, and the prefill worker keeps it for the lease's time. Whoever is sent on at once is
         told of; anybody else waits for a tick."""
         return pool.tier.add(_facts_of(profile, prompt_tokens), now_ns, now_ns + pool.spec.lease_ns)
 

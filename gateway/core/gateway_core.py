@@ -431,7 +431,7 @@ class GatewayCore(GatewayState):
             return
         request = self.requests[event.request_id]
         if leg.role is LegRole.DECODE:
-            self._decode_began(request, attempt)
+            self._decode_began(request)
         elif leg.target.kind is TargetKind.REPLICA:
             self.placer.learn_first_token(request, leg, now_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
@@ -457,7 +457,7 @@ class GatewayCore(GatewayState):
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
         self.placer.leg_ended(request, leg, event, now_ns)
-        if leg.role is not LegRole.WHOLE:
+        if attempt.pool is not None:
             self._part_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
             self._conclude(request, attempt, LegEnd(leg, result, detail, event.refusal))
@@ -625,12 +625,12 @@ class GatewayCore(GatewayState):
             if self._attempt_of(each.request_id, each.attempt) is not None:
                 pool.tier.progressed(each.request_id, each.output_tokens)
 
-    def _decode_began(self, request: RequestState, attempt: AttemptState | None) -> None:
+    def _decode_began(self, request: RequestState) -> None:
         """What the prefill worker kept for it has been fetched."""
-        assert attempt is not None, "a leg of it began"
-        assert attempt.pool is not None, "it is in one"
-        attempt.pool.tier.running(request.request_id)
-        self._release(attempt)
+        attempt = request.attempt
+        if attempt is not None and attempt.pool is not None:
+            attempt.pool.tier.running(request.request_id)
+            self._release(attempt)
 
     def _release(self, attempt: AttemptState) -> None:
         if attempt.is_retained and attempt.prefill is not None:
