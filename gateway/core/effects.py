@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.core.value import value
 from gateway.core.vocabulary import (
+    Connector,
     Decision,
     Hops,
     LegRole,
@@ -34,6 +35,8 @@ class StartLeg:
     """For a peer: the hops to put on the wire."""
     stamp: ResidencyStamp | None = None
     """For a peer: the residency stamp to put on the wire."""
+    connector: Connector | None = None
+    """For a leg that runs a part: how the other part is handed over."""
     prefill: Target | None = None
     """For a decode leg: who read the prompt, or reads it at this moment."""
 

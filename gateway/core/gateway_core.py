@@ -375,8 +375,9 @@ class GatewayCore(GatewayState):
         order = StartLeg(
             request.request_id, attempt.number, leg.number, leg.role, leg.target, decision, request.deadline_ns
         )
-        if leg.role is LegRole.DECODE and attempt.prefill is not None:
-            return replace(order, prefill=attempt.prefill.target)
+        if attempt.pool is not None and attempt.prefill is not None:
+            prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
+            return replace(order, connector=attempt.pool.spec.connector, prefill=prefill)
         if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
