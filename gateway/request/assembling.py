@@ -16,11 +16,14 @@ import json
 from enum import Enum, auto
 from typing import Any
 
+import msgspec
+
 from gateway.request import engine_api
-from gateway.request.bodies import Body, ChatBody, CompletionBody, is_set
+from gateway.request.bodies import is_set
 from gateway.request.engine_errors import decode
 from gateway.request.sse import events, fields
 
+_ABSENT = msgspec.Raw()
 _NUMBER_BYTES = 8
 """What a number counts against the limit on an answer that is held."""
 
@@ -102,12 +105,21 @@ MESSAGE: Table = {
 calls out of a text in another way than out of its pieces."""
 
 
-def can_be_assembled(body: Body) -> bool:
+class _Asked(msgspec.Struct):
+    logprobs: msgspec.Raw = _ABSENT
+    tools: msgspec.Raw = _ABSENT
+
+
+_ASKED = msgspec.json.Decoder(_Asked)
+
+
+def can_be_assembled(path: str, body: bytes) -> bool:
     """May the decode of this call be had as a stream for a client who wants none? `handoffs.py` has said that it can be
     handed off at all. Logprobs are many times their text, and better passed on than held."""
-    if body.stream or not isinstance(body, ChatBody | CompletionBody):
+    if path not in TOP:
         return False
-    return not is_set(body.logprobs) and not is_set(body.tools)
+    asked = _ASKED.decode(body)
+    return not is_set(asked.logprobs) and not is_set(asked.tools)
 
 
 class Assembler:
