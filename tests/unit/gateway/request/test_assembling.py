@@ -146,6 +146,8 @@ def test_another_version_has_other_fields() -> None:
         (delta(audio="x"), "'audio', which"),
         (event(citations=["x"], choices=[]), "'citations', which"),
         (event(choices=[{"index": 0, "token_ids": 7}]), "'token_ids', which"),
+        (event(choices=[{"index": 0, "token_ids": ["7"]}]), "'token_ids', which"),
+        (event(choices=[{"index": 0, "token_ids": [1 << 63]}]), "'token_ids', which"),
         (delta(content="x" * (LIMIT + 1)), "more than"),
         (event(choices=[{"index": 0, "token_ids": [1] * (LIMIT // 8 + 1)}]), "more than"),
     ],
