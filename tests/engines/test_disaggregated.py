@@ -24,7 +24,7 @@ from tests.support.rest import unrest
 pytestmark = pytest.mark.timeout(900)
 
 JSON = {"content-type": "application/json"}
-PLAIN = {"logprobs": None, "top_logprobs": None}
+PLAIN = {"logprobs": None, "top_logprobs": None, "logprob_token_ids": None}
 """Of an answer that the gateway puts together out of a stream."""
 LONG = {"max_tokens": 1500, "min_tokens": 1500, "stream": True}
 
