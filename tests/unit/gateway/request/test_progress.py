@@ -32,4 +32,3 @@ def test_no_engine_is_believed_that_claims_too_much() -> None:
         board.learn(HERE, events, tokens)
     board.begins(ONE, 1, HERE, lambda: 1)
     assert board.sample()[0].output_tokens == 64
-
