@@ -242,12 +242,13 @@ def test_parameters_that_no_region_file_could_hold_refuse_the_whole(
 
 
 def test_a_pool_comes_with_those_who_are_of_it(local: GatewayConfig) -> None:
+    """Under a name of its own: this gateway may have another pool of that name."""
     pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 8}
     grants = tuple(adopted(document(role, pool=pool, role=role)) for role in ("prefill", "decode"))
     found = orders(local, replicas=grants)
     assert [(each.spec.pool, each.spec.role) for each in found.replicas] == [
-        ("chat", ReplicaRole.PREFILL),
-        ("chat", ReplicaRole.DECODE),
+        (f"chat@{grants[0].home}", ReplicaRole.PREFILL),
+        (f"chat@{grants[0].home}", ReplicaRole.DECODE),
     ]
     (spec,) = found.pools
-    assert (spec.name, spec.connector, spec.decode_batch_max) == ("chat", Connector.NIXL, 8)
+    assert (spec.name, spec.connector, spec.decode_batch_max) == (f"chat@{grants[0].home}", Connector.NIXL, 8)
