@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gateway.core.decode.predictors.arrays import KEYS_MAX, ExactMatchArrays, PromptKey, SurvivalArrays, UnusableArrays
+from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT, Features, prompt_key
+from gateway.core.decode.predictors.exact_match import ExactMatch, fit_exact_match
+from gateway.core.decode.predictors.history import Ended
+from gateway.core.decode.predictors.recent import NOTHING_RECENT
+
+FIRST, SECOND, UNSEEN = prompt_key(b"first"), prompt_key(b"second"), prompt_key(b"unseen")
+
+
+def ended(key: int, prompt: int, *outputs: int) -> list[Ended]:
+    return [Ended(key, prompt, output, 0, 0) for output in outputs]
+
+
+def features(key: int, prompt: int = 100) -> Features:
+    return Features(prompt, key, NOTHING_RECENT)
+
+
+def estimates(matched: ExactMatch, asked: list[tuple[int, Features]], horizon: int = 20) -> list[tuple[float, float]]:
+    ages = np.array([age for age, _ in asked], np.int64)
+    probability, tokens = matched.estimate(ages, [each for _, each in asked], horizon)
+    return list(zip(probability.tolist(), tokens.tolist(), strict=True))
+
+
+def test_the_same_prompt_says_more_than_everybody() -> None:
+    history = [*ended(FIRST, 100, 10, 12), *ended(SECOND, 100, 500, 900)]
+    matched = ExactMatch(fit_exact_match(history, PromptKey.PROMPT))
+    asked = [(0, features(FIRST)), (0, features(SECOND)), (0, features(UNSEEN)), (0, features(UNKNOWN_PROMPT))]
+    assert estimates(matched, asked) == [(1.0, 11.0), (0.0, 20.0), (0.5, 11.0), (0.5, 11.0)]
+
+
+def test_an_answer_longer_than_any_to_its_prompt_is_a_miss() -> None:
+    history = [*ended(FIRST, 100, 10), *ended(SECOND, 100, 30, 900)]
+    matched = ExactMatch(fit_exact_match(history, PromptKey.PROMPT))
+    assert estimates(matched, [(9, features(FIRST)), (10, features(FIRST))]) == [(1.0, 1.0), (0.5, 20.0)]
+
+
+def test_prompts_about_as_long_count_as_the_same_by_length() -> None:
+    history = [*ended(UNKNOWN_PROMPT, 10, 5, 5), *ended(UNKNOWN_PROMPT, 1000, 800, 801)]
+    matched = ExactMatch(fit_exact_match(history, PromptKey.LENGTH, buckets=2))
+    asked = [(0, features(FIRST, 3)), (0, features(FIRST, 999)), (790, features(FIRST, 5000))]
+    assert estimates(matched, asked) == [(1.0, 5.0), (1.0, 5.0), (1.0, 10.5)]
+
+
+def test_prompts_that_are_all_equally_long_are_one_bucket() -> None:
+    arrays = fit_exact_match(ended(FIRST, 7, *range(1, 40)), PromptKey.LENGTH)
+    assert arrays.keys == (7,)
+    ExactMatch(arrays)
+
+
+def test_one_record_is_enough_and_keys_are_bounded() -> None:
+    assert estimates(ExactMatch(fit_exact_match(ended(FIRST, 1, 4), PromptKey.PROMPT)), [(0, features(FIRST))]) == [
+        (1.0, 4.0)
+    ]
+    history = [*ended(FIRST, 1, 4), *ended(SECOND, 1, 5, 6), *ended(UNKNOWN_PROMPT, 1, 7, 8, 9)]
+    assert fit_exact_match(history, PromptKey.PROMPT, keys_max=1).keys == (SECOND,)
+    assert fit_exact_match(history, PromptKey.PROMPT, answers_min=2).keys == (SECOND,)
+
+
+GOOD = ExactMatchArrays(SurvivalArrays((1,)), PromptKey.PROMPT, (3, 4), (1, 3), (5, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        (replace(GOOD, ends=(3,)), "2 keys, 1 ends"),
+        (replace(GOOD, keys=(4, 3)), "keys"),
+        (replace(GOOD, keys=(3, 3)), "keys"),
+        (replace(GOOD, keys=(-1, 3)), "keys"),
+        (replace(GOOD, ends=(1, 2)), "ends"),
+        (replace(GOOD, ends=(3, 3)), "ends"),
+        (replace(GOOD, output_tokens=(5, 2, 1)), "key 4: should be in ascending order"),
+        (replace(GOOD, everybody=SurvivalArrays(())), "no lengths"),
+        (replace(GOOD, key_kind=PromptKey.LENGTH, keys=(), ends=(), output_tokens=()), "no bucket"),
+        (replace(GOOD, keys=tuple(range(KEYS_MAX + 1)), ends=tuple(range(1, KEYS_MAX + 2))), "at most"),
+    ],
+)
+def test_arrays_that_are_none_are_refused_in_words(arrays: ExactMatchArrays, problem: str) -> None:
+    ExactMatch(GOOD)
+    with pytest.raises(UnusableArrays, match=problem):
+        ExactMatch(arrays)
