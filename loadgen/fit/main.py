@@ -140,6 +140,6 @@ def _in_words(document: dict[str, Any]) -> str:
 
     return (
         f"{first}\non the newest {scores['requests']:,}: AUC {shown('auc', '.3f')}, Brier {scores['brier']:.4f}, "
-        f"error {shown('mae_tokens', '.1f')} tokens of those who left, {scores['expected_rms_steps']:.2f} steps (rms) of all "
-        f"({scores['anchor_rms_steps']:.2f} without)"
+        f"error {shown('mae_tokens', '.1f')} tokens of those who left, {scores['expected_rms_steps']:.2f} steps (rms) "
+        f"of all ({scores['anchor_rms_steps']:.2f} without)"
     )
