@@ -13,8 +13,8 @@ _MINUTE_NS = 60 * SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class PredictionConfig:
-    kind: PredictorKind = PredictorKind.SURVIVAL
-    key: PromptKey = PromptKey.PROMPT
+    kind: PredictorKind = PredictorKind.EXACT_MATCH
+    key: PromptKey = PromptKey.PROMPT_OR_LENGTH
     """Of `exact_match`: which prompts count as the same."""
     artifact: Path | None = None
     """What `nightside fit predictor` wrote; read again at each refit. None: the gateway fits to its own history."""

@@ -32,7 +32,7 @@ class FitRules:
     horizon: int = 48
     every_tokens: int = 8
     """How far apart the ages are that a request is asked about at."""
-    key_kind: PromptKey = PromptKey.PROMPT
+    key_kind: PromptKey = PromptKey.PROMPT_OR_LENGTH
     held_out: float = 0.25
     """The newest share of the history, which scores are taken on."""
     gate: float = 0.5

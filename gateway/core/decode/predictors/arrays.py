@@ -41,6 +41,8 @@ class PromptKey(StrEnum):
     PROMPT = "prompt"
     LENGTH = "length"
     """Those of one quantile bucket of lengths."""
+    PROMPT_OR_LENGTH = "prompt_or_length"
+    """Those of its length, where there was no such prompt."""
 
 
 @value
@@ -50,15 +52,22 @@ class SurvivalArrays:
 
 
 @value
-class ExactMatchArrays:
-    everybody: SurvivalArrays
-    key_kind: PromptKey
+class KeyedArrays:
+    """The lengths of answers by key, all behind each other."""
+
     keys: tuple[int, ...]
     """Ascending: hashes of prompts, or the shortest prompt of each bucket."""
     ends: tuple[int, ...]
     """Where the lengths of each key end in `output_tokens`; they begin where those of the key before it end."""
     output_tokens: tuple[int, ...]
     """Of one key after the other, each ascending."""
+
+
+@value
+class ExactMatchArrays:
+    everybody: SurvivalArrays
+    by_prompt: KeyedArrays | None
+    by_length: KeyedArrays | None
 
 
 @value

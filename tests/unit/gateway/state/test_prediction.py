@@ -28,7 +28,7 @@ from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import artifact_file, artifact_of, read_history
 
 SECOND_NS = 1_000_000_000
-CONFIG = PredictionConfig(requests_min=2)
+CONFIG = PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=2)
 HORIZON = 20
 
 

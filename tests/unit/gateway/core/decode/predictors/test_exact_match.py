@@ -5,7 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gateway.core.decode.predictors.arrays import KEYS_MAX, ExactMatchArrays, PromptKey, SurvivalArrays, UnusableArrays
+from gateway.core.decode.predictors.arrays import (
+    KEYS_MAX,
+    ExactMatchArrays,
+    KeyedArrays,
+    PromptKey,
+    SurvivalArrays,
+    UnusableArrays,
+)
 from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT, Features, prompt_key
 from gateway.core.decode.predictors.exact_match import ExactMatch, fit_exact_match
 from gateway.core.decode.predictors.history import Ended
@@ -50,8 +57,16 @@ def test_prompts_about_as_long_count_as_the_same_by_length() -> None:
 
 def test_prompts_that_are_all_equally_long_are_one_bucket() -> None:
     arrays = fit_exact_match(ended(FIRST, 7, *range(1, 40)), PromptKey.LENGTH)
-    assert arrays.keys == (7,)
+    assert arrays.by_length is not None
+    assert arrays.by_length.keys == (7,)
     ExactMatch(arrays)
+
+
+def test_where_there_was_no_such_prompt_its_length_says_more_than_everybody() -> None:
+    history = [*ended(FIRST, 10, 15), *ended(UNKNOWN_PROMPT, 10, 5, 5), *ended(UNKNOWN_PROMPT, 1000, 800, 801, 802)]
+    matched = ExactMatch(fit_exact_match(history, PromptKey.PROMPT_OR_LENGTH, buckets=2))
+    asked = [(0, features(FIRST, 10)), (0, features(UNSEEN, 10)), (0, features(UNSEEN, 1000)), (900, features(FIRST))]
+    assert estimates(matched, asked) == [(1.0, 15.0), (1.0, 25 / 3), (0.0, 20.0), (0.0, 20.0)]
 
 
 def test_one_record_is_enough_and_keys_are_bounded() -> None:
@@ -59,11 +74,15 @@ def test_one_record_is_enough_and_keys_are_bounded() -> None:
         (1.0, 4.0)
     ]
     history = [*ended(FIRST, 1, 4), *ended(SECOND, 1, 5, 6), *ended(UNKNOWN_PROMPT, 1, 7, 8, 9)]
-    assert fit_exact_match(history, PromptKey.PROMPT, keys_max=1).keys == (SECOND,)
-    assert fit_exact_match(history, PromptKey.PROMPT, answers_min=2).keys == (SECOND,)
+    for arrays in (
+        fit_exact_match(history, PromptKey.PROMPT, keys_max=1),
+        fit_exact_match(history, PromptKey.PROMPT, answers_min=2),
+    ):
+        assert arrays.by_prompt is not None
+        assert arrays.by_prompt.keys == (SECOND,)
 
 
-GOOD = ExactMatchArrays(SurvivalArrays((1,)), PromptKey.PROMPT, (3, 4), (1, 3), (5, 1, 2))
+GOOD = KeyedArrays((3, 4), (1, 3), (5, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -76,12 +95,20 @@ GOOD = ExactMatchArrays(SurvivalArrays((1,)), PromptKey.PROMPT, (3, 4), (1, 3), 
         (replace(GOOD, ends=(1, 2)), "ends"),
         (replace(GOOD, ends=(3, 3)), "ends"),
         (replace(GOOD, output_tokens=(5, 2, 1)), "key 4: should be in ascending order"),
-        (replace(GOOD, everybody=SurvivalArrays(())), "no lengths"),
-        (replace(GOOD, key_kind=PromptKey.LENGTH, keys=(), ends=(), output_tokens=()), "no bucket"),
         (replace(GOOD, keys=tuple(range(KEYS_MAX + 1)), ends=tuple(range(1, KEYS_MAX + 2))), "at most"),
     ],
 )
-def test_arrays_that_are_none_are_refused_in_words(arrays: ExactMatchArrays, problem: str) -> None:
-    ExactMatch(GOOD)
-    with pytest.raises(UnusableArrays, match=problem):
-        ExactMatch(arrays)
+def test_arrays_that_are_none_are_refused_in_words(arrays: KeyedArrays, problem: str) -> None:
+    everybody = SurvivalArrays((1,))
+    ExactMatch(ExactMatchArrays(everybody, GOOD, GOOD))
+    with pytest.raises(UnusableArrays, match=f"^by_prompt.*{problem}"):
+        ExactMatch(ExactMatchArrays(everybody, arrays, None))
+    with pytest.raises(UnusableArrays, match=f"^by_length.*{problem}"):
+        ExactMatch(ExactMatchArrays(everybody, None, arrays))
+
+
+def test_what_has_no_lengths_at_all_is_refused() -> None:
+    with pytest.raises(UnusableArrays, match="no lengths"):
+        ExactMatch(ExactMatchArrays(SurvivalArrays(()), GOOD, None))
+    with pytest.raises(UnusableArrays, match="no bucket"):
+        ExactMatch(ExactMatchArrays(SurvivalArrays((1,)), None, KeyedArrays((), (), ())))
