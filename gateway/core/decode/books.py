@@ -91,9 +91,6 @@ class Worker:
             return BOUNDLESS
         return self.room_tokens - self.total_load
 
-    def can_take(self, tokens: int) -> bool:
-        return self.is_open and self.free > 0 and self.room_left >= tokens
-
 
 class Entry:
     """One request whose prompt has been read, from then to its end."""

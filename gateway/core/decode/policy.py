@@ -52,10 +52,6 @@ class Round:
         """Nobody waits any more, or enough were sent for one round."""
         return self.left <= 0 or not len(self.pool)
 
-    def takers(self, tokens: int) -> list[Worker]:
-        """Who may be sent a request that brings so many tokens."""
-        return takers(self.groups, tokens)
-
     def send(self, entry: Entry, worker: Worker, reason: AdmissionReason) -> None:
         assert self.left > 0, "more than one round may send"
         self.left -= 1
@@ -92,15 +88,19 @@ class DecodePolicy(ABC):
     def admit(self, round_: Round) -> None:
         """Send as many as it sees fit. A policy that only chooses workers takes those who wait as they came; whoever
         fits nowhere lets others pass, until it has waited for half of its time."""
-        reserved: set[str] = set()
+        workers = with_slots(round_.groups)
         for entry in round_.pool.in_order():
-            if round_.is_over:
+            if round_.is_over or not workers:
                 return
-            takers = [worker for worker in round_.takers(entry.weight) if worker.id not in reserved]
+            takers = [worker for worker in workers if worker.room_left >= entry.weight]
             if takers:
-                round_.send(entry, self.choose(entry.weight, takers), AdmissionReason.POLICY)
+                worker = self.choose(entry.weight, takers)
+                round_.send(entry, worker, AdmissionReason.POLICY)
+                if not worker.free:
+                    workers.remove(worker)
             elif entry.aged_ns <= round_.now_ns:
-                reserve(entry, round_, reserved)
+                # it gets the next room: nobody else is sent to the worker that has most
+                workers.remove(max(workers, key=_room))
 
     # What it is told
 
@@ -114,20 +114,9 @@ class DecodePolicy(ABC):
         """It has left its worker, or that has left the pool."""
 
 
-def reserve(entry: Entry, round_: Round, reserved: set[str]) -> None:
-    """Whoever has waited long and fits nowhere gets the next room: nobody else is sent to the worker that has most."""
-    workers = [
-        worker
-        for group in round_.groups
-        for worker in group.workers
-        if worker.is_open and worker.id not in reserved and worker.room_left < entry.weight
-    ]
-    if workers:
-        reserved.add(max(workers, key=_room).id)
-
-
-def takers(groups: list[Group], tokens: int) -> list[Worker]:
-    return [worker for group in groups for worker in group.workers if worker.can_take(tokens)]
+def with_slots(groups: list[Group]) -> list[Worker]:
+    """Who may be sent something."""
+    return [worker for group in groups for worker in group.workers if worker.is_open and worker.free]
 
 
 def roomiest(groups: list[Group], count: int) -> list[WorkerView]:

@@ -16,7 +16,7 @@ from gateway.core.decode.admissions import Admission, AdmissionReason, DecodeFig
 from gateway.core.decode.books import Entry, Group, Worker
 from gateway.core.decode.catalogue import BUILT_IN
 from gateway.core.decode.config import DecodeConfig, check_decode
-from gateway.core.decode.policy import DecodePolicy, Round, beside, roomiest, takers
+from gateway.core.decode.policy import DecodePolicy, Round, beside, roomiest, with_slots
 from gateway.core.decode.pool import Pool
 from gateway.core.decode.predictor import Facts, Predictor
 from gateway.core.vocabulary import PoolSpec, ReplicaId, RequestId
@@ -179,7 +179,7 @@ class DecodeTier:
 
     def _choose_now(self, facts: Facts, now_ns: int, reason: AdmissionReason) -> Admission | None:
         groups = list(self._groups.values())
-        workers = takers(groups, facts.prompt_tokens)
+        workers = [worker for worker in with_slots(groups) if worker.room_left >= facts.prompt_tokens]
         if not workers:
             return None
         worker = self._policy.choose(facts.prompt_tokens, workers)
