@@ -52,18 +52,23 @@ def fit_predictor(snapshot: Snapshot, rules: FitRules, on_progress: OnProgress =
     """Raises TooLittle."""
     if not snapshot.ended:
         raise TooLittle("the history is empty")
-    on_progress("what was known of each request at its admission")
-    split = split_in_time(snapshot, rules.held_out)
     scores, unscored = None, ""
     try:
-        on_progress(f"fitting to the earlier {len(split.earlier):,} requests")
-        earlier = _fitted(split.earlier, rules)
-        on_progress(f"asking about the later {len(split.later):,}")
-        scores = _scored(earlier, split.later, rules)
+        scores = score_predictor(snapshot, rules, on_progress)
     except TooLittle as reason:
         unscored = f"nothing could be held out: {reason}"
-    on_progress(f"fitting to all {len(snapshot.ended):,}")
+    on_progress(f"fitting to all {len(snapshot.ended):,} requests")
     return Fit(_fitted(list(with_features(snapshot)), rules), scores, unscored)
+
+
+def score_predictor(snapshot: Snapshot, rules: FitRules, on_progress: OnProgress = lambda _: None) -> Scores:
+    """Raises TooLittle."""
+    split = split_in_time(snapshot, rules.held_out)
+    on_progress(f"fitting to the earlier {len(split.earlier):,} requests")
+    earlier = _fitted(split.earlier, rules)
+    on_progress(f"asking about the later {len(split.later):,}")
+    questions = _questions(split.later, rules)
+    return score(make_estimator(earlier), questions, rules.horizon, requests=len(split.later), gate=rules.gate)
 
 
 def _fitted(known: _Known, rules: FitRules) -> PredictorArrays:
@@ -79,11 +84,6 @@ def _fitted(known: _Known, rules: FitRules) -> PredictorArrays:
             return fit_trees(_questions(known, rules), rules.horizon, rules.trees).arrays
         case _:
             assert_never(rules.kind)
-
-
-def _scored(arrays: PredictorArrays, known: _Known, rules: FitRules) -> Scores:
-    questions = _questions(known, rules)
-    return score(make_estimator(arrays), questions, rules.horizon, requests=len(known), gate=rules.gate)
 
 
 def _questions(known: _Known, rules: FitRules) -> Questions:

@@ -43,8 +43,9 @@ def fit() -> None:
 @click.option("--token-s", type=click.FloatRange(0), default=TOKEN_S, show_default=True,
               help="What a token took, of a trace that does not say.")  # fmt: skip
 @click.option("--kind", required=True, type=click.Choice([str(each) for each in PredictorKind]))
-@click.option("--key", "key_kind", type=click.Choice([str(each) for each in PromptKey]), default=str(PromptKey.PROMPT_OR_LENGTH),
-              show_default=True, help="exact_match: which prompts count as the same.")  # fmt: skip
+@click.option("--key", "key_kind", type=click.Choice([str(each) for each in PromptKey]),
+              default=str(PromptKey.PROMPT_OR_LENGTH), show_default=True,
+              help="exact_match: which prompts count as the same.")  # fmt: skip
 @click.option("--horizon", type=click.IntRange(1, _HORIZON_MAX), default=48, show_default=True, help="Steps ahead: H.")
 @click.option("--held-out", type=click.FloatRange(0, 0.9), default=0.25, show_default=True,
               help="The newest share of requests, for scores alone.")  # fmt: skip

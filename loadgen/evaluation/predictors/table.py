@@ -12,7 +12,8 @@ from typing import NamedTuple
 from gateway.core.decode.predictors.arrays import PredictorKind, PromptKey
 from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT
 from gateway.core.decode.predictors.history import Snapshot
-from gateway.fit.fitting import FitRules, fit_predictor
+from gateway.fit.fitting import FitRules, score_predictor
+from gateway.fit.trees import TooLittle
 from loadgen.evaluation.predictors.workloads import PredictorWorkload
 from loadgen.figures import Figures
 from loadgen.pages import markdown
@@ -45,6 +46,16 @@ class Published(NamedTuple):
     mae_tokens: float
 
 
+_COLUMNS = (
+    ("leaving_share", ".1%"),
+    ("auc", ".3f"),
+    ("brier", ".4f"),
+    ("mae_tokens", ".1f"),
+    ("expected_rms_steps", ".2f"),
+    ("anchor_rms_steps", ".2f"),
+    ("believed_share", ".1%"),
+    ("believed_right_share", ".1%"),
+)
 PAPER = (
     Published("Azure-2024", "Survival", 0.993, 5.4),
     Published("Azure-2024", "ExactMatch", 0.995, 5.4),
@@ -57,7 +68,8 @@ PAPER = (
 def table_3(
     workloads: Iterable[PredictorWorkload], *, horizon: int = HORIZON, on_progress: OnProgress = lambda _: None
 ) -> list[Figures]:
-    """A row for each workload and each way to predict: JSON-able. Raises TraceError and TooLittle."""
+    """A row for each workload and each way to predict: JSON-able. Raises TraceError. Where nothing can be scored, it
+    says why."""
     rows = []
     for workload in workloads:
         on_progress(f"{workload.name}: reading")
@@ -79,13 +91,19 @@ def _realizations(snapshot: Snapshot) -> list[Realization]:
 
 
 def _row(name: str, snapshot: Snapshot, realization: Realization, horizon: int) -> Figures:
-    made = fit_predictor(snapshot, FitRules(realization.kind, horizon, key_kind=realization.key_kind))
+    rules = FitRules(realization.kind, horizon, key_kind=realization.key_kind)
+    scores, unscored = None, ""
+    try:
+        scores = asdict(score_predictor(snapshot, rules))
+    except TooLittle as reason:
+        unscored = str(reason)
     return {
         "workload": name,
         "realization": realization.name,
         "horizon": horizon,
         "requests": len(snapshot.ended),
-        "scores": made.scores and asdict(made.scores),
+        "scores": scores,
+        "unscored": unscored,
     }
 
 
@@ -94,7 +112,7 @@ def as_markdown(rows: Sequence[Figures]) -> str:
     head = ("workload", "realization", "leave", "AUC", "Brier", "MAE", "ĉ", "ĉ without", "believed", "right")
     ours = [_cells(row) for row in rows]
     theirs = [
-        (each.dataset, f"{each.realization} (paper)", *[markdown.NOTHING] * 1, f"{each.auc:.3f}", markdown.NOTHING,
+        (each.dataset, f"{each.realization} (paper)", markdown.NOTHING, f"{each.auc:.3f}", markdown.NOTHING,
          f"{each.mae_tokens:.1f}", *[markdown.NOTHING] * 4)
         for each in PAPER
     ]  # fmt: skip
@@ -102,21 +120,6 @@ def as_markdown(rows: Sequence[Figures]) -> str:
 
 
 def _cells(row: Figures) -> tuple[str, ...]:
-    scores = row["scores"]
-    assert scores is not None, "a load of some requests has scores"
-    return (
-        row["workload"],
-        row["realization"],
-        f"{scores['leaving_share']:.1%}",
-        _shown(scores["auc"], ".3f"),
-        _shown(scores["brier"], ".4f"),
-        _shown(scores["mae_tokens"], ".1f"),
-        _shown(scores["expected_rms_steps"], ".2f"),
-        _shown(scores["anchor_rms_steps"], ".2f"),
-        _shown(scores["believed_share"], ".1%"),
-        _shown(scores["believed_right_share"], ".1%"),
-    )
-
-
-def _shown(value: float | None, form: str) -> str:
-    return markdown.NOTHING if value is None else format(value, form)
+    scores = row["scores"] or {}
+    shown = (markdown.NOTHING if scores.get(key) is None else format(scores[key], form) for key, form in _COLUMNS)
+    return (row["workload"], row["realization"], *shown)

@@ -56,7 +56,7 @@ class FittedPredictor(Predictor):
     def is_ready(self, now_ns: int) -> bool:
         return self._estimator is not None and now_ns < self._until_ns
 
-    def note(self, facts: Facts) -> object:
+    def note(self, facts: Facts) -> Noted:
         features = Features(facts.prompt_tokens, prompt_key(facts.prompt_hash), self._recent.lengths())
         return Noted(features, self.history.added)
 

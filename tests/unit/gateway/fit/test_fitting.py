@@ -31,7 +31,7 @@ def test_every_kind_is_fitted_to_all_and_scored_on_what_came_later(kind: Predict
     assert made.scores.requests == 100
     assert made.scores.auc is not None
     assert made.scores.auc > 0.5
-    assert steps[-1] == "fitting to all 400"
+    assert steps[-1] == "fitting to all 400 requests"
 
 
 def brier(snapshot: Snapshot, kind: PredictorKind) -> float:

@@ -95,7 +95,7 @@ def test_who_was_noted_by_nobody_is_estimated_and_not_remembered() -> None:
 def test_what_left_before_a_restart_counts_as_recent_after_it() -> None:
     made = FittedPredictor(HORIZON, History(100, [Ended(0, 10, 300, 0, 0)]))
     noted = made.note(Facts(RequestId("r"), 50, b""))
-    assert noted.features.recent.output_mean == 300.0  # type: ignore[attr-defined]
+    assert noted.features.recent.output_mean == 300.0
 
 
 def test_learned_answers_for_its_own_horizon_alone() -> None:
