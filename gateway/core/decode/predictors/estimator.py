@@ -48,8 +48,9 @@ class Estimator(ABC):
         how many more it generates if it does; that is the horizon where the probability is 0."""
 
 
-def prompt_key(prompt_hash: bytes) -> int:
-    """A number for what stands for a prompt, and for no prompt that is known."""
+def prompt_key(prompt_hash: bytes, prompt_tokens: int) -> int:
+    """A number for what stands for a prompt of such a length; UNKNOWN_PROMPT where nothing does. The length counts,
+    since a hash may leave out the end of a prompt: two that differ only there, and are equally long, look the same."""
     if not prompt_hash:
         return UNKNOWN_PROMPT
-    return (xxh3_64_intdigest(prompt_hash) & KEY_MAX) or 1
+    return (xxh3_64_intdigest(prompt_hash, prompt_tokens) & KEY_MAX) or 1

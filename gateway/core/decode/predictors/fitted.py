@@ -57,7 +57,9 @@ class FittedPredictor(Predictor):
         return self._estimator is not None and now_ns < self._until_ns
 
     def note(self, facts: Facts) -> Noted:
-        features = Features(facts.prompt_tokens, prompt_key(facts.prompt_hash), self._recent.lengths())
+        features = Features(
+            facts.prompt_tokens, prompt_key(facts.prompt_hash, facts.prompt_tokens), self._recent.lengths()
+        )
         return Noted(features, self.history.added)
 
     def estimate(self, ages: Ages, facts: list[Facts], horizon: int) -> tuple[Numbers, Numbers]:

@@ -23,17 +23,20 @@ class Forest:
         self._roots = np.array(arrays.roots, np.intp)
         self._feature = np.array(arrays.feature, np.intp)
         self._threshold = np.array(arrays.threshold, np.float64)
-        self._children = np.array((arrays.right, arrays.left), np.intp)
+        self._children = np.array((arrays.right, arrays.left), np.intp).T.ravel()
+        """Of each node, where the way goes right, then where it goes left."""
         self._value = np.array(arrays.value, np.float64)
 
     def evaluate(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """One sum for each row of finite features."""
-        at = np.broadcast_to(self._roots, (len(rows), len(self._roots)))
-        row = np.arange(len(rows))[:, np.newaxis]
+        count, features = rows.shape
+        cells = np.ascontiguousarray(rows).ravel()
+        first_cell = (np.arange(count) * features)[:, np.newaxis]
+        at = np.broadcast_to(self._roots, (count, len(self._roots)))
         for _ in range(self._depth):
-            goes_left = rows[row, self._feature[at]] <= self._threshold[at]
-            at = self._children[goes_left.astype(np.intp), at]
-        return np.asarray(self._baseline + self._value[at].sum(axis=1), np.float64)
+            seen = cells.take(self._feature.take(at) + first_cell)
+            at = self._children.take(2 * at + (seen <= self._threshold.take(at)))
+        return np.asarray(self._baseline + self._value.take(at).sum(axis=1), np.float64)
 
 
 def _checked_depth(arrays: ForestArrays, features: int, name: str) -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.decode.predictor import Facts
 from gateway.core.decode.predictors.arrays import (
     ForestArrays,
@@ -19,6 +20,7 @@ from gateway.core.decode.predictors.history import Ended, History
 from gateway.core.decode.predictors.learned import FEATURES
 from gateway.core.decode.predictors.survival import fit_survival
 from gateway.core.vocabulary import RequestId
+from tests.support.decode import bench
 
 HORIZON = 20
 ALWAYS = 1 << 62
@@ -122,3 +124,30 @@ def test_every_kind_of_arrays_has_a_name() -> None:
     assert kind_of(everybody) is PredictorKind.SURVIVAL
     assert kind_of(fit_exact_match([Ended(1, 1, 1, 0, 0)], PromptKey.LENGTH)) is PredictorKind.EXACT_MATCH
     assert kind_of(LearnedArrays(HORIZON, FEATURES, LEAF, LEAF)) is PredictorKind.LEARNED
+
+
+def test_a_tier_whose_predictor_has_nothing_or_grows_stale_goes_on_without_it_and_says_so() -> None:
+    made = predictor()
+    config = DecodeConfig(policy=DecodePolicyName.BR_H, balance=BalanceConfig(horizon_steps=HORIZON, refresh_tokens=4))
+    tier = bench(2, config=config, predictor=made)
+    degraded = []
+    for number in range(3):
+        tier.add(f"r{number}", 100)
+        assert len(tier.tick()) == 1
+        degraded.append(tier.tier.figures(tier.now_ns).is_degraded)
+        made.take(fit_survival([10, 500]), until_ns=tier.now_ns + 15_000_000)
+        if number == 1:
+            tier.now_ns += 20_000_000
+    assert degraded == [True, False, True]
+    assert tier.tier.figures(tier.now_ns).ticks_degraded == 2
+
+
+def test_a_tier_feeds_the_history_with_those_that_came_to_their_own_end() -> None:
+    made = predictor()
+    tier = bench(1, config=DecodeConfig(policy=DecodePolicyName.JOIN_SHORTEST_QUEUE), predictor=made)
+    for key in ("whole", "cut off"):
+        tier.add(key, 100)
+    tier.tick()
+    tier.end("whole", 7)
+    tier.end("cut off")
+    assert [each.output_tokens for each in made.history.snapshot().ended] == [7]
