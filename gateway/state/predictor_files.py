@@ -1,4 +1,4 @@
-"""The two files of a pool's predictor: the history that it is fitted to, and the artifact, which is plain arrays.
+"""The files of a pool's predictor: the history that it is fitted to, the artifact, which is plain arrays, and a secret.
 
 Neither holds text, names or code. What is damaged, of another version or too large is refused, in words, by whoever
 reads it; nothing is repaired.
@@ -6,6 +6,7 @@ reads it; nothing is repaired.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from gateway.core.decode.predictors.history import Ended, Snapshot
 from gateway.ground.state_files import StateFile, StateUnusable
 
 _MILLISECOND_NS = 1_000_000
+_SECRET_BYTES = 32
+_SECRET_BYTES_MAX = 64
 
 
 # The history
@@ -90,6 +93,30 @@ def _snapshot_of(columns: HistoryColumns, path: Path) -> Snapshot:
 def _check(column: Sequence[int], highest: int, path: Path) -> None:
     if column and not 0 <= min(column) <= max(column) <= highest:
         raise StateUnusable(f"{path}: holds a number that is not between 0 and {highest}")
+
+
+# What keys of prompts are made with
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Apart from the files whose keys it made: who is given those cannot confirm a guess at a prompt."""
+
+    hex: str
+
+
+def read_or_make_secret(path: Path) -> bytes:
+    """The one that is there, or else a new one that is there from now on. Raises StateUnusable and OSError."""
+    file: StateFile[Secret] = StateFile(path, "decode secret", 1, Secret)
+    found = file.read()
+    if found is not None:
+        try:
+            return bytes.fromhex(found.hex)[:_SECRET_BYTES_MAX]
+        except ValueError as error:
+            raise StateUnusable(f"{path}: holds no secret") from error
+    fresh = secrets.token_bytes(_SECRET_BYTES)
+    file.write(Secret(fresh.hex()))
+    return fresh
 
 
 # The artifact

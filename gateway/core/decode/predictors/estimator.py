@@ -6,12 +6,12 @@ Source: BalanceRoute, Appendix C.1.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
 from mypy_extensions import mypyc_attr
-from xxhash import xxh3_64_intdigest
 
 from gateway.core.decode.predictor import Numbers
 from gateway.core.decode.predictors.recent import RecentLengths
@@ -48,9 +48,13 @@ class Estimator(ABC):
         how many more it generates if it does; that is the horizon where the probability is 0."""
 
 
-def prompt_key(prompt_hash: bytes, prompt_tokens: int) -> int:
+def prompt_key(prompt_hash: bytes, prompt_tokens: int, secret: bytes) -> int:
     """A number for what stands for a prompt of such a length; UNKNOWN_PROMPT where nothing does. The length counts,
-    since a hash may leave out the end of a prompt: two that differ only there, and are equally long, look the same."""
+    since a hash may leave out the end of a prompt: two that differ only there, and are equally long, look the same.
+
+    These numbers are written to files. Whoever has a file and not the secret cannot confirm a guess at a prompt.
+    """
     if not prompt_hash:
         return UNKNOWN_PROMPT
-    return (xxh3_64_intdigest(prompt_hash, prompt_tokens) & KEY_MAX) or 1
+    named = hashlib.blake2b(prompt_hash + prompt_tokens.to_bytes(8), digest_size=8, key=secret)
+    return (int.from_bytes(named.digest()) & KEY_MAX) or 1

@@ -34,8 +34,10 @@ _UNNOTED = Features(0, UNKNOWN_PROMPT, NOTHING_RECENT)
 class FittedPredictor(Predictor):
     """Of one pool. It never raises over what it is asked."""
 
-    def __init__(self, horizon: int, history: History) -> None:
+    def __init__(self, horizon: int, history: History, secret: bytes = b"") -> None:
+        """`secret`: what keys of prompts are made with, at most 64 bytes; those of the history have been."""
         self.history = history
+        self._secret = secret
         self._horizon = horizon
         self._estimator: Estimator | None = None
         self._until_ns = 0
@@ -57,9 +59,8 @@ class FittedPredictor(Predictor):
         return self._estimator is not None and now_ns < self._until_ns
 
     def note(self, facts: Facts) -> Noted:
-        features = Features(
-            facts.prompt_tokens, prompt_key(facts.prompt_hash, facts.prompt_tokens), self._recent.lengths()
-        )
+        key = prompt_key(facts.prompt_hash, facts.prompt_tokens, self._secret)
+        features = Features(facts.prompt_tokens, key, self._recent.lengths())
         return Noted(features, self.history.added)
 
     def estimate(self, ages: Ages, facts: list[Facts], horizon: int) -> tuple[Numbers, Numbers]:

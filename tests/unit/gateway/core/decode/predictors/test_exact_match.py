@@ -18,7 +18,7 @@ from gateway.core.decode.predictors.exact_match import ExactMatch, fit_exact_mat
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.decode.predictors.recent import NOTHING_RECENT
 
-FIRST, SECOND, UNSEEN = (prompt_key(prompt, 100) for prompt in (b"first", b"second", b"unseen"))
+FIRST, SECOND, UNSEEN = (prompt_key(prompt, 100, b"") for prompt in (b"first", b"second", b"unseen"))
 
 
 def ended(key: int, prompt: int, *outputs: int) -> list[Ended]:
@@ -36,8 +36,9 @@ def estimates(matched: ExactMatch, asked: list[tuple[int, Features]], horizon: i
 
 
 def test_prompts_of_one_beginning_and_of_two_lengths_are_two() -> None:
-    assert len({prompt_key(b"first", 100), prompt_key(b"first", 101), prompt_key(b"other", 100)}) == 3
-    assert prompt_key(b"", 100) == UNKNOWN_PROMPT
+    asked = [(b"first", 100, b""), (b"first", 101, b""), (b"other", 100, b""), (b"first", 100, b"a secret")]
+    assert len({prompt_key(*each) for each in asked}) == 4
+    assert prompt_key(b"", 100, b"a secret") == UNKNOWN_PROMPT
 
 
 def test_the_same_prompt_says_more_than_everybody() -> None:
