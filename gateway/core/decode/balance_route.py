@@ -102,7 +102,7 @@ class BalanceRoute(DecodePolicy):
     def admit_refined(self, round_: Round, board: Board) -> None:
         """Stage 2: to whoever has most free slots and the widest margin, those of the heaviest that are worth most
         together; if all of them do harm, the one of the whole pool that does least."""
-        while not round_.is_over and board.free_total:
+        while not round_.is_over and board.free_total > 0:
             place = board.next_to_fill()
             chosen = [] if board.is_alone(place) else self._best_subset(round_, board, place)
             for entry in chosen:
