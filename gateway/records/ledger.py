@@ -25,6 +25,7 @@ from gateway.core.vocabulary import (
     ModelName,
     Place,
     PlaceRule,
+    ReplicaRole,
     RequestId,
     RequestProfile,
     Target,
@@ -296,7 +297,8 @@ class Ledger:
         self.places = {replica_target(each.replica_id): each.place for each in event.replicas}
         self.places |= {peer_target(each.gateway_id): each.place for each in event.peers}
         self.replicas_of = {}
-        for model in (model for replica in event.replicas for model in replica.models):
+        placed_at = (each for each in event.replicas if each.role is not ReplicaRole.DECODE)
+        for model in (model for replica in placed_at for model in replica.models):
             self.replicas_of[model] = self.replicas_of.get(model, 0) + 1
 
 
