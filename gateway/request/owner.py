@@ -29,6 +29,7 @@ from gateway.request.legs import (
     SinkGone,
 )
 from gateway.request.mailbox import cancelled
+from gateway.request.parts import PartFeed
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
 
 _CLOSE_WAIT_S = 5.0
@@ -181,7 +182,8 @@ class RequestOwner:
         held against a target.
         """
         scope = self._mailbox.scope_of(order)
-        feed = Feed(self._relay, order, scope, self._mailbox.end_leg)
+        feed_of = Feed if order.role is LegRole.WHOLE else PartFeed
+        feed = feed_of(self._relay, order, scope, self._mailbox.end_leg)
         ended: LegEnded | None = None
         try:
             if scope.is_stopped:
