@@ -48,6 +48,8 @@ class OwnerContext:
     settings: RelaySettings = field(default_factory=RelaySettings)
     on_finished: Callable[[RequestProfile, EndRequest, RequestSummary], None] | None = None
     """Told once about each request that was ours, whichever way it ended."""
+    prompt_key: Callable[[RequestProfile], bytes] | None = None
+    """What stands for a prompt in histories; None where nothing of ours keeps any."""
     on_fault: Callable[[BaseException], None] | None = None
     """Told of every error of our own that a leg has met."""
 
@@ -74,6 +76,9 @@ class RequestOwner:
     ) -> None:
         self._context = context
         self._driver = context.driver
+        if context.prompt_key is not None:
+            profile = arrival.profile
+            arrival = replace(arrival, profile=replace(profile, prompt_key=context.prompt_key(profile)))
         self._arrival = arrival
         self._outbound = outbound
         self._sink = sink
