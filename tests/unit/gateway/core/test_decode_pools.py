@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from dataclasses import replace
 
 import pytest
@@ -10,13 +11,14 @@ from gateway.core import effects as ordered
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import DecodeConfig
-from gateway.core.effects import Effect, StartLeg, StopLeg
+from gateway.core.effects import Effect, EndRequest, StartLeg, StopLeg
 from gateway.core.vocabulary import (
     Connector,
     LegResult,
     LegRole,
     ModelName,
     PlacementReason,
+    ReplicaObservation,
     RequestId,
     Standing,
     Target,
@@ -303,3 +305,37 @@ def test_progress_is_asked_for_before_a_tick_and_counts() -> None:
     view = order.decision.considered[0].decode
     assert view is not None
     assert view.load_tokens == 100 + 40
+
+
+def test_ten_thousand_at_once_are_all_served_and_leave_nothing() -> None:
+    """Without the checker, which looks at everybody after everything."""
+    desk = pair(workers(prefill=4, decode=8), pool=replace(POOL, decode_batch_max=64))
+    core, alive = desk.core, deque[StartLeg]()
+    outcomes: Counter[str] = Counter()
+
+    def take(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StartLeg):
+                alive.append(effect)
+            elif isinstance(effect, EndRequest):
+                outcomes[effect.outcome] += 1
+
+    def tell(event: events.Event) -> None:
+        take(core.handle(event, desk.now_ns))
+
+    for number in range(10_000):
+        tell(events.RequestArrived(profile(f"r{number}"), desk.now_ns + 600 * SECOND))
+    for _ in range(100_000):
+        if not alive:
+            desk.now_ns += 10 * MS
+            seen = (ReplicaObservation(each.spec.replica_id, desk.now_ns, healthy=True) for each in core.replicas)
+            tell(events.ReplicasObserved(tuple(seen)))
+            if not (alive or core.requests):
+                break
+            continue
+        order = alive.popleft()
+        if order.role is LegRole.DECODE:
+            tell(events.FirstToken(order.request_id, order.attempt, order.leg))
+        tell(events.LegEnded(order.request_id, order.attempt, order.leg, LegResult.COMPLETED, prompt_tokens=10))
+    assert outcomes == {"completed": 10_000}
+    assert not any(books(desk))
