@@ -63,6 +63,7 @@ COMPILED = (
     "loadgen/engine/decode_group.py",
     "loadgen/engine/envelope.py",
     "loadgen/engine/iteration_cost.py",
+    "loadgen/engine/leases.py",
     "loadgen/engine/model.py",
     "loadgen/engine/sequences.py",
     "loadgen/engine/step_tally.py",
