@@ -1,5 +1,5 @@
-"""The cost of iterations of engines that wait for each other: data-parallel ranks, each an engine model of its own. They
-begin every iteration together, when the one that takes longest has ended the last. Pure.
+"""The cost of iterations of engines that wait for each other: data-parallel ranks, each an engine model of its own,
+which begin every iteration together, when the one that takes longest has ended the last. Pure.
 
 A rank with nothing to run steps along while anybody runs. Whoever drives such ranks lets none run ahead of another
 (`ranks.py`). For decode alone there is a faster model, which tells the same (`decode_group.py`).

@@ -92,6 +92,9 @@ class Finished(_Progress):
 class Fetching(_Progress):
     """There is room for a prompt that was read elsewhere: `deliver` is to say when its keys and values have come."""
 
+    cached_tokens: int
+    """Of it, what is in the cache here and need not come."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expired(_Progress):
@@ -210,6 +213,9 @@ class EngineModel:
         """In order of admission: the last is the youngest."""
         self._fetching: dict[str, Sequence] = {}
         """They have room for their prompts, whose keys and values are on their way."""
+        self._fetched: OrderedDict[str, Sequence] = OrderedDict()
+        """Those whose have come, and who wait for nothing but a place in the batch: they go before all others, who may
+        wait for the room that these hold."""
         self._leases = Leases()
         self._blocked = False
         """The head of the queue found too few blocks, and none were released since."""
@@ -258,6 +264,7 @@ class EngineModel:
         if (
             self._arriving.pop(request_id, None)
             or self._waiting.pop(request_id, None)
+            or self._fetched.pop(request_id, None)
             or self._fetching.pop(request_id, None)
         ):
             self._release(sequence)
@@ -278,10 +285,11 @@ class EngineModel:
         if has_come:
             sequence.external_tokens = sequence.request.prompt_tokens - sequence.computed
             sequence.computed = sequence.request.prompt_tokens - 1
+            self._fetched[request_id] = sequence
         else:
             sequence.computed = 0
             self._release(sequence)
-        self._wait_first(sequence)
+            self._wait_first(sequence)
         self._decide_at_next_boundary(now_ns)
 
     def renew(self, request_id: str, until_ns: int, now_ns: int) -> bool:
@@ -324,7 +332,7 @@ class EngineModel:
         held = self._blocks_held(ended)
         return EngineLoad(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=self._waiters,
             arriving=len(self._arriving),
             kv_usage=held / self._pool.total,
             blocks_held=held,
@@ -348,7 +356,11 @@ class EngineModel:
 
     def occupancy(self) -> tuple[int, int, float]:
         """What of `load` a router reads: running, waiting, and the share of blocks held."""
-        return len(self._running), len(self._waiting), self._blocks_held(self._iterations_ended()) / self._pool.total
+        return len(self._running), self._waiters, self._blocks_held(self._iterations_ended()) / self._pool.total
+
+    @property
+    def _waiters(self) -> int:
+        return len(self._waiting) + len(self._fetched)
 
     def _iterations_ended(self) -> int:
         """Of the stretch in flight, those that are over and not booked yet."""
@@ -362,7 +374,7 @@ class EngineModel:
         if request.prompt_tokens + request.output_tokens > self._config.context_tokens_max:
             return Rejection.TOO_LONG
         limit = self._config.queued_requests_max
-        if limit is not None and len(self._waiting) + len(self._arriving) >= limit:
+        if limit is not None and self._waiters + len(self._arriving) >= limit:
             return Rejection.QUEUE_FULL
         return None
 
@@ -479,26 +491,32 @@ class EngineModel:
         self._waiting.move_to_end(sequence.request.request_id, last=False)
 
     def _admit_waiting(self, step: _Step) -> None:
+        while self._fetched and step.has_room and len(self._running) < self._config.sequences_max:
+            self._join(step, self._fetched.popitem(last=False)[1])
         while self._waiting and step.has_room and len(self._running) < self._config.sequences_max and not self._blocked:
             sequence = next(iter(self._waiting.values()))
-            if not sequence.held.blocks and not self._reuse_prefix(sequence):
+            if not self._reuse_prefix(sequence):
                 self._blocked = True
                 return
             del self._waiting[sequence.request.request_id]
             if sequence.request.is_remote and not sequence.is_fetched:
                 self._fetch(sequence, step.now_ns)
-                continue
-            self._running.append(sequence)
-            self._count_admission(sequence, step.now_ns)
-            tokens = step.share(sequence)
-            self._store(sequence, sequence.computed + tokens)
-            step.take(sequence, tokens)
+            else:
+                self._join(step, sequence)
+
+    def _join(self, step: _Step, sequence: Sequence) -> None:
+        """It has its room."""
+        self._running.append(sequence)
+        self._count_admission(sequence, step.now_ns)
+        tokens = step.share(sequence)
+        self._store(sequence, sequence.computed + tokens)
+        step.take(sequence, tokens)
 
     def _fetch(self, sequence: Sequence, now_ns: int) -> None:
         """It has its room from now on, and a place in the batch once its keys and values are here."""
         self._hold(sequence, sequence.request.prompt_tokens)
         self._fetching[sequence.request.request_id] = sequence
-        self._outputs.append(Fetching(sequence.request.request_id, now_ns))
+        self._outputs.append(Fetching(sequence.request.request_id, now_ns, sequence.computed))
 
     def _reuse_prefix(self, sequence: Sequence) -> bool:
         """Start from the longest cached prefix, if all the rest of the prompt fits, as vLLM checks by default."""
@@ -530,7 +548,9 @@ class EngineModel:
 
     def _admission_is_shut(self) -> bool:
         """Nobody can enter the batch before a sequence leaves it or a new request comes."""
-        return not self._waiting or self._blocked or len(self._running) == self._config.sequences_max
+        if len(self._running) == self._config.sequences_max:
+            return True
+        return not self._fetched and (not self._waiting or self._blocked)
 
     def _lengthen(self, stretch: _Stretch) -> None:
         """Add iterations until the first sequence finishes, but none that would run out of blocks."""

@@ -16,6 +16,8 @@ from loadgen.engine.model import (
     EngineConfig,
     EngineModel,
     EngineOutput,
+    Expired,
+    Fetching,
     Finished,
     FirstToken,
     Preempted,
@@ -209,7 +211,7 @@ class SimEngine:
                 run.on_first_token(run)
             case Finished():
                 self._runs.pop(output.request_id).on_finished()
-            case TokensGenerated() | Preempted():
+            case TokensGenerated() | Preempted() | Fetching() | Expired():
                 pass
             case _ as never:
                 assert_never(never)

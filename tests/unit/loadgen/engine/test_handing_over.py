@@ -98,7 +98,7 @@ def test_a_stopped_prefill_keeps_nothing() -> None:
 def test_a_remote_prompt_has_its_room_and_is_deferred_until_it_has_come() -> None:
     model = EngineModel(CONFIG)
     model.submit(remote("a", 32), 0)
-    assert model.advance(0) == [Fetching("a", 0)]
+    assert model.advance(0) == [Fetching("a", 0, 0)]
     load = model.load()
     assert (load.deferred, load.waiting, load.running, load.blocks_held) == (1, 0, 0, 2)
     assert model.next_change_ns() is None
