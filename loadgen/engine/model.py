@@ -310,6 +310,11 @@ class EngineModel:
         """As of the last call that carried a time."""
         return request_id in self._leases
 
+    @property
+    def kept(self) -> int:
+        """Requests of which something is kept."""
+        return len(self._leases)
+
     def advance(self, now_ns: int) -> list[EngineOutput]:
         """Everything that happened up to and including `now_ns`, in order, that was not reported yet."""
         self._settle(now_ns)

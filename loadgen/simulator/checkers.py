@@ -39,7 +39,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from loadgen.simulator.asks import Ask
-from loadgen.simulator.engines import SimEngine
+from loadgen.simulator.engines import SimReplica
 from loadgen.simulator.observers import GatewaySpec
 
 _DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
@@ -221,7 +221,7 @@ class Watch:
     # Now and then, and at the end
 
     def look_for_idle_engines(
-        self, engines: dict[ReplicaId, SimEngine], now_ns: int, dead: Collection[GatewayId] = ()
+        self, engines: dict[ReplicaId, SimReplica], now_ns: int, dead: Collection[GatewayId] = ()
     ) -> None:
         """Somebody has waited for long beside an engine that had nothing to do for as long. With a gateway that is dead
         nobody waits, whatever it was told before."""
@@ -240,13 +240,13 @@ class Watch:
         """Whoever may go to any replica of the region. Failures bind nobody but to where they happened."""
         return visit.waits and not visit.follows and now_ns - visit.arrived_ns >= _IDLE_NS
 
-    def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
+    def _own_engines(self, view: _View, engines: dict[ReplicaId, SimReplica]) -> Iterable[SimReplica]:
         """Where everything of this gateway's own may go: its home region."""
         own = (spec for spec in view.replicas if spec.accepts is None)
         home = (spec.replica_id for spec in own if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
-    def expect_quiet(self, engines: Iterable[SimEngine], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
+    def expect_quiet(self, engines: Iterable[SimReplica], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
         """After everything has healed and nobody asks any more, nothing is left anywhere."""
         self._now_ns = now_ns
         left = [ask.request_id for ask in open_asks]
@@ -539,7 +539,7 @@ class Watch:
         return Broken(self._now_ns, what, detail)
 
 
-def _is_long_idle(engine: SimEngine, now_ns: int) -> bool:
+def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:
     return engine.is_up and engine.outstanding == 0 and now_ns - engine.changed_ns >= _IDLE_NS
 
 
