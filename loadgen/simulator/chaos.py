@@ -60,7 +60,7 @@ def endure_controlled(seed: int, on_line: Callable[[str], object] | None = None)
 
 def endure_disaggregated(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
     """The same where prompts are read in one place and answered in another."""
-    return _endure(seed, parse_scenario(disaggregated_document(seed), Path(f"chaos-{seed}.yaml")), on_line)
+    return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
 
 
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> Ordeal | Finding:
@@ -84,12 +84,15 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
     )
 
 
-def chaos_scenario(seed: int, *, has_controller: bool = False) -> Scenario:
-    return parse_scenario(chaos_document(seed, has_controller=has_controller), Path(f"chaos-{seed}.yaml"))
+def chaos_scenario(seed: int, *, has_controller: bool = False, is_disaggregated: bool = False) -> Scenario:
+    document = chaos_document(seed, has_controller=has_controller, is_disaggregated=is_disaggregated)
+    return parse_scenario(document, Path(f"chaos-{seed}.yaml"))
 
 
-def chaos_document(seed: int, *, has_controller: bool = False) -> dict[str, Any]:
+def chaos_document(seed: int, *, has_controller: bool = False, is_disaggregated: bool = False) -> dict[str, Any]:
     """The scenario as it would be written in a file."""
+    if is_disaggregated:
+        return _disaggregated_document(seed)
     if has_controller:
         document = controller_document(seed)
         faults = controller_faults(seed, _places_in(document))
@@ -130,7 +133,7 @@ def _mesh_document(seed: int) -> dict[str, Any]:
     return _among_agents(agents, document) if agents.random() < 0.25 else document
 
 
-def disaggregated_document(seed: int) -> dict[str, Any]:
+def _disaggregated_document(seed: int) -> dict[str, Any]:
     """Some regions, and at least one, have a pool beside their other replicas, or in place of them."""
     document = _mesh_document(seed)
     rng = random.Random(f"chaos/{seed}/disaggregated")

@@ -179,7 +179,10 @@ class DecodeTier:
 
     def _choose_now(self, facts: Facts, now_ns: int, reason: AdmissionReason) -> Admission | None:
         groups = list(self._groups.values())
-        workers = [worker for worker in with_slots(groups) if worker.room_left >= facts.prompt_tokens]
+        open_ = with_slots(groups)
+        workers = [worker for worker in open_ if worker.room_left >= facts.prompt_tokens]
+        if not workers and reason is AdmissionReason.COMMITTED:
+            workers = open_  # nobody has room yet, and it was placed: it waits for that at its engine
         if not workers:
             return None
         worker = self._policy.choose(facts.prompt_tokens, workers)
