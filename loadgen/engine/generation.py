@@ -311,7 +311,7 @@ class Generation:
         if isinstance(answer, ResponsesAnswer) and answer.request.store and reason is not FinishReason.ABORT:
             self._responses.put(answer.answer_id, answer.stored(tokens, reason))
         handoff, transport = self._config.handoff, run.http.transport
-        if handoff is None or transport is None or not self._driver.keeps(engine_request.request_id):
+        if handoff is None or transport is None or engine_request.lease_ns is None or reason is FinishReason.ABORT:
             return
         assert self._producer is not None
         host, port = transport.get_extra_info("sockname")[:2]

@@ -21,6 +21,7 @@ from gateway.core.vocabulary import Connector
 from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import ENGINE_VERSION, encode
 from loadgen.engine.consumer import Consumer
+from loadgen.engine.decode_group import Steps
 from loadgen.engine.driver import EngineDriver
 from loadgen.engine.exposition import CONTENT_TYPE, Exposition
 from loadgen.engine.faults import Fault, FaultMode, FaultSwitch
@@ -30,6 +31,8 @@ from loadgen.engine.model import EngineLoad
 from loadgen.engine.producer import Producer
 from loadgen.engine.ranks import Ranks
 from loadgen.engine.server_config import EngineServerConfig
+from loadgen.engine.sglang_pages import loads_page, metrics_page, server_info
+from loadgen.engine.step_trace import StepTrace
 
 __all__ = ["EngineServer", "EngineServerConfig", "serve_engines"]
 
@@ -88,8 +91,10 @@ class EngineServer:
 
     def __init__(self, config: EngineServerConfig, clock: Clock) -> None:
         created = datetime.fromisoformat(clock.wall_time()).timestamp()
-        ranks = Ranks(replace(config.engine, stream_every_iteration=True), config.ranks, config.kv_token_ns, None)
+        on_steps = None if config.step_trace is None else self._told
+        ranks = Ranks(replace(config.engine, stream_every_iteration=True), config.ranks, config.kv_token_ns, on_steps)
         self._config = config
+        self._clock = clock
         self._created = int(created)
         self._driver = EngineDriver(ranks, clock, time_scale=config.time_scale)
         self._exposition = Exposition(config.model, config.engine, created, is_of_nixl=_is_of_nixl(config))
@@ -105,6 +110,7 @@ class EngineServer:
             die=self._die,
         )
         self._driver.on_gone = self._generation.forget
+        self._step_trace: StepTrace | None = None
         self._url = ""
         self._dies = asyncio.Event()
         self.died = asyncio.Event()
@@ -166,6 +172,8 @@ class EngineServer:
         await web.TCPSite(self._runner, self._config.host, self._config.port).start()
         host, port = self._runner.addresses[0][:2]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if self._config.step_trace is not None:
+            self._step_trace = StepTrace(self._config.step_trace, self._config.ranks, name=f"steps-{port}")
         handoff = self._config.handoff
         if handoff is not None and handoff.bootstrap_port:
             await web.TCPSite(self._runner, self._config.host, handoff.bootstrap_port).start()
@@ -173,6 +181,13 @@ class EngineServer:
     async def stop(self) -> None:
         """Stop listening; running answers end with finish reason `abort`."""
         await self._runner.cleanup()
+        if self._step_trace is not None:
+            self._step_trace.close()
+            self._step_trace = None
+
+    def _told(self, steps: Steps) -> None:
+        if self._step_trace is not None:
+            self._step_trace.add(steps)
 
     def _sides(self) -> tuple[Producer | None, Consumer | None]:
         config, handoff = self._config, self._config.handoff
@@ -205,7 +220,9 @@ class EngineServer:
         self.died.set()
 
     def _app(self) -> web.Application:
-        app = web.Application(middlewares=[_guard(self._faults)], client_max_size=self._config.body_bytes_max)
+        app = web.Application(
+            middlewares=[_guard(self._faults, is_flat=self._is_sglang)], client_max_size=self._config.body_bytes_max
+        )
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self._generation.chat),
@@ -231,6 +248,8 @@ class EngineServer:
         )
         if self._producer is not None:
             app.add_routes([*self._producer.routes(), web.get("/emulated/books", self._show_books)])
+        if self._is_sglang:
+            app.add_routes([web.get("/server_info", self._server_info), web.get("/v1/loads", self._show_loads)])
         if self._config.faults:
             app.router.add_post("/faults", self._order_fault)
         app.on_shutdown.append(self._close)
@@ -288,10 +307,32 @@ class EngineServer:
             return web.Response(body=_GARBAGE, headers={"Content-Type": CONTENT_TYPE})
         if fault is not None:
             await self._generation.closed_within(fault.delay_s)
+        handoff = self._config.handoff
+        if handoff is not None and handoff.connector is Connector.SGLANG:
+            room = self._config.engine.kv_tokens
+            page = metrics_page(handoff.role, self._config.model, self._driver.loads(), kv_tokens=room)
+            return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
         if self._producer is not None:
             self._exposition.late_notifications = self._producer.late_notifications
         body = self._exposition.render(*zip(self._driver.loads(), self._driver.metrics, strict=True))
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    @property
+    def _is_sglang(self) -> bool:
+        return self._config.handoff is not None and self._config.handoff.connector is Connector.SGLANG
+
+    async def _server_info(self, http: web.Request) -> web.Response:
+        handoff, config = self._config.handoff, self._config
+        assert handoff is not None
+        port = handoff.bootstrap_port or http.url.port or 0
+        page_tokens = config.engine.block_tokens
+        return _json(server_info(handoff.role, bootstrap_port=port, ranks=config.ranks, page_tokens=page_tokens))
+
+    async def _show_loads(self, _http: web.Request) -> web.Response:
+        handoff = self._config.handoff
+        assert handoff is not None
+        room, now = self._config.engine.kv_tokens, self._clock.wall_time()
+        return _json(loads_page(handoff.role, self._driver.loads(), kv_tokens=room, timestamp=now))
 
     async def _show_books(self, _http: web.Request) -> web.Response:
         return _json(self.books())
@@ -309,7 +350,7 @@ def _is_of_nixl(config: EngineServerConfig) -> bool:
     return config.handoff is not None and config.handoff.connector is Connector.NIXL
 
 
-def _guard(faults: FaultSwitch) -> Middleware:
+def _guard(faults: FaultSwitch, *, is_flat: bool) -> Middleware:
     @web.middleware
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -320,16 +361,18 @@ def _guard(faults: FaultSwitch) -> Middleware:
         try:
             return await handler(request)
         except ApiError as error:
-            return _error(request, error)
+            return _error(request, error, is_flat=is_flat)
         except web.HTTPException as error:
-            return _error(request, ApiError(error.status, error.reason, error.reason))
+            return _error(request, ApiError(error.status, error.reason, error.reason), is_flat=is_flat)
         except ConnectionResetError:
             return web.Response(status=_NOBODY_READS_THIS)
 
     return guard
 
 
-def _error(request: web.Request, error: ApiError) -> web.Response:
+def _error(request: web.Request, error: ApiError, *, is_flat: bool) -> web.Response:
+    if is_flat:
+        return _json({"object": "error"} | error.content()["error"], error.status)
     is_of_messages = request.path.startswith("/v1/messages")
     return _json(error.messages_content() if is_of_messages else error.content(), error.status)
 

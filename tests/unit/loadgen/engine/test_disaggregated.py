@@ -341,7 +341,7 @@ async def test_sglang_without_a_room_is_refused_in_its_own_words() -> None:
         status, text = await engines.answer(None)
 
     assert status == 400
-    assert "Disaggregated request received without bootstrap room id" in text
+    assert text.startswith('{"object":"error","message":"Disaggregated request received without bootstrap room id"')
 
 
 async def test_a_room_that_is_in_use_kills_the_scheduler() -> None:
