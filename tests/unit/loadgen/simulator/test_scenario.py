@@ -225,3 +225,8 @@ def test_a_disaggregated_pool_is_the_first_gateways_beside_its_other_replicas() 
 def test_a_decode_worker_has_room_for_the_longest_request() -> None:
     set_key(changed := document(), "regions.us.disaggregated", {"prefill": 1, "decode": 1, "kv_tokens": 10})
     assert "regions.us.disaggregated.kv_tokens: should be at least" in complaint(**changed)
+
+
+def test_no_pool_moves_in_a_simulation() -> None:
+    set_key(changed := document(), "regions.us.disaggregated", {"prefill": 1, "decode": 1})
+    assert "regions.us.disaggregated: goes without a `controller`" in complaint(**changed, controller={"region": "us"})

@@ -266,6 +266,14 @@ def test_a_concurrent_connector_commits_at_once_up_to_the_margin() -> None:
     assert admission.worker_id == chosen[0]
 
 
+def test_who_is_committed_and_fits_no_cache_yet_waits_for_room_at_its_engine() -> None:
+    one = bench(1, spec=pool_spec(4, Connector.SGLANG, kv_tokens=1000))
+    for number in range(2):
+        admission = one.tier.commit(Facts(RequestId(f"q{number}"), 900), 0)
+        assert admission is not None
+        assert admission.worker_id == "w0"
+
+
 def test_with_bypass_nobody_waits_while_less_than_the_margin_is_in_flight() -> None:
     one = bench(2, config=DecodeConfig(bypass=True, in_flight_margin=1), spec=pool_spec(1))
     sent = [one.add(f"q{number}") for number in range(4)]
