@@ -622,7 +622,10 @@ class Watch:
             is_within_reach = peer.place.region == home.region or overflows
             known = view.serves.get(peer.gateway_id)
             has_some = peer.gateway_id not in self._views or bool(self._views[peer.gateway_id].spec.replicas)
-            serves = (known is None and has_some and not heard) or any(
+            is_told = heard or (
+                peer.gateway_id in view.heard and not view.spec.replicas
+            )  # it knows no more than it heard
+            serves = (known is None and has_some and not is_told) or any(
                 each.model == profile.model
                 and names_place(rule, each.place)
                 and (each.connector is None or each.connector in profile.connectors)
