@@ -84,6 +84,15 @@ def test_who_has_to_wait_waits_before_the_prefill() -> None:
     assert len(roles(desk.effects)) == 6
 
 
+def test_a_call_that_cannot_be_handed_over_waits_for_the_end_of_a_lockdown() -> None:
+    desk = pair()
+    desk.hear("gw-eu", EU)
+    desk.tell(events.LockdownChanged(active=True))
+    whole = replace(profile("a"), connectors=frozenset())
+    assert ended(desk.tell(events.RequestArrived(whole, 600 * SECOND))) == []
+    assert started(desk.tell(events.LockdownChanged(active=False))) == ["gw-eu"]
+
+
 def test_a_full_pool_overflows_and_refuses_forwards() -> None:
     desk = pair(workers(decode=1), margin=0)
     desk.hear("gw-eu", EU)
