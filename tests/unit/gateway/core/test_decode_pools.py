@@ -229,6 +229,19 @@ def test_a_pool_that_is_taken_away_lets_go_of_who_stands_in_it() -> None:
     assert ended(leg_ended(desk, "a", 2)) == [("a", "completed")], "what runs there ends as it would have"
 
 
+def test_a_decode_worker_that_leaves_and_comes_back_finishes_what_it_has() -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    desk.tell(events.AssignmentApplied(2, workers(decode=0), (), pools=(POOL,)))
+    desk.tell(events.AssignmentApplied(3, workers(decode=1), (), pools=(POOL,)))
+    desk.probe(running=1)
+    read(desk, "b")
+    assert ended(leg_ended(desk, "a", 2, output_tokens=3)) == [("a", "completed")]
+    assert ended(leg_ended(desk, "b", 2, output_tokens=3)) == [("b", "completed")]
+    assert not any(books(desk))
+
+
 def test_a_lockdown_takes_back_a_forward_that_stands_in_the_pool() -> None:
     desk = pair(workers(decode=1))
     desk.hear("gw-eu", EU)
