@@ -29,6 +29,27 @@ class DnsUnavailable(DnsError):
     whole."""
 
 
+class Lease(Protocol):
+    """That this controller leads. Whoever writes where another controller may write too looks right before each
+    write."""
+
+    @property
+    def token(self) -> int:
+        """Of whoever leads later it is higher."""
+        ...
+
+    def left_s(self) -> float:
+        """How long it lasts, by our own clock; 0 when it is over."""
+        ...
+
+
+def check_lease(lease: Lease, needed_s: float) -> None:
+    """Before each write, with the longest that it may take. Raises DnsUnavailable: then nothing is written."""
+    left_s = lease.left_s()
+    if left_s <= needed_s:
+        raise DnsUnavailable(f"nothing was written: the lease lasts {left_s:.1f} s, and this may take {needed_s:g} s")
+
+
 @value
 class Changes:
     """What a tree says that the one before did not, so that no more is touched than has to be."""
@@ -63,10 +84,20 @@ class DnsProvider(Protocol):
         jurisdiction: it could not keep its clients there."""
         ...
 
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
-        """When this returns, whoever answers for the zone says what the tree says, and all it says: at most the TTL
-        later so does every resolver. The same tree may come again. Raises DnsOutdated for a tree older than what is
-        there."""
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
+        """When this returns, what the tree says has been taken, all of it, and nothing can undo that but another
+        write. Gives how many records were changed: 0 where it was said already. The same tree may come again; with
+        everything changed it is compared with what is really there. Raises DnsOutdated for a tree older than that."""
+        ...
+
+    async def settle(self) -> None:
+        """Until each server of the zone says what was published last, and whatever else may wait is done: at most the
+        TTL later so does every resolver. May be cancelled at any time, and called again."""
+        ...
+
+    async def plan(self, tree: RecordTree) -> tuple[str, ...]:
+        """What publishing it would change there now, a line each, in the order of the writes. Writes nothing. Raises
+        what publishing it would."""
         ...
 
     async def read(self) -> Published | None:
