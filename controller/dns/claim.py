@@ -77,7 +77,9 @@ def claim_in(strings: Iterable[str]) -> Claim | None:
 def check_claim(claim: Claim, owner: str, term: int, version: int) -> None:
     """Whether whoever leads by this term may write that version after it. Raises DnsRefused and DnsOutdated."""
     if claim.owner != owner:
-        raise DnsRefused(f"the names are {claim.owner!r}'s, says the TXT record at {LABEL}, and we are {owner!r}")
+        raise DnsRefused(
+            f"the TXT record at {LABEL} says that the names belong to {claim.owner!r}, and we are {owner!r}"
+        )
     if claim.term > term:
         raise DnsOutdated(f"whoever leads by term {claim.term} has written there, and ours is {term}")
     if claim.term == term and claim.version > version:

@@ -7,6 +7,7 @@ all clients the same, so that it refuses a mesh with a closed jurisdiction.
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
@@ -18,6 +19,7 @@ import dns.exception
 import dns.message
 import dns.name
 import dns.rcode
+import dns.rdataset
 import dns.rdatatype
 import dns.rrset
 import dns.tsig
@@ -67,10 +69,7 @@ class Rfc2136Dns:
         self._timeout_s = config.timeout_ns / _SECOND_NS
         self._name = dns.name.from_text(zone)
         self._zone = dns.name.from_text(config.zone or zone)
-        try:
-            self._key = dns.tsig.Key(config.key_name, key_secret, config.key_algorithm)
-        except Exception as error:  # noqa: BLE001 - dnspython lets through what its base64 raises
-            raise ValueError(f"the secret of {config.key_name} is not base64: {type(error).__name__}") from None
+        self._key = dns.tsig.Key(config.key_name, secret_of(key_secret), config.key_algorithm)
         self._owner = owner
         self._lease = lease
         self._found: dict[Key, dns.rrset.RRset] | None = None
@@ -218,6 +217,14 @@ class Rfc2136Dns:
             raise DnsError("the name server was let go of")
 
 
+def secret_of(text: str) -> bytes:
+    """What base64 says. Raises ValueError, which quotes nothing of it."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError("the secret of the key is not base64") from None
+
+
 class _Update:
     """One signed message, and what it does."""
 
@@ -244,7 +251,7 @@ class _Update:
         if old is None:
             self.message.absent(name, kind)
         else:
-            self.message.present(name, old.to_rdataset())
+            self.message.present(name, dns.rdataset.from_rdata_list(0, list(old)))  # of a TTL nothing may be asked
             self.message.delete(name, kind)
             self.lines += [f"- {line}" for line in old.to_text().splitlines()]
         if new is not None:

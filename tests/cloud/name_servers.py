@@ -68,9 +68,7 @@ class NameServer(ABC):
 
     def _answers(self) -> bool:
         try:
-            answer = dns.query.tcp(
-                dns.message.make_query(ZONE, "SOA"), self.address.host, 5, self.address.port
-            )
+            answer = dns.query.tcp(dns.message.make_query(ZONE, "SOA"), self.address.host, 5, self.address.port)
         except (OSError, EOFError, dns.exception.DNSException):
             return False
         return bool(answer.answer)
