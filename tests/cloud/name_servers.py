@@ -58,11 +58,11 @@ class NameServer(ABC):
     def kill(self) -> None:
         self._process.kill()
 
-    def change(self, *lines: tuple[str, ...]) -> None:
+    def change(self, *lines: tuple[str | int, ...]) -> None:
         """By hand, as an operator with the key does: `("replace", name, ttl, kind, text)`."""
         update = dns.update.UpdateMessage(ZONE, keyring=dns.tsig.Key(KEY_NAME, SECRET))
         for verb, *rest in lines:
-            getattr(update, verb)(*rest)
+            getattr(update, str(verb))(*rest)
         answer = dns.query.tcp(update, self.address.host, 30, self.address.port)
         assert answer.rcode() == 0, answer
 

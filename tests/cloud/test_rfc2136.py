@@ -154,7 +154,9 @@ async def test_records_of_others_are_in_the_way_and_never_touched(server: NameSe
 async def test_names_of_another_mesh_are_left_to_it(server: NameServer) -> None:
     other = Rfc2136Dns(server.config, SECRET, ZONE, "another", Leading())
     await publish(other, tree())
-    with pytest.raises(DnsRefused, match=r"belong to 'another', and we are 'nightside'"):
+    with pytest.raises(
+        DnsRefused, match="belong to 'another', says the TXT record at _nightside, and we are 'nightside'"
+    ):
         await publish(provider_of(server, Leading(9)), tree(9))
     assert await provider_of(server).read() is None
 
