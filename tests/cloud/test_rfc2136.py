@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dns.asyncquery
 import dns.message
@@ -54,7 +55,7 @@ class TestConformance(DnsConformance):
         return self.running.address
 
 
-def provider_of(server: NameServer, lease: Leading | None = None, *, secret: str = SECRET, **more: str) -> Rfc2136Dns:
+def provider_of(server: NameServer, lease: Leading | None = None, *, secret: str = SECRET, **more: Any) -> Rfc2136Dns:
     config = replace(server.config, **more)
     return Rfc2136Dns(config, secret, ZONE, "nightside", lease or Leading())
 
@@ -111,7 +112,7 @@ async def test_an_update_takes_place_whole_or_not_at_all(server: NameServer) -> 
 
 
 @pytest.mark.parametrize("more", [{"secret": OTHER_SECRET}, {"key_name": "nobody"}], ids=["secret", "name"])
-async def test_a_wrong_key_is_refused_in_words(server: NameServer, more: dict[str, str]) -> None:
+async def test_a_wrong_key_is_refused_in_words(server: NameServer, more: dict[str, Any]) -> None:
     provider = provider_of(server, **more)
     with pytest.raises(DnsUnavailable, match=r"do not agree on the key (mesh|nobody)"):
         await publish(provider, tree())
