@@ -23,10 +23,12 @@ from controller.core.controller_core import ControllerCore
 from controller.desk import Desk
 from controller.dns.embedded import EmbeddedDns
 from controller.dns.publisher import Publisher
+from controller.dns.publishing import provider_of, publisher_of
 from controller.driver import ControllerCrash, ControllerObserver, Driver
 from controller.history import History
 from controller.journal import Journal, new_header
 from controller.keeper import Keeper
+from controller.lease import Lease
 from controller.links import Links
 from controller.logs import CoreLog
 from controller.metrics import CONTENT_TYPE, Metrics
@@ -71,6 +73,8 @@ class ControllerHandle:
         self.grpc_address = file.sections.listen.grpc
         self.admin_address = file.sections.listen.admin
         self.dns_addresses: tuple[Address, ...] = ()
+        self.publisher: Publisher | None = None
+        """Of the records beyond our own name servers."""
 
     @property
     def admin_url(self) -> str:
@@ -127,6 +131,7 @@ async def serve_controller(
             loops.run("journal", journal.run)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
         handle.dns_addresses = await _answer_names(stack, loops, handle, clock, log)
+        _publish_records(stack, loops, handle, lease=Lease(clock, keeper.version.term, None), clock=clock, log=log)
         door = shown.mesh or Plaintext()
         service = ControlService(
             desk, links, door, sections.link, clock=clock, log=log, watch=metrics, on_link=prober.look
@@ -209,6 +214,25 @@ async def _answer_names(
     stack.push_async_callback(service.stop)
     await service.start(config.listen)
     return service.addresses
+
+
+def _publish_records(
+    stack: AsyncExitStack,
+    loops: Supervisor,
+    handle: ControllerHandle,
+    *,
+    lease: Lease,
+    clock: Clock,
+    log: FilteringBoundLogger,
+) -> None:
+    """Where a team keeps its names. Raises ConfigError."""
+    provider = provider_of(handle.file, lease, clock, handle.metrics)
+    if provider is None:
+        return
+    stack.push_async_callback(provider.close)
+    handle.publisher = publisher_of(handle.file, provider, handle.metrics, log)
+    handle.desk.on_records(handle.publisher.take)
+    loops.run("published_records", handle.publisher.run)
 
 
 def _driver(
@@ -302,7 +326,9 @@ def _admin_app(handle: ControllerHandle, operations: Operations, history: Histor
 
     def state() -> dict[str, object]:
         state = state_of(desk, handle.links, clock.now_ns(), handle.file.controller)
-        return {**state, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
+        publisher = handle.publisher
+        published = {} if publisher is None else {"published_records": publisher.state()}
+        return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
     sources = AdminSources(
         metrics_page, CONTENT_TYPE, state, handle.readiness, operations.take, history.last, operations.export

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from controller.core.config import ControllerConfig
+from controller.dns.config import RecordsConfig
+from controller.dns.expressible import record_faults, zone_of
 from gateway.core.vocabulary import RegionName
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
@@ -137,6 +139,7 @@ class Sections:
     decisions: ControllerConfig = field(default_factory=ControllerConfig)
     probes: ProbeConfig = ProbeConfig()
     dns: DnsConfig = field(default_factory=DnsConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
     recovery: RecoveryConfig = RecoveryConfig()
     history: HistoryConfig = HistoryConfig()
     journal: JournalConfig = JournalConfig()
@@ -194,7 +197,7 @@ class NamingFile(FileModel):
     @property
     def zone_name(self) -> str:
         """Fully qualified, with the final dot; empty without one."""
-        return "" if self.zone is None else f"{self.zone.rstrip('.').lower()}."
+        return zone_of(self.zone)
 
     @property
     def servers(self) -> tuple[NameServer, ...]:
@@ -217,12 +220,20 @@ class ControllerFile(SectionsFile[Sections]):
     naming: NamingFile = NamingFile()
 
     _admin_token: str | None = PrivateAttr(None)
+    _records_key: str = PrivateAttr("")
     _source: YamlFile = PrivateAttr()
 
     @model_validator(mode="after")
     def _read_admin_token(self) -> Self:
         if self.admin_token_file is not None:
             self._admin_token = read_secret(self.admin_token_file, "admin_token_file")
+        return self
+
+    @model_validator(mode="after")
+    def _read_records_key(self) -> Self:
+        key_file = self.sections.records.rfc2136.key_file
+        if key_file is not None:
+            self._records_key = read_secret(key_file, "records.rfc2136.key_file")
         return self
 
     def come_from(self, source: YamlFile) -> Self:
@@ -241,6 +252,11 @@ class ControllerFile(SectionsFile[Sections]):
     @property
     def admin_token(self) -> str | None:
         return self._admin_token
+
+    @property
+    def records_key(self) -> str:
+        """That dynamic updates are signed with, in base64."""
+        return self._records_key
 
     @property
     def sections(self) -> Sections:
@@ -291,3 +307,11 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
         yield Fault("decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after")
     if sections.dns.listen and file.naming.zone is None:
         yield Fault("naming.zone", "is missing, and dns.listen answers for it", beside="dns.listen")
+    naming = file.naming
+    yield from record_faults(
+        sections.records,
+        naming.zone_name,
+        decisions.closed_jurisdictions,
+        {"naming.networks": bool(naming.networks), "naming.name_servers": bool(naming.name_servers)},
+        file.records_key,
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.ground.values import SECOND_NS, Address
+from gateway.ground.values import SECOND_NS, Address, Id
 
 
 class RecordsKind(StrEnum):
@@ -78,9 +79,17 @@ class Rfc2136Config:
 @dataclass(frozen=True, slots=True)
 class RecordsConfig:
     provider: RecordsKind = RecordsKind.NONE
-    owner: str = "nightside"
+    owner: Id = "nightside"
     """Whose the names are: the same for all controllers of a mesh, another for another mesh."""
     check_interval_ns: int = 300 * SECOND_NS
     """What is said there is compared with what should be so often, and put right."""
     route53: Route53Config = field(default_factory=Route53Config)
     rfc2136: Rfc2136Config = field(default_factory=Rfc2136Config)
+
+
+def secret_of(text: str) -> bytes:
+    """A key's, from base64. Raises ValueError, which quotes nothing of it."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError("the secret of the key is not base64") from None

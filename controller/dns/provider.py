@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from controller.lease import Lease, LeaseOver
 from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
 from gateway.ground.naming.tree import RecordTree
@@ -29,25 +30,18 @@ class DnsUnavailable(DnsError):
     whole."""
 
 
-class Lease(Protocol):
-    """That this controller leads. Whoever writes where another controller may write too looks right before each
-    write."""
-
-    @property
-    def token(self) -> int:
-        """Of whoever leads later it is higher."""
-        ...
-
-    def left_s(self) -> float:
-        """How long it lasts, by our own clock; 0 when it is over."""
-        ...
-
-
 def check_lease(lease: Lease, needed_s: float) -> None:
     """Before each write, with the longest that it may take. Raises DnsUnavailable: then nothing is written."""
-    left_s = lease.left_s()
-    if left_s <= needed_s:
-        raise DnsUnavailable(f"nothing was written: the lease lasts {left_s:.1f} s, and this may take {needed_s:g} s")
+    try:
+        lease.check(needed_s)
+    except LeaseOver as error:
+        raise DnsUnavailable(f"nothing was written: {error}") from error
+
+
+def check_zone(tree: RecordTree, zone: str) -> None:
+    """A provider is of one zone for as long as it runs. Raises DnsRefused."""
+    if tree.zone != zone:
+        raise DnsRefused(f"version {tree.version} is of {tree.zone or 'no zone'}, and {zone} is published: start anew")
 
 
 @value
@@ -96,8 +90,8 @@ class DnsProvider(Protocol):
         ...
 
     async def plan(self, tree: RecordTree) -> tuple[str, ...]:
-        """What publishing it would change there now, a line each, in the order of the writes. Writes nothing. Raises
-        what publishing it would."""
+        """What publishing it would change there now, a line each, in the order of the writes, whoever leads. Writes
+        nothing. Raises what publishing it would."""
         ...
 
     async def read(self) -> Published | None:

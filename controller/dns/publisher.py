@@ -63,6 +63,10 @@ class Publisher:
         """Version that is said for certain; 0: nobody knows."""
         return 0 if self._said is None else self._said.version
 
+    def state(self) -> dict[str, object]:
+        """As operators see it, JSON-able."""
+        return {"version": self.published, "fault": self.fault, "settle_fault": self.settle_fault}
+
     def take(self, tree: RecordTree) -> None:
         """What is to be said from now on."""
         self._newest = tree

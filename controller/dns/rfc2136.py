@@ -7,9 +7,8 @@ all clients the same, so that it refuses a mesh with a closed jurisdiction.
 from __future__ import annotations
 
 import asyncio
-import base64
 import socket
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -26,15 +25,15 @@ import dns.tsig
 import dns.update
 
 from controller.dns.claim import Claim, check_claim, refuse_foreign
-from controller.dns.config import Rfc2136Config
+from controller.dns.config import Rfc2136Config, secret_of
 from controller.dns.provider import (
     Changes,
     DnsError,
     DnsRefused,
     DnsUnavailable,
-    Lease,
     Published,
     check_lease,
+    check_zone,
 )
 from controller.dns.rfc2136_records import (
     Key,
@@ -45,6 +44,7 @@ from controller.dns.rfc2136_records import (
     published,
     wanted,
 )
+from controller.lease import Lease
 from gateway.ground.naming.tree import RecordTree
 from gateway.ground.task_group import TaskGroup
 
@@ -62,8 +62,18 @@ class Rfc2136Dns:
 
     tells_clients_apart = False
 
-    def __init__(self, config: Rfc2136Config, key_secret: str, zone: str, owner: str, lease: Lease) -> None:
-        """`zone` is the one name, with the final dot. Raises ValueError for a secret that is none."""
+    def __init__(
+        self,
+        config: Rfc2136Config,
+        key_secret: str,
+        zone: str,
+        owner: str,
+        lease: Lease,
+        *,
+        on_call: Callable[[str, str], None] = lambda _call, _result: None,
+    ) -> None:
+        """`zone` is the one name, with the final dot; `on_call` hears of each look and update how it ended. Raises
+        ValueError for a secret that is none."""
         assert config.server is not None, "checked with the file"
         self._server = config.server
         self._timeout_s = config.timeout_ns / _SECOND_NS
@@ -72,16 +82,18 @@ class Rfc2136Dns:
         self._key = dns.tsig.Key(config.key_name, secret_of(key_secret), config.key_algorithm)
         self._owner = owner
         self._lease = lease
+        self._on_call = on_call
         self._found: dict[Key, dns.rrset.RRset] | None = None
         """What is there, as it was read or written last; None: nobody knows."""
         self._is_closed = False
 
     async def publish(self, tree: RecordTree, changes: Changes) -> int:
+        check_zone(tree, self._name.to_text())
         if changes.is_whole:
             self._found = None
         for last in (False, True):
             found = await self._known(tree)
-            update = self._update(tree, found)
+            update = self._update(tree, found, self._lease.token)
             if not update.changed:
                 return 0
             check_lease(self._lease, self._timeout_s)
@@ -98,8 +110,11 @@ class Rfc2136Dns:
         """How other servers of the zone follow this one is between them: by NOTIFY, as a rule within a second."""
 
     async def plan(self, tree: RecordTree) -> tuple[str, ...]:
+        check_zone(tree, self._name.to_text())
         self._found = None
-        return tuple(self._update(tree, await self._known(tree)).lines)
+        found = await self._known(tree)
+        claim = claim_of(found, self._name)
+        return tuple(self._update(tree, found, self._lease.token if claim is None else claim.term).lines)
 
     async def read(self) -> Published | None:
         self._found = None
@@ -111,12 +126,12 @@ class Rfc2136Dns:
     async def close(self) -> None:
         self._is_closed = True
 
-    def _update(self, tree: RecordTree, found: dict[Key, dns.rrset.RRset]) -> _Update:
+    def _update(self, tree: RecordTree, found: dict[Key, dns.rrset.RRset], term: int) -> _Update:
         """From what is there to what should be. Raises DnsRefused and DnsOutdated."""
         claim = claim_of(found, self._name)
         if claim is not None:
-            check_claim(claim, self._owner, self._lease.token, tree.version)
-        said = Claim.following(claim, self._owner, self._lease.token, tree)
+            check_claim(claim, self._owner, term, tree.version)
+        said = Claim.following(claim, self._owner, term, tree)
         try:
             after = wanted(tree, said)
             ours = set(() if claim is None else owned_keys(self._name, claim))
@@ -172,7 +187,7 @@ class Rfc2136Dns:
                 for part in range(min(_CONNECTIONS, len(waiting))):
                     tasks.create_task(ask_all(waiting[part::_CONNECTIONS], address))
 
-        await self._within(ask(), times=1 + len(waiting) / _CONNECTIONS)
+        await self._within("read", ask(), times=1 + len(waiting) / _CONNECTIONS)
         return found
 
     async def _exchange(self, message: dns.update.UpdateMessage) -> dns.rcode.Rcode:
@@ -181,7 +196,7 @@ class Rfc2136Dns:
             answer = await dns.asyncquery.tcp(message, address, self._timeout_s, self._server.port)
             return answer.rcode()
 
-        return await self._within(send())
+        return await self._within("update", send())
 
     async def _address(self) -> str:
         if self._server.is_numeric:
@@ -191,15 +206,19 @@ class Rfc2136Dns:
         )
         return str(found[0][4][0])
 
-    async def _within(self, work: Awaitable[_Answer], times: float = 1) -> _Answer:
+    async def _within(self, call: str, work: Awaitable[_Answer], times: float = 1) -> _Answer:
         """Raises DnsUnavailable."""
         try:
             async with asyncio.timeout(self._timeout_s * times):
-                return await work
+                answer = await work
         except ExceptionGroup as group:
+            self._on_call(call, "failed")
             raise self._fault(group.exceptions[0]) from group
         except (dns.exception.DNSException, OSError, EOFError) as error:
+            self._on_call(call, "failed")
             raise self._fault(error) from error
+        self._on_call(call, "done")
+        return answer
 
     def _fault(self, error: BaseException) -> DnsError:
         if isinstance(error, DnsError):
@@ -215,14 +234,6 @@ class Rfc2136Dns:
     def _check_open(self) -> None:
         if self._is_closed:
             raise DnsError("the name server was let go of")
-
-
-def secret_of(text: str) -> bytes:
-    """What base64 says. Raises ValueError, which quotes nothing of it."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise ValueError("the secret of the key is not base64") from None
 
 
 class _Update:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
+from controller.lease import Lease
+from gateway.ground.clock import Clock
+
+_SECOND_NS = 1_000_000_000
 
 
-@dataclass
-class Leading:
-    """For as long as it is left alone."""
-
-    token: int = 1
-    left: float = inf
-
-    def left_s(self) -> float:
-        return self.left
+def leading(token: int = 1, *, for_s: float | None = None) -> Lease:
+    """For as long as it is left alone, or as long as it says."""
+    clock = Clock()
+    return Lease(clock, token, None if for_s is None else clock.boot_ns() + round(for_s * _SECOND_NS))

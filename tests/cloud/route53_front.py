@@ -42,9 +42,10 @@ class StrictRoute53:
         """So many answers to writes do not come back."""
         self.failing: tuple[int, str, str] | None = None
         """Status, code and words of the answer to everything."""
-        self.rejecting = ""
-        """Why the next batch is not taken."""
-        self.written: asyncio.Event = asyncio.Event()
+        self.is_lenient = False
+        """The emulator may judge by itself."""
+        self.arrived = asyncio.Event()
+        """A batch has."""
         self.held: asyncio.Event | None = None
         """Writes wait for it before they are passed on."""
         self._emulator_url = emulator_url
@@ -53,6 +54,9 @@ class StrictRoute53:
         self._clock = Clock()
         self._tokens, self._filled_ns = float(CALLS_PER_S), self._clock.now_ns()
         self._changing = False
+        self._rejecting: list[str] = []
+        """Why the next batches are not taken, where it says why."""
+        self._called = asyncio.Condition()
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -62,6 +66,17 @@ class StrictRoute53:
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
         async with aiohttp.ClientSession(auto_decompress=False) as self._session, serving_http(runner) as port:
             yield f"http://127.0.0.1:{port}"
+
+    def take_all(self) -> None:
+        """Somebody else has used up what the account may ask."""
+        self._tokens = 0
+
+    def reject_next(self, why: str, *, times: int = 1, after: int = 0) -> None:
+        self._rejecting = [""] * after + [why] * times
+
+    async def until_called(self, name: str, times: int) -> None:
+        async with self._called:
+            await self._called.wait_for(lambda: self.calls[name] >= times)
 
     async def records(self) -> list[dict[str, Any]]:
         """As they are in the emulator, asked without anybody counting."""
@@ -82,7 +97,9 @@ class StrictRoute53:
         if not self._may_come():
             self.throttled += 1
             return _error(400, "Throttling", "Rate exceeded")
-        self.calls[name] += 1
+        async with self._called:
+            self.calls[name] += 1
+            self._called.notify_all()
         if self.failing is not None:
             return _error(*self.failing)
         if name == "change_record_sets":
@@ -105,20 +122,20 @@ class StrictRoute53:
         if self._changing:
             return _error(400, "PriorRequestNotComplete", "The request was rejected because another is in progress")
         self._changing = True
+        self.arrived.set()
         try:
             if self.held is not None:
                 await self.held.wait()
-            before = await self.records()
+            if why := (self._rejecting.pop(0) if self._rejecting else ""):
+                return _invalid_batch([why])
+            before = [] if self.is_lenient else await self.records()
             faults = faults_of_batch(self.zone, self.zone_id, before, changes_in(body), await self._check_ids())
-            if self.rejecting:
-                faults, self.rejecting = [*faults, self.rejecting], ""
-            if faults:
+            if faults and not self.is_lenient:
                 self.refusals += faults
                 return _invalid_batch(faults)
             answer = await self._pass_on(request, body)
         finally:
             self._changing = False
-        self.written.set()
         return await self._perhaps_lost(answer)
 
     async def _create_check(self, request: web.Request, body: bytes) -> web.StreamResponse:
@@ -202,10 +219,7 @@ def _name_of(request: web.Request) -> str:
 
 
 def _invalid_batch(faults: Iterable[str]) -> web.Response:
-    messages = "".join(f"<Message>{escape(each)}</Message>" for each in faults)
-    said = f"<Messages>{messages}</Messages><RequestId>{uuid4()}</RequestId>"
-    text = f'<?xml version="1.0"?><InvalidChangeBatch {_XMLNS}>{said}</InvalidChangeBatch>'
-    return web.Response(text=text, status=400, content_type="text/xml")
+    return _error(400, "InvalidChangeBatch", f"[{', '.join(faults)}]")
 
 
 def _error(status: int, code: str, words: str) -> web.Response:

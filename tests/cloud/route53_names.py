@@ -33,11 +33,11 @@ class Whereabouts:
     """AWS regions, by latency."""
 
 
-_EVERYWHERE = ("us-east-1", "eu-west-1", "ap-northeast-1")
+_EVERYWHERE = ("us-east-1", "eu-west-1", "eu-central-1", "ap-northeast-1")
 UNKNOWN = Whereabouts("", "", _EVERYWHERE)
 CLIENTS: Mapping[str, Whereabouts] = {
     "198.51.100.0/24": Whereabouts("US", "NA", _EVERYWHERE),
-    "203.0.113.0/24": Whereabouts("IE", "EU", ("eu-west-1", "us-east-1", "ap-northeast-1")),
+    "203.0.113.0/24": Whereabouts("IE", "EU", ("eu-west-1", "eu-central-1", "us-east-1", "ap-northeast-1")),
 }
 
 

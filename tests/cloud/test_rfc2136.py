@@ -23,10 +23,11 @@ from controller.dns.provider import (
     published_as,
 )
 from controller.dns.rfc2136 import Rfc2136Dns
+from controller.lease import Lease
 from gateway.ground.naming.tree import RecordTree
 from gateway.ground.values import SECOND_NS, Address
 from tests.cloud.fronts import swallowing
-from tests.cloud.leases import Leading
+from tests.cloud.leases import leading
 from tests.cloud.name_servers import OTHER_SECRET, SECRET, ZONE, Bind, Knot, NameServer
 from tests.support.dns_conformance import DnsConformance
 from tests.support.naming import US_ADDRESS, tree
@@ -48,16 +49,16 @@ class TestConformance(DnsConformance):
         self.running = server
 
     async def open(self) -> DnsProvider:
-        return Rfc2136Dns(self.running.config, SECRET, ZONE, "nightside", Leading())
+        return Rfc2136Dns(self.running.config, SECRET, ZONE, "nightside", leading())
 
     @property
     def server(self) -> Address:
         return self.running.address
 
 
-def provider_of(server: NameServer, lease: Leading | None = None, *, secret: str = SECRET, **more: Any) -> Rfc2136Dns:
+def provider_of(server: NameServer, lease: Lease | None = None, *, secret: str = SECRET, **more: Any) -> Rfc2136Dns:
     config = replace(server.config, **more)
-    return Rfc2136Dns(config, secret, ZONE, "nightside", lease or Leading())
+    return Rfc2136Dns(config, secret, ZONE, "nightside", lease or leading())
 
 
 async def publish(provider: DnsProvider, given: RecordTree, before: RecordTree | None = None) -> int:
@@ -71,7 +72,7 @@ async def told(server: NameServer, name: str, kind: str = "A") -> set[str]:
 
 async def test_one_who_was_deposed_writes_nothing_and_hears_by_whom(server: NameServer) -> None:
     """Its lease, which should have stopped it, says that it leads: only the server is left to refuse."""
-    deposed, leads = provider_of(server, Leading(1)), provider_of(server, Leading(2))
+    deposed, leads = provider_of(server, leading(1)), provider_of(server, leading(2))
     await publish(deposed, tree(5))
     await publish(leads, tree(5, us=("192.0.2.9",)))
     with pytest.raises(DnsOutdated, match="term 2 has written there, and ours is 1"):
@@ -82,9 +83,9 @@ async def test_one_who_was_deposed_writes_nothing_and_hears_by_whom(server: Name
 
 async def test_a_new_leader_writes_even_where_nothing_has_changed(server: NameServer) -> None:
     """So that whoever led before cannot write any more."""
-    await publish(provider_of(server, Leading(1)), tree())
-    assert await publish(provider_of(server, Leading(2)), tree()) == 1
-    assert await publish(provider_of(server, Leading(2)), tree()) == 0
+    await publish(provider_of(server, leading(1)), tree())
+    assert await publish(provider_of(server, leading(2)), tree()) == 1
+    assert await publish(provider_of(server, leading(2)), tree()) == 0
 
 
 async def test_a_record_changed_by_hand_is_not_overwritten_unseen_but_put_right(server: NameServer) -> None:
@@ -105,7 +106,7 @@ async def test_an_update_takes_place_whole_or_not_at_all(server: NameServer) -> 
     await publish(provider, tree())
     found = dict(await provider._known(tree()))
     server.change(("replace", "us-east-1", 5, "A", "192.0.2.77"))
-    update = provider._update(tree(2, us=("192.0.2.9",), eu=("192.0.2.10",)), found)
+    update = provider._update(tree(2, us=("192.0.2.9",), eu=("192.0.2.10",)), found, 1)
     assert await provider._exchange(update.message) == dns.rcode.NXRRSET
     assert await told(server, "eu-west-1.mesh.example.") == {"192.0.2.2"}
     assert await told(server, "us-east-1.mesh.example.") == {"192.0.2.77"}
@@ -121,7 +122,7 @@ async def test_a_wrong_key_is_refused_in_words(server: NameServer, more: dict[st
 
 def test_a_secret_that_is_none_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ValueError, match="the secret of the key is not base64"):
-        Rfc2136Dns(Rfc2136Config(Address("127.0.0.1", 1), key_name="k"), "ä", ZONE, "nightside", Leading())
+        Rfc2136Dns(Rfc2136Config(Address("127.0.0.1", 1), key_name="k"), "ä", ZONE, "nightside", leading())
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -153,22 +154,17 @@ async def test_records_of_others_are_in_the_way_and_never_touched(server: NameSe
 
 
 async def test_names_of_another_mesh_are_left_to_it(server: NameServer) -> None:
-    other = Rfc2136Dns(server.config, SECRET, ZONE, "another", Leading())
+    other = Rfc2136Dns(server.config, SECRET, ZONE, "another", leading())
     await publish(other, tree())
-    with pytest.raises(
-        DnsRefused, match="belong to 'another', says the TXT record at _nightside, and we are 'nightside'"
-    ):
-        await publish(provider_of(server, Leading(9)), tree(9))
+    with pytest.raises(DnsRefused, match="belong to 'another', and we are 'nightside'"):
+        await publish(provider_of(server, leading(9)), tree(9))
     assert await provider_of(server).read() is None
 
 
 async def test_with_too_little_left_of_the_lease_nothing_is_written(server: NameServer) -> None:
-    lease = Leading()
-    provider = provider_of(server, lease)
-    await publish(provider, tree())
-    lease.left = 5.0
-    with pytest.raises(DnsUnavailable, match=r"the lease lasts 5.0 s, and this may take 5 s"):
-        await publish(provider, tree(2, us=("192.0.2.9",)), tree())
+    await publish(provider_of(server), tree())
+    with pytest.raises(DnsUnavailable, match=r"nothing was written: the lease lasts .* and this may take 5.0 s"):
+        await publish(provider_of(server, leading(for_s=5.0)), tree(2, us=("192.0.2.9",)))
     assert await told(server, "us-east-1.mesh.example.") == {US_ADDRESS}
 
 
@@ -176,7 +172,7 @@ async def test_an_answer_that_is_lost_on_its_way_changes_nothing(server: NameSer
     """The update took place, and nobody told us: the next one finds that out."""
     async with swallowing(server.address, answers_to=dns.opcode.UPDATE) as front:
         provider = Rfc2136Dns(
-            replace(server.config, server=front, timeout_ns=2 * SECOND_NS), SECRET, ZONE, "nightside", Leading()
+            replace(server.config, server=front, timeout_ns=2 * SECOND_NS), SECRET, ZONE, "nightside", leading()
         )
         with pytest.raises(DnsUnavailable, match="has not answered within 2 s"):
             await publish(provider, tree())

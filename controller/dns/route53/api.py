@@ -14,9 +14,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from controller.dns.config import Route53Config
-from controller.dns.provider import DnsError, DnsRefused, DnsUnavailable, Lease, check_lease
+from controller.dns.provider import DnsError, DnsRefused, DnsUnavailable, check_lease
 from controller.dns.route53.changes import Change
 from controller.dns.route53.record_sets import RecordSet, as_api, from_api
+from controller.lease import Lease
 from gateway.core.value import value
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff

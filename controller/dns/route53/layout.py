@@ -22,7 +22,7 @@ import dns.name
 from controller.dns.claim import LABEL, TTL_S, Claim, claim_in
 from controller.dns.config import Route53Config
 from controller.dns.provider import Published
-from controller.dns.route53.record_sets import ELSEWHERE, Alias, Location, RecordSet, location_of
+from controller.dns.route53.record_sets import ELSEWHERE, NO_CLIENTS, Alias, Location, RecordSet, location_of
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from gateway.ground.naming.tree import Area, RecordTree
 from gateway.ground.naming.zone import Zone, https_set, region_name, services
@@ -30,9 +30,6 @@ from gateway.ground.naming.zone import Zone, https_set, region_name, services
 SETS_MAX = 100
 """Of one name and kind, as Route53 takes them."""
 KINDS = {"A": 4, "AAAA": 6}
-_NO_CLIENTS = Location(continent="AN")
-"""Nobody is told of `nobody`: whoever gets there is in a place that another record stands for, and is not in this
-one."""
 _NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
 """Addresses that are documentation's (RFC 5737, RFC 3849): a record has to have one."""
 _NOBODY = "nobody"
@@ -103,7 +100,7 @@ class Layout:
     def _leaves(self, tree: RecordTree, checks: Mapping[str, str]) -> Iterator[RecordSet]:
         for kind, text in _NOWHERE.items():
             name = f"{_NOBODY}.{self.below}"
-            yield RecordSet(name, kind, _NOBODY, tree.ttl_s, (text,), location=_NO_CLIENTS)
+            yield RecordSet(name, kind, _NOBODY, tree.ttl_s, (text,), location=NO_CLIENTS)
         pools = {self._pool(each.region): each.addresses for each in tree.areas} | {self._anywhere: tree.anywhere}
         for name, addresses in pools.items():
             for address in addresses:

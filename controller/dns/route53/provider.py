@@ -13,12 +13,13 @@ from dataclasses import replace
 
 from controller.dns.claim import Claim, check_claim, refuse_foreign
 from controller.dns.config import Route53Config
-from controller.dns.provider import Changes, DnsError, DnsRefused, DnsUnavailable, Lease, Published
+from controller.dns.provider import Changes, DnsError, DnsRefused, DnsUnavailable, Published, check_zone
 from controller.dns.route53.api import BatchRefused, Route53Api
 from controller.dns.route53.changes import Action, Change, batches_of, changes_to
 from controller.dns.route53.checks import HealthChecks
 from controller.dns.route53.layout import Layout
 from controller.dns.route53.record_sets import RecordSet
+from controller.lease import Lease
 from gateway.core.value import value
 from gateway.ground.clock import Clock
 from gateway.ground.naming.tree import RecordTree
@@ -73,10 +74,11 @@ class Route53Dns:
         """The last change, and when it was accepted."""
 
     async def publish(self, tree: RecordTree, changes: Changes) -> int:
+        check_zone(tree, self._layout.zone)
         if changes.is_whole:
             self._found = None
         for last in (False, True):
-            plan = self._planned(tree, await self._known(tree))
+            plan = self._planned(tree, await self._known(tree), self._lease.token)
             try:
                 await self._write(plan, tree)
             except BatchRefused:
@@ -99,8 +101,12 @@ class Route53Dns:
             raise DnsError(fault)
 
     async def plan(self, tree: RecordTree) -> tuple[str, ...]:
+        check_zone(tree, self._layout.zone)
         self._found = None
-        return tuple(map(str, self._planned(tree, await self._known(tree)).changes))
+        found = await self._known(tree)
+        claim = self._layout.claim_of(found)
+        plan = self._planned(tree, found, self._lease.token if claim is None else claim.term)
+        return tuple(map(str, plan.changes))
 
     async def read(self) -> Published | None:
         found = await self._api.records(self._layout.zone)
@@ -119,12 +125,12 @@ class Route53Dns:
         self._found = tuple(await self._api.records(self._layout.zone))
         return self._found
 
-    def _planned(self, tree: RecordTree, found: Sequence[RecordSet]) -> _Plan:
+    def _planned(self, tree: RecordTree, found: Sequence[RecordSet], term: int) -> _Plan:
         """Raises DnsRefused and DnsOutdated."""
         claim = self._layout.claim_of(found)
         if claim is not None:
-            check_claim(claim, self._owner, self._lease.token, tree.version)
-        said = Claim.following(claim, self._owner, self._lease.token, tree)
+            check_claim(claim, self._owner, term, tree.version)
+        said = Claim.following(claim, self._owner, term, tree)
         try:
             wanted = self._layout.wanted(tree, said, self._checks.known(found))
             ours = [] if claim is None else [each for each in found if self._layout.is_ours(each, claim)]

@@ -45,6 +45,8 @@ class Location:
 
 
 ELSEWHERE = Location(country="*")
+NO_CLIENTS = Location(continent="AN")
+"""Where nobody asks for names."""
 
 
 def location_of(text: str) -> Location:

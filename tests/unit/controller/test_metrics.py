@@ -23,6 +23,7 @@ async def whole_page() -> dict[str, tuple[str, ...]]:
     metrics = Metrics()
     async with running_desk(MemoryStore()) as desk:
         metrics.follow(desk, lambda: 0, lambda: True)
+        metrics.follow_records(lambda: 0, lambda: False)
     return {each.name: each.labels for each in metrics.catalogue() if each.name.startswith(OWN)}
 
 
