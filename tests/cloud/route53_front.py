@@ -47,7 +47,7 @@ class StrictRoute53:
         self.arrived = asyncio.Event()
         """A batch has."""
         self.held: asyncio.Event | None = None
-        """Writes wait for it before they are passed on."""
+        """The next batch waits for it, somewhere on its way."""
         self._emulator_url = emulator_url
         self._asked_after: Counter[str] = Counter()
         self._references: set[str] = set()
@@ -63,7 +63,7 @@ class StrictRoute53:
     async def serving(self) -> AsyncIterator[str]:
         app = web.Application(client_max_size=16 << 20)
         app.router.add_route("*", "/{rest:.*}", self._answer)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, handler_cancellation=False, shutdown_timeout=1.0)
         async with aiohttp.ClientSession(auto_decompress=False) as self._session, serving_http(runner) as port:
             yield f"http://127.0.0.1:{port}"
 
@@ -73,6 +73,10 @@ class StrictRoute53:
 
     def reject_next(self, why: str, *, times: int = 1, after: int = 0) -> None:
         self._rejecting = [""] * after + [why] * times
+
+    async def until_refused(self) -> None:
+        async with self._called:
+            await self._called.wait_for(lambda: bool(self.refusals))
 
     async def until_called(self, name: str, times: int) -> None:
         async with self._called:
@@ -119,19 +123,22 @@ class StrictRoute53:
         return answer
 
     async def _change(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        self.arrived.set()
+        if self.held is not None:
+            held, self.held = self.held, None
+            await asyncio.shield(held.wait())  # also when its sender has given up: somewhere on its way it goes on
         if self._changing:
             return _error(400, "PriorRequestNotComplete", "The request was rejected because another is in progress")
         self._changing = True
-        self.arrived.set()
         try:
-            if self.held is not None:
-                await self.held.wait()
             if why := (self._rejecting.pop(0) if self._rejecting else ""):
                 return _invalid_batch([why])
             before = [] if self.is_lenient else await self.records()
             faults = faults_of_batch(self.zone, self.zone_id, before, changes_in(body), await self._check_ids())
             if faults and not self.is_lenient:
-                self.refusals += faults
+                async with self._called:
+                    self.refusals += faults
+                    self._called.notify_all()
                 return _invalid_batch(faults)
             answer = await self._pass_on(request, body)
         finally:

@@ -130,7 +130,7 @@ class Route53Api:
             sets = [from_api(each) for each in answer["ResourceRecordSets"]]
             ours = [each for each in sets if each.name == zone or each.name.endswith(f".{zone}")]
             found += ours
-            if not answer["IsTruncated"] or len(ours) < len(sets):
+            if not answer.get("IsTruncated") or len(ours) < len(sets):
                 return found
             if page == _PAGES_MAX:
                 raise DnsUnavailable(f"there are more than {len(found)} record sets below {zone}")
@@ -173,7 +173,7 @@ class Route53Api:
                 if each["CallerReference"].startswith(prefix):
                     said = each["HealthCheckConfig"]
                     found.append(HealthCheck(each["Id"], each["CallerReference"], said.get("IPAddress", ""), said))
-            if not answer["IsTruncated"]:
+            if not answer.get("IsTruncated"):
                 return found
             start = {"Marker": answer["NextMarker"]}
         raise DnsUnavailable(f"the account has more than {_PAGES_MAX} pages of health checks")

@@ -52,11 +52,11 @@ NO_CLIENTS = Location(continent="AN")
 def location_of(text: str) -> Location:
     """`DE`, `US-CA` or `continent:EU`. Raises ValueError."""
     kind, _, continent = text.rpartition("continent:")
-    country, _, subdivision = text.partition("-")
+    country, dash, subdivision = text.partition("-")
     if not kind and continent != text:
         if continent in {"AF", "AN", "AS", "EU", "NA", "OC", "SA"}:
             return Location(continent=continent)
-    elif _is_code(country, 2, 2) and (not subdivision or _is_code(subdivision, 1, 3)):
+    elif _is_code(country, 2, 2) and (not dash or _is_code(subdivision, 1, 3)):
         return Location(country=country, subdivision=subdivision)
     raise ValueError(f"{text!r} is not a place as Route53 has them, such as DE, US-CA or continent:EU")
 
