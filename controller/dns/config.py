@@ -52,8 +52,13 @@ class Route53Config:
     """Of the API, where it is not AWS's own."""
     requests_per_s: int = 4
     """To the API. AWS takes five a second for all of an account."""
-    timeout_ns: int = 5 * SECOND_NS
-    """Of one request."""
+    timeout_ns: int = 2 * SECOND_NS
+    """Of an answer; to be connected may take half as long."""
+
+    @property
+    def longest_ns(self) -> int:
+        """Of one request. Nothing is written with less than that left of a lease."""
+        return self.timeout_ns * 3 // 2
 
 
 class TsigAlgorithm(StrEnum):
@@ -72,8 +77,8 @@ class Rfc2136Config:
     key_algorithm: TsigAlgorithm = TsigAlgorithm.HMAC_SHA256
     key_file: Path | None = None
     """The secret, in base64, alone in its file."""
-    timeout_ns: int = 5 * SECOND_NS
-    """Of one question or update."""
+    timeout_ns: int = 2 * SECOND_NS
+    """Of one question or update. Nothing is written with less than that left of a lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,15 @@ class RecordsConfig:
     """What is said there is compared with what should be so often, and put right."""
     route53: Route53Config = field(default_factory=Route53Config)
     rfc2136: Rfc2136Config = field(default_factory=Rfc2136Config)
+
+    @property
+    def write_longest_ns(self) -> int:
+        """0 where nothing is written."""
+        return {
+            RecordsKind.NONE: 0,
+            RecordsKind.ROUTE53: self.route53.longest_ns,
+            RecordsKind.RFC2136: self.rfc2136.timeout_ns,
+        }[self.provider]
 
 
 def secret_of(text: str) -> bytes:

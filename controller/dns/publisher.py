@@ -47,6 +47,8 @@ class Publisher:
         """Why the newest tree is not said yet; empty when it is, or when there is none."""
         self.settle_fault = ""
         """Why what was published is not everywhere, or not as it should be."""
+        self.is_settled = False
+        """All servers say what was published last."""
         self._provider = provider
         self._log = log
         self._deadline_s = deadline_s
@@ -116,13 +118,14 @@ class Publisher:
                 self.settle_fault = fault
                 await asyncio.sleep(self._backoff.pause_s(failures))
             else:
-                self.settle_fault = ""
+                self.settle_fault, self.is_settled = "", True
                 return
 
     async def _publish(self, tree: RecordTree, *, is_check: bool) -> bool:
         """Whether there is nothing left to do for this tree: it is said, or will never be."""
         was_said = self._said == tree
         changes = changes_between(None if is_check else self._said, tree)
+        self.is_settled = False
         try:
             async with asyncio.timeout(self._deadline_s):
                 changed = await self._provider.publish(tree, changes)

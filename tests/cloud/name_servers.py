@@ -15,7 +15,7 @@ import dns.tsig
 import dns.update
 
 from controller.dns.config import Rfc2136Config
-from gateway.ground.values import Address
+from gateway.ground.values import SECOND_NS, Address
 from tests.cloud.programs import Program, found, free_port
 
 ZONE = "mesh.example."
@@ -47,7 +47,7 @@ class NameServer(ABC):
 
     @property
     def config(self) -> Rfc2136Config:
-        return Rfc2136Config(server=self.address, key_name=KEY_NAME)
+        return Rfc2136Config(server=self.address, key_name=KEY_NAME, timeout_ns=60 * SECOND_NS)
 
     def start(self) -> None:
         self._process.start(self._answers)

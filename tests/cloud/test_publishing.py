@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from controller.app import ControllerHandle
 from controller.commands import cli
 from gateway.ground.values import Address
-from tests.cloud.name_servers import KEY_NAME, SECRET, Bind, Knot
+from tests.cloud.name_servers import KEY_NAME, SECRET, Bind, Knot, NameServer
 from tests.cloud.programs import Emulator
 from tests.cloud.stands import Standing, kill, publishing
 from tests.cloud.test_route53 import standing
@@ -38,12 +38,12 @@ async def answers(server: Address, name: str) -> set[str]:
 
 
 @asynccontextmanager
-async def at_name_server(kind: type[Bind | Knot], folder: Path, **more: Any) -> AsyncIterator[Running]:
+async def at_name_server(kind: type[NameServer], folder: Path, **more: Any) -> AsyncIterator[Running]:
     (folder / "server").mkdir(parents=True)
     server = kind(folder / "server")
     server.start()
     (folder / "key").write_text(SECRET)
-    keys = {"server": str(server.address), "key_name": KEY_NAME, "key_file": str(folder / "key")}
+    keys = {"server": str(server.address), "key_name": KEY_NAME, "key_file": str(folder / "key"), "timeout": "60s"}
     try:
         async with publishing(folder, {"provider": "rfc2136", "rfc2136": keys}, PLACES, **more) as (handle, gateways):
             yield handle, gateways, lambda: answers(server.address, "us-east-1.mesh.example.")
@@ -54,7 +54,7 @@ async def at_name_server(kind: type[Bind | Knot], folder: Path, **more: Any) -> 
 @asynccontextmanager
 async def at_route53(emulator: Emulator, folder: Path, **more: Any) -> AsyncIterator[Running]:
     async with standing(emulator) as stand:
-        keys = {"hosted_zone": stand.front.zone_id, "endpoint": stand.url}
+        keys = {"hosted_zone": stand.front.zone_id, "endpoint": stand.url, "timeout": "60s"}
         async with publishing(folder, {"provider": "route53", "route53": keys}, PLACES, **more) as (handle, gateways):
             yield handle, gateways, lambda: answers(stand.names, "us-east-1.mesh.example.")
 
@@ -74,7 +74,8 @@ async def running(
     if request.param == "route53":
         made = at_route53(request.getfixturevalue("running_ministack"), tmp_path, **QUICK)
     else:
-        made = at_name_server({"named": Bind, "knotd": Knot}[request.param], tmp_path, **QUICK)
+        kinds: dict[str, type[NameServer]] = {"named": Bind, "knotd": Knot}
+        made = at_name_server(kinds[request.param], tmp_path, **QUICK)
     async with made as each:
         yield each
 

@@ -95,7 +95,7 @@ class Route53Api:
         """`on_call` hears of each call what it was and how it ended."""
         assert config.hosted_zone is not None, "checked with the file"
         self.hosted_zone = config.hosted_zone
-        self.longest_s = 2 * config.timeout_ns / _SECOND_NS
+        self.longest_s = config.longest_ns / _SECOND_NS
         """Of one call: until it is connected, and until it is answered."""
         self._lease = lease
         self._pace = Pace(config.requests_per_s, clock)

@@ -38,7 +38,7 @@ def make_client(config: Route53Config) -> Route53Client:
         region_name=session.region_name or _GLOBAL_REGION,
         endpoint_url=config.endpoint,
         config=Config(
-            connect_timeout=timeout_s,
+            connect_timeout=timeout_s / 2,
             read_timeout=timeout_s,
             retries={"total_max_attempts": 1, "mode": "standard"},
             user_agent_extra="nightside",
