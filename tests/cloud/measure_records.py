@@ -126,7 +126,7 @@ async def _take_over(name: str, emulator: object, folder: Path, measured: Measur
         said: RecordTree = tree(version)
         await deposed.publish(said, changes_between(None, said))
         for term in range(2, 2 + rounds):
-            leads = make(term, lambda call, _: calls.append(call))
+            leads = make(term, lambda call, result: calls.append(call) if result == "done" else None)
             begun_ns = clock.now_ns()
             await leads.publish(said, changes_between(None, said))
             measured.taken_over_s.append((clock.now_ns() - begun_ns) / SECOND_NS)

@@ -101,6 +101,28 @@ async def test_a_death_is_told_where_the_team_keeps_its_names(running: Running) 
     assert 'nightside_controller_records_calls_total{call="' in page
 
 
+@pytest.mark.needs("named")
+async def test_what_an_operator_changed_by_hand_is_put_right_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    server = Bind(tmp_path / "server")
+    server.start()
+    (tmp_path / "key").write_text(SECRET)
+    keys = {"server": str(server.address), "key_name": KEY_NAME, "key_file": str(tmp_path / "key"), "timeout": "60s"}
+    records = {"provider": "rfc2136", "rfc2136": keys, "check_interval": "100ms"}
+    async with publishing(tmp_path, records, PLACES, **QUICK) as (handle, _):
+
+        async def read() -> set[str]:
+            return await answers(server.address, "us-east-1.mesh.example.")
+
+        await until_told(read, lambda told: told == {"192.0.2.1"})
+        await until(lambda: _is_at_rest(handle))
+        await asyncio.to_thread(server.change, ("replace", "us-east-1", 5, "A", "192.0.2.77"))
+        await until_told(read, lambda told: told == {"192.0.2.1"})
+        count = b'nightside_controller_records_attempts_total{result="put_right"} 1.0'
+        await until(lambda: count in handle.metrics.render())
+    server.kill()
+
+
 async def test_the_plan_of_a_controllers_file_is_printed_and_nothing_is_written(
     running: Running, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
+from controller.dns.route53.changes import Action, Change
 from gateway.core.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from gateway.ground.control.vocabulary import Snapshot
@@ -176,3 +177,48 @@ def serves_what_is_away(
 @mutant("an adopted replica takes from anywhere", "loadgen.simulator.controller:SimController._accepts")
 def accepts_anything(original: Original, controller: Any, home: Any) -> None:
     return None
+
+
+# Who may write records
+
+
+_DNS = "tests/unit/controller/dns"
+
+
+@mutant(
+    "a batch for Route53 is taken whoever has written meanwhile",
+    "controller.dns.route53.provider:Route53Dns._batches",
+    hunter=f"{_DNS}/route53/test_provider.py",
+)
+def batches_without_the_claim_as_it_was_read(
+    original: Original, provider: Any, changes: Any, claim: Any, said: Any
+) -> Any:
+    batches = original(provider, changes, claim, said)
+    return [
+        tuple(
+            Change(Action.UPSERT, each.record_set) if each.record_set.kind == "TXT" else each
+            for each in batch
+            if each.action is not Action.DELETE or each.record_set.kind != "TXT"
+        )
+        for batch in batches
+    ]
+
+
+@mutant(
+    "an update is taken whoever has written meanwhile",
+    "controller.dns.rfc2136:_Update._add",
+    hunter=f"{_DNS}/test_rfc2136.py",
+)
+def updates_without_prerequisites(original: Original, update: Any, at: Any, old: Any, new: Any) -> None:
+    before = list(update.message.prerequisite)
+    original(update, at, old, new)
+    update.message.prerequisite = before
+
+
+@mutant(
+    "records are written without a look at the lease",
+    "controller.lease:Lease.check",
+    hunter=f"{_DNS}/route53/test_provider.py::test_a_write_needs_a_lease_that_lasts",
+)
+def writes_past_its_lease(original: Original, lease: Any, needed_s: float = 0.0) -> None:
+    return
