@@ -175,7 +175,7 @@ def _servers(tree: RecordTree) -> Iterator[tuple[dns.name.Name, tuple[str, ...]]
 
 
 def region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | None:
-    """By which a region is told of. None for a region whose name makes no name: it is told of under the one name only."""
+    """None for a region whose name makes no name: it is told of under the one name only."""
     try:
         return dns.name.from_text(region.lower(), origin=zone)
     except dns.exception.DNSException:
