@@ -121,7 +121,10 @@ async def _run_until_signalled(file: ControllerFile) -> int:
             f" gateways {controller.grpc_address}, admin {controller.admin_url}"
         )
 
+    def on_standby(admin_url: str) -> None:
+        click.echo(f"standing by: controller {file.controller}, admin {admin_url}")
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
-    return await run_controller(file, stop=stop, ready=on_ready)
+    return await run_controller(file, stop=stop, ready=on_ready, standing_by=on_standby)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from controller.core.config import ControllerConfig
+from controller.store.config import StoreConfig, StoreKind, store_faults
 from gateway.core.vocabulary import RegionName
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
@@ -67,17 +68,11 @@ class LinkConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreConfig:
-    path: Path
-    """One SQLite file. Beside it lies a lock, so that no second controller writes there."""
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryConfig:
     """Who changed what: one JSON object a line."""
 
     path: Path | None = None
-    """Without one it lies beside the store."""
+    """Without one it lies beside the store, where that is a file."""
     file_max_bytes: int = 16 * MEBIBYTE
     """A larger one is put aside as `.1`, in place of the one before."""
 
@@ -286,6 +281,9 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
         yield Fault("recovery.command", "is missing, and recovery.kind is command")
     if recovery.kind is RecoveryKind.NONE and recovery.command:
         yield Fault("recovery.command", "is never run, since recovery.kind is none", beside="recovery.kind")
+    if sections.store.kind is not StoreKind.SQLITE and sections.history.path is None:
+        yield Fault("history.path", "is missing: without a file as the store there is nothing for it to lie beside")
+    yield from store_faults(sections.store, insecure=file.insecure)
     decisions = sections.decisions
     if decisions.return_after_max_ns < decisions.return_after_ns:
         yield Fault("decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after")

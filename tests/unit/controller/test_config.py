@@ -66,7 +66,7 @@ def test_names_are_made_whole(tmp_path: Path) -> None:
         ),
         ({"naming": {"zone": "a.b", "name_servers": [{"name": "n", "addresses": ["x"]}]}}, "addresses"),
         ({"stores": {}}, "stores: is not a known key"),
-        ({"store": {}}, "store.path: is missing"),
+        ({"store": {}}, "store.path: is missing, and store.kind is sqlite"),
         ({"decisions": {"step_share": 2}}, "decisions.step_share"),
         ({"admin_token_file": "nothing"}, "admin_token_file: .* cannot be read"),
     ],

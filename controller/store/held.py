@@ -1,0 +1,35 @@
+"""When somebody else's holding of a shared store has ended: by our own clock, and by nobody else's.
+
+Clocks of other machines are never compared. Whoever has the store changes a count there with each renewal; whoever
+waits for its end sees that the count has not changed for as long as a holding lasts. So neither a database whose clock
+is set, nor one that fails over to a machine with another time, ends or prolongs a holding.
+"""
+
+from __future__ import annotations
+
+from gateway.core.value import value
+
+
+@value
+class Mark:
+    """What a store says of whoever has it; with each renewal it is another one."""
+
+    token: int
+    key: str
+    renewals: int
+
+
+class Watch:
+    """Of one store, by one who waits for it. All times are by our own clock, which goes on while the machine sleeps."""
+
+    def __init__(self) -> None:
+        self._seen: Mark | None = None
+        self._since_ns = 0
+
+    def has_ended(self, mark: Mark, lease_ns: int, *, asked_ns: int, answered_ns: int) -> bool:
+        """The store was asked and answered then. What was seen first is as old as its answer, what is seen now as
+        young as its question: between the two nothing was renewed."""
+        if mark != self._seen:
+            self._seen, self._since_ns = mark, answered_ns
+            return False
+        return asked_ns - self._since_ns >= lease_ns
