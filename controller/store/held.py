@@ -26,6 +26,10 @@ class Watch:
         self._seen: Mark | None = None
         self._since_ns = 0
 
+    def forget(self) -> None:
+        """The store could not be asked: whoever has it may not have been able to renew it either."""
+        self._seen = None
+
     def has_ended(self, mark: Mark, lease_ns: int, *, asked_ns: int, answered_ns: int) -> bool:
         """The store was asked and answered then. What was seen first is as old as its answer, what is seen now as
         young as its question: between the two nothing was renewed."""

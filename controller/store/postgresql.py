@@ -139,7 +139,11 @@ class PostgresqlStore:
             self._revision = taken["revision"]
             return Holding(taken["token"], holder, self._key)
 
-        self._holding = await self._call(acquire)
+        try:
+            self._holding = await self._call(acquire)
+        except StoreUnavailable:
+            self._watch.forget()
+            raise
         return self._holding
 
     def _may_be_had(self, mark: Mark, lease_ns: int, asked_ns: int) -> bool:
