@@ -173,6 +173,8 @@ class Keeper:
 
     def lose(self, error: StoreLost) -> None:
         """The store has come to be another's: whoever waits is told."""
+        if not self.lost.is_set():
+            self._log.error("THE STORE IS ANOTHER CONTROLLER'S NOW: nothing more is written or said", reason=str(error))
         self.fault = str(error)
         self.lost.set()
         for each in self._asked:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from structlog.typing import FilteringBoundLogger
 
 from controller.lease import Lease
+from controller.store.held import lease_end_ns
 from controller.store.store import Holding, Store, StoreError, StoreLost, StoreTaken, StoreUnavailable
 from gateway.ground.clock import Clock
 
@@ -45,12 +46,11 @@ async def lead(
                 raise
             await wait(error)
             continue
-        return holding, Lease(clock, holding.token, lease_end_ns(store, times, asked_ns))
+        return holding, Lease(clock, holding.token, _end_ns(store, times, asked_ns))
 
 
-def lease_end_ns(store: Store, times: LeaseTimes, asked_ns: int) -> int | None:
-    """Of a lease that was asked for, or renewed, then. Others count from when they first see it, which is later."""
-    return None if store.lease_ns is None else asked_ns + store.lease_ns - times.margin_ns
+def _end_ns(store: Store, times: LeaseTimes, asked_ns: int) -> int | None:
+    return None if store.lease_ns is None else lease_end_ns(asked_ns, store.lease_ns, times.margin_ns)
 
 
 class Renewals:
@@ -96,7 +96,7 @@ class Renewals:
         except StoreError as error:
             self._failed(error)
             return True
-        self._lease.renewed(lease_end_ns(self._store, self._times, asked_ns))
+        self._lease.renewed(_end_ns(self._store, self._times, asked_ns))
         if self.fault:
             self._log.info("the lease is renewed again", term=holding.token)
             self.fault = ""

@@ -37,3 +37,9 @@ class Watch:
             self._seen, self._since_ns = mark, answered_ns
             return False
         return asked_ns - self._since_ns >= lease_ns
+
+
+def lease_end_ns(asked_ns: int, lease_ns: int, margin_ns: int) -> int:
+    """Until when whoever asked for a lease then, or renewed it, may act on it. Others count from when they first see
+    it, which is later; the margin is for what is on its way, and for clocks that run apart."""
+    return asked_ns + lease_ns - margin_ns

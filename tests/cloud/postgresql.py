@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -83,6 +84,29 @@ class Postgresql:
     def promote(self) -> None:
         """It takes writes when this returns."""
         _run(_program("pg_ctl"), "-D", str(self.folder / "data"), "-w", "promote")
+
+    def freeze(self) -> None:
+        """All of it stops, as a machine that is out of memory does: its connections stay."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        children = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
+        return [self.program.pid, *map(int, children.split())]
+
+    def fall_behind(self, primary: Postgresql) -> None:
+        """What is written there from now on does not come here."""
+        written = primary.sql("SELECT pg_current_wal_lsn()")
+        while self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'") != "t":
+            pass
+        self.sql("ALTER SYSTEM SET primary_conninfo = ''")
+        self.sql("SELECT pg_reload_conf()")
+        while self.sql("SELECT count(*) FROM pg_stat_wal_receiver") != "0":
+            pass
 
     def sql(self, statement: str, *, database: str = DATABASE) -> str:
         return _run(_program("psql"), "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-Atc", statement, database)
