@@ -67,9 +67,10 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
+nightly: test fuzz test-engines test-cloud bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller and 1,000 with two, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --controller --pair --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 
 results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes. A page that is there is replaced.

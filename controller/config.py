@@ -90,6 +90,26 @@ class ProbeConfig:
 class RecoveryKind(StrEnum):
     NONE = "none"
     COMMAND = "command"
+    AWS = "aws"
+
+
+class AwsAction(StrEnum):
+    REPLACE = "replace"
+    """Its auto scaling group is told that it is unhealthy, and puts another instance in its place."""
+    REBOOT = "reboot"
+
+
+@dataclass(frozen=True, slots=True)
+class AwsRecoveryConfig:
+    """Credentials are looked for where AWS's own tools look for them."""
+
+    action: AwsAction = AwsAction.REPLACE
+    tag: str = "nightside:gateway"
+    """An instance's, whose value is its gateway's name."""
+    region: str | None = None
+    """AWS's; without it, it is called as the gateway's region is."""
+    endpoint: str | None = None
+    """A URL in place of AWS's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +119,9 @@ class RecoveryConfig:
     kind: RecoveryKind = RecoveryKind.NONE
     command: tuple[str, ...] = ()
     """Program and arguments, without a shell. `{gateway}`, `{region}` and `{why}` are filled in."""
+    aws: AwsRecoveryConfig = AwsRecoveryConfig()
     timeout_ns: int = 300 * SECOND_NS
-    """It is killed after so long."""
+    """It is killed, or given up, after so long."""
     running_max: int = 4
     """At once. Others wait; one gateway never has two."""
 
@@ -279,8 +300,8 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
         yield Fault("link.silence_max", "should be longer than link.alive_interval", beside="link.alive_interval")
     if recovery.kind is RecoveryKind.COMMAND and not recovery.command:
         yield Fault("recovery.command", "is missing, and recovery.kind is command")
-    if recovery.kind is RecoveryKind.NONE and recovery.command:
-        yield Fault("recovery.command", "is never run, since recovery.kind is none", beside="recovery.kind")
+    if recovery.kind is not RecoveryKind.COMMAND and recovery.command:
+        yield Fault("recovery.command", f"is never run, since recovery.kind is {recovery.kind}", beside="recovery.kind")
     if sections.store.kind is not StoreKind.SQLITE and sections.history.path is None:
         yield Fault("history.path", "is missing: without a file as the store there is nothing for it to lie beside")
     yield from store_faults(sections.store, insecure=file.insecure)

@@ -70,7 +70,24 @@ class Recovery:
             self._lease.check()
         except LeaseOver as error:
             return "failed", f"not begun: {error}"
+        if config.kind is RecoveryKind.AWS:
+            return await self._ask_aws(order, config)
         return await self._run(order, config)
+
+    async def _ask_aws(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
+        """Its library is only loaded for this."""
+        self._log.info("recovery begins", gateway=order.gateway_id, action=f"aws {config.aws.action}")
+        try:
+            from controller.aws_recovery import AwsRefused, recover  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            return "failed", f"{error}: install nightside[aws]"
+        try:
+            async with asyncio.timeout(config.timeout_ns / _SECOND_NS):
+                return "done", await recover(config.aws, order.gateway_id, self._region_of(order.gateway_id))
+        except AwsRefused as error:
+            return "failed", str(error)
+        except TimeoutError:
+            return "timed_out", "AWS does not answer"
 
     async def _run(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
         filled = {"{gateway}": order.gateway_id, "{region}": self._region_of(order.gateway_id), "{why}": order.why}

@@ -71,7 +71,18 @@ class Postgresql:
         """One that follows this one. `is_waited_for`: nothing is answered here before it is there too."""
         other = Postgresql(_new_folder())
         source = f"host=127.0.0.1 port={self.port} user={USER} application_name=standby"
-        _run(_program("pg_basebackup"), "-d", source, "-D", str(other.folder / "data"), "-R", "-X", "stream")
+        _run(
+            _program("pg_basebackup"),
+            "-d",
+            source,
+            "-D",
+            str(other.folder / "data"),
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+        )
         other.start()
         if is_waited_for:
             self.sql("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
