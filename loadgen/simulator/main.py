@@ -59,7 +59,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write here the whole story of one run.")
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
 @click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
-@click.option("--pair", "is_pair", is_flag=True, help="With --controller, two of them on one store, of which one leads.")
+@click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
