@@ -24,6 +24,7 @@ from gateway.core.events import Event
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
+    LegRole,
     ModelName,
     ReplicaId,
     TargetKind,
@@ -134,6 +135,9 @@ class Metrics:
             "target",
             "result",
         )
+        self._parts = self._counter(
+            "parts", "Legs at replicas that run only a part of a request, by how they ended.", "role", "result"
+        )
         self._placements = self._counter("placements", "Legs of attempts by the rule that placed them.", "reason")
         self._retries = self._counter("retries", "Further attempts, by what ended the one before.", "after")
         self._sent = self._counter("forwards_sent", "Requests sent to a peer.", "peer")
@@ -210,7 +214,7 @@ class Metrics:
                 self._models.of(event.profile.model)  # a name is made a label by the first request for it
             case events.FirstToken():
                 self._first_token_came(event, now_ns)
-            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted():
+            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted() | events.ProgressSampled():
                 pass
             case events.PeersObserved():
                 self._peers_observed(event)
@@ -242,7 +246,13 @@ class Metrics:
                     self._request_ended(effect)
                 case ordered.RecordShadow():
                     self._shadows.add(self._peer(GatewayId(effect.target.id)))
-                case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                case (
+                    ordered.PublishLoad()
+                    | ordered.StopLeg()
+                    | ordered.AcceptForward()
+                    | ordered.RefuseForward()
+                    | ordered.SampleProgress()
+                ):
                     pass
                 case _ as never:
                     assert_never(never)
@@ -275,6 +285,8 @@ class Metrics:
         if leg is None or leg.ended is not event:
             return
         self._attempts.add(leg.target.kind, event.result)
+        if leg.role is not LegRole.WHOLE:
+            self._parts.add(leg.role, event.result)
         if event.refusal is not None:
             self._refused.add(self._peer(GatewayId(leg.target.id)), event.refusal)
 
