@@ -107,12 +107,8 @@ class DynamodbStore:
         return self._lease_ns
 
     async def acquire(self, holder: str) -> Holding:
-        try:
-            async with self._table.in_words(self._settings.call_timeout_ns):
-                token = await self._acquire(holder)
-        except StoreUnavailable:
-            self._watch.forget()
-            raise
+        async with self._table.in_words(self._settings.call_timeout_ns):
+            token = await self._acquire(holder)
         self._holding = Holding(token, holder, self._key)
         async with self._turn, self._table.in_words(self._settings.write_timeout_ns):
             self._head, self._documents = await self._read_all()

@@ -25,15 +25,19 @@ class Watch:
     def __init__(self) -> None:
         self._seen: Mark | None = None
         self._since_ns = 0
-
-    def forget(self) -> None:
-        """The store could not be asked: whoever has it may not have been able to renew it either."""
-        self._seen = None
+        self._last_ns = 0
+        """When the store last answered."""
 
     def has_ended(self, mark: Mark, lease_ns: int, *, asked_ns: int, answered_ns: int) -> bool:
         """The store was asked and answered then. What was seen first is as old as its answer, what is seen now as
-        young as its question: between the two nothing was renewed."""
-        if mark != self._seen:
+        young as its question: between the two nothing was renewed.
+
+        While the store does not answer, whoever has it may not be able to renew it either. So with half a lease between
+        two answers it begins anew; a look or two that fail are no reason.
+        """
+        was_away = answered_ns - self._last_ns > lease_ns // 2
+        self._last_ns = answered_ns
+        if mark != self._seen or was_away:
             self._seen, self._since_ns = mark, answered_ns
             return False
         return asked_ns - self._since_ns >= lease_ns

@@ -139,11 +139,7 @@ class PostgresqlStore:
             self._revision = taken["revision"]
             return Holding(taken["token"], holder, self._key)
 
-        try:
-            self._holding = await self._call(acquire)
-        except StoreUnavailable:
-            self._watch.forget()
-            raise
+        self._holding = await self._call(acquire)
         return self._holding
 
     def _may_be_had(self, mark: Mark, lease_ns: int, asked_ns: int) -> bool:

@@ -221,9 +221,7 @@ class SimController:
         if life != self._life or self._is_late(self._looked, life, asked_ns):
             return
         mark = self._shared.mark
-        if self._is_cut:
-            self._watch.forget()
-        elif self._may_be_had(mark, asked_ns) and self._shared.take(mark, self._process):
+        if not self._is_cut and self._may_be_had(mark, asked_ns) and self._shared.take(mark, self._process):
             self._store = self._shared.copy()
             self._lease_ends_ns = lease_end_ns(asked_ns, self._section.lease, self._section.margin)
             self._begin()

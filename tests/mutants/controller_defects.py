@@ -159,11 +159,14 @@ def takes_over_at_first_sight(original: Original, watch: Any, mark: Any, lease_n
 
 @mutant(
     "who stands by does not mind that it could not see the store",
-    "controller.store.held:Watch.forget",
+    "controller.store.held:Watch.has_ended",
     hunter="tests/unit/controller/store/test_held.py",
 )
-def never_forgets(original: Original, watch: Any) -> None:
-    return
+def minds_no_silence(
+    original: Original, watch: Any, mark: Any, lease_ns: int, *, asked_ns: int, answered_ns: int
+) -> Any:
+    watch._last_ns = answered_ns
+    return original(watch, mark, lease_ns, asked_ns=asked_ns, answered_ns=answered_ns)
 
 
 @mutant(
