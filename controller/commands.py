@@ -24,7 +24,7 @@ from controller.dns.publisher import DEADLINE_S
 from controller.dns.publishing import provider_of
 from controller.journal import replay as replay_journal
 from controller.lease import Lease
-from controller.store.sqlite import SqliteStore
+from controller.store.opening import open_store
 from controller.store.store import StoreError
 from gateway.ground.certificates import CertificateFault, date_fault
 from gateway.ground.clock import Clock
@@ -138,7 +138,7 @@ async def _planned(file: ControllerFile) -> tuple[str, ...]:
     provider = provider_of(file, Lease(clock, 1, None), clock)
     if provider is None:
         raise DnsError("records.provider is none: records are published nowhere")
-    store = await SqliteStore.open(file.sections.store.path)
+    store = await open_store(file.sections.store, clock)
     try:
         tree = records_in((await store.read()).documents)
     finally:
@@ -169,7 +169,10 @@ async def _run_until_signalled(file: ControllerFile) -> int:
             f" gateways {controller.grpc_address}, admin {controller.admin_url}"
         )
 
+    def on_standby(admin_url: str) -> None:
+        click.echo(f"standing by: controller {file.controller}, admin {admin_url}")
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
-    return await run_controller(file, stop=stop, ready=on_ready)
+    return await run_controller(file, stop=stop, ready=on_ready, standing_by=on_standby)

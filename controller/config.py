@@ -13,7 +13,8 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from controller.core.config import ControllerConfig
 from controller.dns.config import RecordsConfig
-from controller.dns.expressible import record_faults, zone_of
+from controller.dns.expressible import lease_faults, record_faults, zone_of
+from controller.store.config import StoreConfig, StoreKind, store_faults
 from gateway.core.vocabulary import RegionName
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
@@ -69,17 +70,11 @@ class LinkConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreConfig:
-    path: Path
-    """One SQLite file. Beside it lies a lock, so that no second controller writes there."""
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryConfig:
     """Who changed what: one JSON object a line."""
 
     path: Path | None = None
-    """Without one it lies beside the store."""
+    """Without one it lies beside the store, where that is a file."""
     file_max_bytes: int = 16 * MEBIBYTE
     """A larger one is put aside as `.1`, in place of the one before."""
 
@@ -97,6 +92,26 @@ class ProbeConfig:
 class RecoveryKind(StrEnum):
     NONE = "none"
     COMMAND = "command"
+    AWS = "aws"
+
+
+class AwsAction(StrEnum):
+    REPLACE = "replace"
+    """Its auto scaling group is told that it is unhealthy, and puts another instance in its place."""
+    REBOOT = "reboot"
+
+
+@dataclass(frozen=True, slots=True)
+class AwsRecoveryConfig:
+    """Credentials are looked for where AWS's own tools look for them."""
+
+    action: AwsAction = AwsAction.REPLACE
+    tag: str = "nightside:gateway"
+    """An instance's, whose value is its gateway's name."""
+    region: str | None = None
+    """AWS's; without it, it is called as the gateway's region is."""
+    endpoint: str | None = None
+    """A URL in place of AWS's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +121,9 @@ class RecoveryConfig:
     kind: RecoveryKind = RecoveryKind.NONE
     command: tuple[str, ...] = ()
     """Program and arguments, without a shell. `{gateway}`, `{region}` and `{why}` are filled in."""
+    aws: AwsRecoveryConfig = AwsRecoveryConfig()
     timeout_ns: int = 300 * SECOND_NS
-    """It is killed after so long."""
+    """It is killed, or given up, after so long."""
     running_max: int = 4
     """At once. Others wait; one gateway never has two."""
 
@@ -300,8 +316,11 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
         yield Fault("link.silence_max", "should be longer than link.alive_interval", beside="link.alive_interval")
     if recovery.kind is RecoveryKind.COMMAND and not recovery.command:
         yield Fault("recovery.command", "is missing, and recovery.kind is command")
-    if recovery.kind is RecoveryKind.NONE and recovery.command:
-        yield Fault("recovery.command", "is never run, since recovery.kind is none", beside="recovery.kind")
+    if recovery.kind is not RecoveryKind.COMMAND and recovery.command:
+        yield Fault("recovery.command", f"is never run, since recovery.kind is {recovery.kind}", beside="recovery.kind")
+    if sections.store.kind is not StoreKind.SQLITE and sections.history.path is None:
+        yield Fault("history.path", "is missing: without a file as the store there is nothing for it to lie beside")
+    yield from store_faults(sections.store, insecure=file.insecure)
     decisions = sections.decisions
     if decisions.return_after_max_ns < decisions.return_after_ns:
         yield Fault("decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after")
@@ -315,3 +334,6 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
         {"naming.networks": bool(naming.networks), "naming.name_servers": bool(naming.name_servers)},
         file.records_key,
     )
+    store = sections.store
+    if store.kind is not StoreKind.SQLITE:
+        yield from lease_faults(sections.records, store.lease_ns - store.margin_ns - store.renew_interval_ns)

@@ -62,7 +62,9 @@ class Metrics(ServerWatch):
     def catalogue(self) -> list[Described]:
         return [described(family) for family in self.registry.collect()]
 
-    def follow(self, desk: Desk, attached: Callable[[], int], is_ready: Callable[[], bool]) -> None:
+    def follow(
+        self, desk: Desk, attached: Callable[[], int], is_ready: Callable[[], bool], lease_left_s: Callable[[], float]
+    ) -> None:
         """Ask at each scrape how things are."""
         core = desk.core
         conditions = self._level("gateways", "Registered gateways, by condition.", ("condition",))
@@ -80,6 +82,8 @@ class Metrics(ServerWatch):
             ("term", "Of the controller that has the store.", lambda: desk.keeper.version.term),
             ("version", "Of the last write to the store.", lambda: desk.keeper.version.version),
             ("ready", "1 while it is ready.", is_ready),
+            ("leading", "1 while it may act as the leader.", lambda: lease_left_s() > 0),
+            ("lease_seconds", "Until its lease is over; infinite where it has no end.", lease_left_s),
         ):
             self._level(name, words).follow(read)
 

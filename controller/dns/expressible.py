@@ -47,6 +47,16 @@ def record_faults(
         yield from _rfc2136_faults(records.rfc2136, zone, closed, key)
 
 
+def lease_faults(records: RecordsConfig, left_ns: int) -> Iterator[Fault]:
+    """`left_ns`: of a lease that is about to be renewed. With less than a write may take, nothing would be written."""
+    if records.write_longest_ns >= left_ns:
+        yield Fault(
+            f"records.{records.provider}.timeout",
+            "a write may take longer than is left of a lease before it is renewed, and would never be begun",
+            beside="store.lease",
+        )
+
+
 def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> Iterator[Fault]:
     at = "records.route53"
     if config.hosted_zone is None or not _HOSTED_ZONE.fullmatch(config.hosted_zone):

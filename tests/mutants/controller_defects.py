@@ -25,12 +25,12 @@ MUTANTS: dict[str, Mutant] = {}
 _TESTS = "tests/unit/controller/core"
 
 
-def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
+def mutant(what: str, seam: str, *, hunter: str = "", in_pair: bool = False) -> Callable[[Original], Original]:
     """Have a function stand in for what is at a seam, as a mutant of the function's own name."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
-        MUTANTS[mutated.__name__] = Mutant(what, seam, mutated, hunter, in_controller=not hunter)
+        MUTANTS[mutated.__name__] = Mutant(what, seam, mutated, hunter, in_controller=not hunter, in_pair=in_pair)
         return mutated
 
     return register
@@ -130,6 +130,56 @@ def names_the_dead(original: Original, core: ControllerCore) -> Any:
 )
 def tells_before_it_writes(original: Original, core: ControllerCore, event: Event, now_ns: int) -> list[Effect]:
     return list(reversed(original(core, event, now_ns)))
+
+
+# Who leads
+
+
+@mutant(
+    "a store takes what a deposed controller writes",
+    "loadgen.simulator.shared_store:SharedStore.is_held",
+    in_pair=True,
+)
+def fences_nobody(original: Original, store: Any, key: str) -> bool:
+    return True
+
+
+@mutant(
+    "SQLite takes what a deposed controller writes",
+    "controller.store.sqlite:SqliteStore._check_holding",
+    hunter="tests/unit/controller/store/test_sqlite.py::TestConformance",
+)
+def fences_nobody_in_sqlite(original: Original, store: Any, cursor: Any, holding: Any) -> None:
+    return
+
+
+@mutant("a lease is another's at first sight", "controller.store.held:Watch.has_ended", in_pair=True)
+def takes_over_at_first_sight(original: Original, watch: Any, mark: Any, lease_ns: int, **times: int) -> bool:
+    return True
+
+
+@mutant(
+    "who stands by does not mind that it could not see the store",
+    "controller.store.held:Watch.has_ended",
+    hunter="tests/unit/controller/store/test_held.py",
+)
+def minds_no_silence(
+    original: Original, watch: Any, mark: Any, lease_ns: int, *, asked_ns: int, answered_ns: int
+) -> Any:
+    watch._last_ns = answered_ns
+    return original(watch, mark, lease_ns, asked_ns=asked_ns, answered_ns=answered_ns)
+
+
+@mutant(
+    "a lease is never over by one's own clock", "loadgen.simulator.controller:SimController.is_leading", in_pair=True
+)
+def leads_for_ever(original: Original, controller: Any) -> bool:
+    return controller.core is not None
+
+
+@mutant("a lease is counted from when it ends elsewhere", "controller.store.held:lease_end_ns", in_pair=True)
+def has_no_margin(original: Original, asked_ns: int, lease_ns: int, margin_ns: int) -> int:
+    return asked_ns + 2 * lease_ns
 
 
 # What gateways make of it
