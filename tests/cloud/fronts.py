@@ -15,7 +15,7 @@ from tests.support.listening import listening
 
 @asynccontextmanager
 async def swallowing(server: Address, *, answers_to: dns.opcode.Opcode) -> AsyncIterator[Address]:
-    """Each question goes to the server, and answers to such ones are lost on their way back."""
+    """Each question goes to the server, and answers to such ones are lost on their way back, with the connection."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         their_reader, their_writer = await asyncio.open_connection(server.host, server.port)
@@ -26,8 +26,9 @@ async def swallowing(server: Address, *, answers_to: dns.opcode.Opcode) -> Async
                 their_writer.write(length + question)
                 length = await their_reader.readexactly(2)
                 answer = await their_reader.readexactly(int.from_bytes(length, "big"))
-                if (question[2] >> 3) & 15 != answers_to:
-                    writer.write(length + answer)
+                if (question[2] >> 3) & 15 == answers_to:
+                    return
+                writer.write(length + answer)
         except asyncio.IncompleteReadError:
             return
         finally:
