@@ -39,7 +39,7 @@ class StrictRoute53:
         self.sync_calls = 2
         """So often a change is pending when it is asked after."""
         self.losing = 0
-        """So many answers to writes do not come back."""
+        """So many answers to writes do not come back, nor do their connections."""
         self.failing: tuple[int, str, str] | None = None
         """Status, code and words of the answer to everything."""
         self.is_lenient = False
@@ -143,7 +143,7 @@ class StrictRoute53:
             answer = await self._pass_on(request, body)
         finally:
             self._changing = False
-        return await self._perhaps_lost(answer)
+        return self._perhaps_lost(request, answer)
 
     async def _create_check(self, request: web.Request, body: bytes) -> web.StreamResponse:
         root = ET.fromstring(body)
@@ -156,12 +156,12 @@ class StrictRoute53:
             self.refusals += faults
             return _error(400, "InvalidInput", "; ".join(faults))
         self._references.add(reference)
-        return await self._perhaps_lost(await self._pass_on(request, body))
+        return self._perhaps_lost(request, await self._pass_on(request, body))
 
-    async def _perhaps_lost(self, answer: web.Response) -> web.StreamResponse:
-        if self.losing:
+    def _perhaps_lost(self, request: web.Request, answer: web.Response) -> web.StreamResponse:
+        if self.losing and request.transport is not None:
             self.losing -= 1
-            await asyncio.Event().wait()  # until whoever waits has left
+            request.transport.close()
         return answer
 
     async def _check_ids(self) -> list[str]:
