@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.simulator.checkers import Broken
-from loadgen.simulator.controller_chaos import controller_document, controller_faults
+from loadgen.simulator.controller_chaos import controller_document, controller_faults, pair_document, pair_faults
 from loadgen.simulator.faults import Fault, FaultPlaces, random_faults
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
@@ -63,6 +63,11 @@ def endure_disaggregated(seed: int, on_line: Callable[[str], object] | None = No
     return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
 
 
+def endure_pair(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+    """The same with two controllers, of which one leads."""
+    return _endure(seed, chaos_scenario(seed, has_controller=True, has_pair=True), on_line)
+
+
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> Ordeal | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
@@ -84,15 +89,23 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
     )
 
 
-def chaos_scenario(seed: int, *, has_controller: bool = False, is_disaggregated: bool = False) -> Scenario:
-    document = chaos_document(seed, has_controller=has_controller, is_disaggregated=is_disaggregated)
+def chaos_scenario(
+    seed: int, *, has_controller: bool = False, has_pair: bool = False, is_disaggregated: bool = False
+) -> Scenario:
+    document = chaos_document(seed, has_controller=has_controller, has_pair=has_pair, is_disaggregated=is_disaggregated)
     return parse_scenario(document, Path(f"chaos-{seed}.yaml"))
 
 
-def chaos_document(seed: int, *, has_controller: bool = False, is_disaggregated: bool = False) -> dict[str, Any]:
+def chaos_document(
+    seed: int, *, has_controller: bool = False, has_pair: bool = False, is_disaggregated: bool = False
+) -> dict[str, Any]:
     """The scenario as it would be written in a file."""
     if is_disaggregated:
         return _disaggregated_document(seed)
+    if has_pair:
+        document = pair_document(seed)
+        faults = pair_faults(seed, _places_in(document))
+        return document | {"faults": [_in_writing(fault) for fault in faults]}
     if has_controller:
         document = controller_document(seed)
         faults = controller_faults(seed, _places_in(document))
@@ -306,7 +319,10 @@ def _places_in(document: dict[str, Any]) -> FaultPlaces:
     bare = parse_scenario(document, Path("chaos.yaml"))
     fleet = bare.fleet()
     replicas = [str(spec.replica_id) for owned in fleet.values() for spec, _ in owned]
-    return FaultPlaces(replicas, list(fleet), list(bare.regions), has_controller=bare.controller is not None)
+    has_pair = bare.controller is not None and bare.controller.standby is not None
+    return FaultPlaces(
+        replicas, list(fleet), list(bare.regions), has_controller=bare.controller is not None, has_pair=has_pair
+    )
 
 
 def _in_writing(fault: Fault) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from loadgen.simulator.chaos import (
     endure,
     endure_controlled,
     endure_disaggregated,
+    endure_pair,
 )
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
@@ -49,7 +50,7 @@ _APART = {
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
     "--controller": ("--disaggregated",),
-    "SCENARIO": ("--runs", "--first", "--controller", "--disaggregated"),
+    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated"),
 }
 """What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
 one run, told here; a cluster says itself how many jobs it takes."""
@@ -69,6 +70,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
 @click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
 @click.option("--disaggregated", is_flag=True, help="With --chaos, worlds where one engine reads, and another answers.")
+@click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
@@ -89,6 +91,7 @@ def sim(
     chaos: bool,
     controller: bool,
     disaggregated: bool,
+    is_pair: bool,
     runs: int | None,
     first: bool,
     as_json: bool,
@@ -104,6 +107,8 @@ def sim(
         raise click.UsageError("give either a SCENARIO or --chaos")
     _refuse_what_says_nothing(context)
     _refuse_what_is_said_twice(settings, sweeps, seed)
+    if is_pair and not controller:
+        raise click.UsageError("--pair is of two controllers: give --controller too")
     if trace is not None and len(run_names) > 1:
         raise click.UsageError("--trace tells of one run: give --run once")
     if trace is not None and runs not in (None, 1):
@@ -113,7 +118,7 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _Ordeals(seeds, controller, disaggregated)
+                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated)
                 context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
@@ -291,19 +296,28 @@ class _Ordeals:
 
     seeds: range
     has_controller: bool
+    has_pair: bool
     is_disaggregated: bool
 
     @property
     def endure(self) -> Callable[..., Ordeal | Finding]:
         if self.is_disaggregated:
             return endure_disaggregated
+        if self.has_pair:
+            return endure_pair
         return endure_controlled if self.has_controller else endure
 
     def document(self, seed: int) -> dict[str, Any]:
-        return chaos_document(seed, has_controller=self.has_controller, is_disaggregated=self.is_disaggregated)
+        return chaos_document(
+            seed,
+            has_controller=self.has_controller,
+            has_pair=self.has_pair,
+            is_disaggregated=self.is_disaggregated,
+        )
 
     def in_words(self, finding: Finding) -> str:
         kind = " --controller" if self.has_controller else " --disaggregated" if self.is_disaggregated else ""
+        kind += " --pair" if self.has_pair else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 

@@ -48,7 +48,7 @@ from loadgen.questions import Questions, parse_questions
 from loadgen.round_trips import parse_round_trips
 from loadgen.simulator.control_sections import ControllerSection, NamesSection
 from loadgen.simulator.decode_workers import TransferConfig
-from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind
+from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
 from loadgen.simulator.pool_sections import DisaggregatedSection, pool_name
 from loadgen.simulator.sections import Count as _Count
@@ -543,8 +543,14 @@ class Scenario(_Section):
             return
         if self.controller.region not in self.regions:
             yield f"controller.region: there is no region {self.controller.region!r}"
-        if CONTROLLER in self.regions:
-            yield f"regions: none can be called {CONTROLLER!r} beside a `controller`"
+        if self.controller.standby not in (None, *self.regions):
+            yield f"controller.standby: there is no region {self.controller.standby!r}"
+        for name in (CONTROLLER, STANDBY):
+            if name in self.regions:
+                yield f"regions: none can be called {name!r} beside a `controller`"
+        for number, fault in enumerate(self.faults):
+            if fault.kind.needs_pair and self.controller.standby is None:
+                yield f"faults[{number}]: {fault.kind} needs a `controller.standby`"
         for run in self.runs:
             if run.system.is_global:
                 yield f"runs: {run.name} has one balancer for all, and nothing for a `controller` to assign"
@@ -566,14 +572,19 @@ class Scenario(_Section):
         replicas = {str(spec.replica_id) for specs in self.fleet().values() for spec, _ in specs}
         for number, fault in enumerate(self.faults):
             if fault.kind.joins_regions:
-                known = {*self.regions, CONTROLLER} if self.controller else set(self.regions)
+                known = {*self.regions, *self._controllers()}
             elif fault.kind.hits_controller:
-                known = {CONTROLLER}
+                known = set(self._controllers())
             else:
                 known = replicas if fault.kind.hits_replica else set(map(str, self.fleet()))
             for name in filter(None, (fault.target, fault.other)):
                 if name not in known:
                     yield f"faults[{number}]: there is no {name!r} for {fault.kind}"
+
+    def _controllers(self) -> list[str]:
+        if self.controller is None:
+            return []
+        return [CONTROLLER] if self.controller.standby is None else [CONTROLLER, STANDBY]
 
     def _distance_faults(self) -> Iterator[str]:
         ways = self.round_trips_ns()

@@ -411,6 +411,8 @@ class World:
                 | FaultKind.ONE_WAY_PARTITION
                 | FaultKind.SLOW_LINK
                 | FaultKind.CONTROLLER_CRASH
+                | FaultKind.CONTROLLER_STOPPED
+                | FaultKind.STORE_CUT
                 | FaultKind.STORE_LOST
                 | FaultKind.CLOCK_JUMP
                 | FaultKind.SNAPSHOT_LOSS
