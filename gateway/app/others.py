@@ -11,6 +11,7 @@ from functools import partial
 from gateway.app.control import Control, Surroundings
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.config.sections import GatewayConfig
+from gateway.config.targets import PeerConfig
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.transport import Plaintext
 from gateway.peers.ears import Ears
@@ -74,7 +75,10 @@ def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: C
     def retire(link: PeerLink) -> None:
         loops.run("peer_retiring", partial(link.retire, config.limits.request_deadline_ns / _SECOND_NS))
 
-    return PeerRoster(lambda peer: PeerLink(peer, config.peering, control.transport), run_loops, retire)
+    def open_link(peer: PeerConfig) -> PeerLink:
+        return PeerLink(peer, config.peering, control.transport, loops.start, clock=desk.clock)
+
+    return PeerRoster(open_link, run_loops, retire)
 
 
 def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -> Heartbeats:
