@@ -98,7 +98,10 @@ class CalledStream:
                     reading.cancel()
                     self._cancel_all()
                 self._outbox.close()
-                asyncio.get_running_loop().call_later(0 if self._fault else _LAST_WORDS_S, writing.cancel)
+                if self._fault is not None:
+                    writing.cancel()  # the status says it all
+                else:
+                    asyncio.get_running_loop().call_later(_LAST_WORDS_S, writing.cancel)
         finally:
             self._cancel_all()
         if self._fault is not None:

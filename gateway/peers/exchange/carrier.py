@@ -103,9 +103,12 @@ class Carrier:
         elif isinstance(why, LegFailure) and why.result is not LegResult.INTERNAL and not stream.has_closed:
             self._on_broken(why.detail)
             if not stream.is_connection_lost:
-                self._failures = self._backoff.failures_in_a_row(self._failures, now_ns - stream.opened_ns)
+                before = 0 if stream.has_served else self._failures
+                self._failures = self._backoff.failures_in_a_row(before, now_ns - stream.opened_ns)
                 self._failed = why
-                self._rests_until_ns = now_ns + round(self._backoff.pause_s(self._failures, self._rng) * _SECOND_NS)
+                if self._failures > 1:  # one may be anything, and nobody is to suffer for it
+                    pause_s = self._backoff.pause_s(self._failures, self._rng)
+                    self._rests_until_ns = now_ns + round(pause_s * _SECOND_NS)
 
     def _is_old(self, stream: OriginStream, now_ns: int) -> bool:
         return now_ns - stream.opened_ns > self._peering.connection_age_ns // _STREAMS_PER_AGE

@@ -58,6 +58,8 @@ class OriginStream:
         """New forwards belong on another stream."""
         self.has_spoken = False
         """The peer has said something on it."""
+        self.has_served = False
+        """A forward on it has ended in good order."""
         self.broken: LegFailure | Unserved | None = None
         """Why it is over; None while it is not."""
         self.is_connection_lost = False
@@ -178,6 +180,7 @@ class OriginStream:
 
     def is_over(self, forward: int) -> None:
         """The peer has said its last word of it."""
+        self.has_served = True
         if self._forwards.pop(forward).is_left:
             self._left -= 1
 
@@ -222,6 +225,7 @@ class OriginForward:
         "_broken",
         "_consumed",
         "_out",
+        "_passed_over",
         "_stream",
         "_take",
         "_waiter",
@@ -242,6 +246,8 @@ class OriginForward:
         self._take: Callable[[bytes], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._broken: LegFailure | Unserved | None = None
+        self._passed_over = False
+        """What it said last was of a kind that we do not know."""
         self.has_spoken = False
         self.is_over = False
         self.is_left = False
@@ -324,15 +330,24 @@ class OriginForward:
             self._stream.is_over(self._out.forward)
         if self.is_left:
             return is_last
+        if not words and not frame.data:
+            self._take_no_word(frame, words)
+        if words:
+            self._passed_over = False
         if is_last and not (words and words[-1].kind in ("ended", "refused")):
-            self._broken = closed_without_a_word(after_unknown=has_unknown_fields(frame, _KNOWN))
-        elif not words and not frame.credit and not frame.data and not has_unknown_fields(frame, _KNOWN):
-            words.append(Word(None, None))
+            self._broken = closed_without_a_word(after_unknown=self._passed_over)
         if words or self._broken is not None:
             self.has_spoken = True
             self._words.extend(words)
             self._wake()
         return bool(words) or is_last
+
+    def _take_no_word(self, frame: pb.AnswerFrame, words: list[Word]) -> None:
+        """There may be one of a later version in it. A frame of nothing at all is a word out of place."""
+        if has_unknown_fields(frame, _KNOWN):
+            self._passed_over = True
+        elif not frame.credit and not frame.last:
+            words.append(Word(None, None))
 
     @property
     def has_begun(self) -> bool:

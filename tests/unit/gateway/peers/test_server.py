@@ -48,6 +48,7 @@ from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
 from tests.support.legs import Pouring
+from tests.support.links import peer_link
 from tests.support.orders import forward_order
 
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
@@ -168,7 +169,7 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
     )
     server = PeerServer(service, board, peering, Plaintext())
     address = await server.start(parse_address("127.0.0.1:0"))
-    link = PeerLink(PeerConfig(peer_spec("eu-1", EU), address), peering, Plaintext())
+    link = peer_link(PeerConfig(peer_spec("eu-1", EU), address), peering)
     try:
         yield Callee(link, driver, engine, board, server, core, closed_because=closed_because, malformed=malformed)
     finally:
@@ -178,9 +179,15 @@ async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
         assert driver.open_requests == 0
 
 
+@pytest.fixture(params=[True, False], ids=["exchange", "call"])
+def peering(request: pytest.FixtureRequest) -> PeeringConfig:
+    """Whichever way forwards travel."""
+    return PeeringConfig(exchange=request.param)
+
+
 @pytest.fixture
-async def callee() -> AsyncIterator[Callee]:
-    async with serve(PeeringConfig()) as made:
+async def callee(peering: PeeringConfig) -> AsyncIterator[Callee]:
+    async with serve(peering) as made:
         yield made
 
 
@@ -202,7 +209,7 @@ async def test_the_head_comes_with_the_first_byte_and_never_before(callee: Calle
         assert not reading.done()
         for chunk in (TOKEN, LAST, None):
             callee.engine.chunks.put_nowait(chunk)
-    assert reading.result()[0] == TOKEN
+    assert b"".join(reading.result()) == TOKEN + LAST
 
 
 async def test_what_came_with_an_error_crosses_before_it(callee: Callee) -> None:
@@ -216,8 +223,8 @@ async def test_what_came_with_an_error_crosses_before_it(callee: Callee) -> None
             await anext(chunks)
 
 
-async def test_a_large_body_travels_in_parts_below_the_message_limit() -> None:
-    async with serve(PeeringConfig(message_max_bytes=512 * 1024)) as callee:
+async def test_a_large_body_travels_in_parts_below_the_message_limit(peering: PeeringConfig) -> None:
+    async with serve(replace(peering, message_max_bytes=512 * 1024)) as callee:
         large = TOKEN.replace(b"x", b"y" * 2**20)
         for chunk in (TOKEN, large, LAST, None):
             callee.engine.chunks.put_nowait(chunk)
@@ -231,8 +238,8 @@ async def test_leaving_cancels_the_request_down_to_the_engine(callee: Callee) ->
     await callee.engine.closed.wait()
 
 
-async def test_the_calls_deadline_ends_the_request() -> None:
-    async with serve(PeeringConfig()) as callee:
+async def test_the_calls_deadline_ends_the_request(peering: PeeringConfig) -> None:
+    async with serve(peering) as callee:
         order = replace(forward_order(), deadline_ns=Clock().now_ns() + SECOND // 20)
         failure = await callee.failure(order)
         assert failure.result is LegResult.FAILED
@@ -265,8 +272,8 @@ async def test_the_same_request_twice_is_refused(callee: Callee) -> None:
         assert (await callee.failure()).refusal is RefusalReason.DUPLICATE
 
 
-async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> None:
-    async with serve(PeeringConfig(forwards_max=1)) as callee:
+async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go(peering: PeeringConfig) -> None:
+    async with serve(replace(peering, forwards_max=1)) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:
             assert await anext(leg.chunks()) == TOKEN
@@ -277,10 +284,11 @@ async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> Non
         assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
 
 
-async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go() -> None:
-    """Beside one that runs there is no room for another, which could be as large as a message may be."""
-    size = 2**16
-    bounds = PeeringConfig(message_max_bytes=size, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
+async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go(peering: PeeringConfig) -> None:
+    """Beside one that runs there is no room for another. On an exchange it is as large as it says; in a call of its own
+    it could be as large as a message may be."""
+    size = 300 if peering.exchange else 2**16
+    bounds = replace(peering, message_max_bytes=2**16, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
     async with serve(bounds) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:
