@@ -110,6 +110,28 @@ class PlaceRule:
         )
 
 
+class Connector(Word):
+    """How the engines of a disaggregated pool hand a KV cache over. It decides what the gateway has to say to either,
+    and whether decoding is asked for after the prefill or beside it."""
+
+    NIXL = "nixl"
+    """vLLM: the prefill's answer says where its blocks are, and the decode worker pulls them."""
+    MOONCAKE = "mooncake"
+    """vLLM: both are asked at once, and meet under an id that the gateway made."""
+    ASCEND = "ascend"
+    """vllm-ascend: sequential as NIXL, with a mask on the prefill's one token."""
+    SGLANG = "sglang"
+    """Both are asked at once, and meet in a bootstrap room."""
+
+    @property
+    def is_sequential(self) -> bool:
+        """Is the decode worker chosen only when the prompt has been read?"""
+        return self in (Connector.NIXL, Connector.ASCEND)
+
+
+ALL_CONNECTORS: Final = frozenset(Connector)
+
+
 @value
 class RequestProfile:
     """What a decision may know of a request. It holds no text, so neither does the journal."""
@@ -134,6 +156,8 @@ class RequestProfile:
     process: PlaceRule | None = None
     """What the client's key says besides the policy about where it may be processed: it can only narrow. A forward
     carries none, since the origin's stamp has it in."""
+    connectors: frozenset[Connector] = ALL_CONNECTORS
+    """Over which its call can be handed from a prefill to a decode worker. None: one replica has to run all of it."""
 
     @property
     def prefix_blocks(self) -> int:
@@ -197,6 +221,8 @@ class Outcome(Word):
     """This tenant has as many requests waiting as it may."""
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
     """It refers to a stored response that no replica in reach made, as far as we remember."""
+    REJECTED_UNSUPPORTED = "rejected_unsupported"
+    """The model is served, but only where this call cannot be run: a disaggregated pool takes no embeddings."""
     EXPIRED_IN_QUEUE = "expired_in_queue"
     EXPIRED_RUNNING = "expired_running"
     FAILED_BEFORE_FIRST_BYTE = "failed_before_first_byte"
@@ -267,6 +293,8 @@ class PlacementReason(Word):
     REMOTE_POLICY = "remote_policy"
     STORED_RESPONSE = "stored_response"
     """The only place that has the response it refers to."""
+    DECODE_POLICY = "decode_policy"
+    """The prompt has been read elsewhere; the decode tier's policy chose who writes the answer."""
 
 
 class Standing(Word):
@@ -290,6 +318,10 @@ class Standing(Word):
     CREDIT = "credit"
     """Our own pushes since its last probe have used up the in-band credit."""
     OUTSTANDING = "outstanding"
+    KV_FULL = "kv_full"
+    """A prefill worker whose KV cache is fuller than it may be: what it has handed over stays until it is fetched."""
+    DECODE_FULL = "decode_full"
+    """A prefill worker whose pool has no decode slot left for what it would read."""
     QUEUE = "queue"
     """The peer's queue is longer than τ."""
     BUSY = "busy"
@@ -314,6 +346,18 @@ class Costs:
 
 
 @value
+class DecodeLoad:
+    """A decode worker as it stood when it was looked at."""
+
+    group: str
+    free_slots: int
+    load_tokens: int
+    """In its KV cache."""
+    margin_tokens: int
+    """How much less that is than what the fullest of its group has."""
+
+
+@value
 class Candidate:
     """One target that was looked at for a placement, with what spoke for and against it."""
 
@@ -325,6 +369,8 @@ class Candidate:
     rtt_ns: int = 0
     costs: Costs | None = None
     """Where costs were compared."""
+    decode: DecodeLoad | None = None
+    """Of a decode worker."""
 
 
 @value
@@ -339,6 +385,39 @@ class Decision:
     waited_ns: int
     considered: tuple[Candidate, ...] = ()
     """The chosen target first, then others up to `considered_max`."""
+
+
+class PoolKind(Word):
+    UNIFIED = "unified"
+    """Each replica runs a request from the prompt to the last token."""
+    DISAGGREGATED = "disaggregated"
+    """Prefill workers read prompts, and hand their KV cache over to decode workers, which write answers."""
+
+
+class ReplicaRole(Word):
+    """What a replica does for its pool."""
+
+    UNIFIED = "unified"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@value
+class PoolSpec:
+    """What the replicas of one pool have in common. A pool stands in one place."""
+
+    name: PoolName
+    kind: PoolKind = PoolKind.UNIFIED
+    connector: Connector | None = None
+    """Of a disaggregated pool, and of no other."""
+    decode_batch_max: int = 0
+    """Requests that one decode worker runs at once: B. Of a disaggregated pool."""
+    kv_tokens: int = 0
+    """Room in the KV cache of one decode worker, in tokens; 0: what the engine tells."""
+    context_tokens_max: int = 0
+    """Tokens that one request may come to, its answer included; 0: no limit is known."""
+    lease_ns: int = 30_000_000_000
+    """How long a prefill worker keeps what nobody has fetched: NIXL's default is 30 s."""
 
 
 @value
@@ -356,6 +435,10 @@ class ReplicaSpec:
     accepts: PlaceRule | None = None
     """Where a request must have arrived that this replica may take, besides what our own policy says: what the policy
     of its home accepts. None: what our own policy lets in; an empty rule: nowhere."""
+    role: ReplicaRole = ReplicaRole.UNIFIED
+    group: str = ""
+    """Of a decode worker: with whom it steps in time. Ranks that are data-parallel for one model wait for each other at
+    every step; whoever stands alone is a group of its own."""
 
 
 @value
@@ -401,6 +484,9 @@ class ModelCapacity:
     """Of prompts, what the one among them that has least to read has to read, likewise."""
     free_tokens: int | None = None
     """Room in the KV cache of the one among them that has most, likewise; None: nobody knows."""
+    connector: Connector | None = None
+    """Of a disaggregated pool, whose replicas are its prefill workers: only calls that can be handed over it are for
+    it."""
 
 
 @value

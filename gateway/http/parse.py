@@ -38,6 +38,7 @@ from gateway.http.settings import HttpSettings
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
 from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
+from gateway.request.handoffs import takers_of
 from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import CacheSalt, Headers
 
@@ -134,6 +135,7 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
         output_tokens_max=_plausible(body.output_tokens_max()),
         follows="" if followed is None else stored_response_key(caller.tenant, followed),
         process=caller.process,
+        connectors=takers_of(body),
     )
     return ParsedRequest(profile, body.stores_response, settings.cache_salts.salt(caller.tenant, body))
 

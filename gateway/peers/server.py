@@ -177,7 +177,6 @@ class PeerService:
             self._watch.broken(stream.origin, str(fault))
             if fault.code is grpc.StatusCode.PERMISSION_DENIED:
                 await self._refuse(context, str(fault))
-            self._log.error("a gateway broke the rules of its stream, which is ended", detail=str(fault), caller=caller)
             await context.abort(fault.code, str(fault))
 
     async def Explain(self, request: pb.ExplainRequest, context: _ExplainContext) -> pb.ExplainResponse:  # noqa: N802

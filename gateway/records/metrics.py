@@ -98,6 +98,14 @@ class Metrics:
         """A gateway forwarded what none may, or what cannot be read."""
         self._malformed.add(self._peer(origin))
 
+    def exchange_ignored(self, peer: GatewayId) -> None:
+        """A frame came about a forward that is over, or never was."""
+        self._frames_ignored.add(self._peer(peer))
+
+    def exchange_broken(self, opened_by: str, peer: GatewayId) -> None:
+        """A stream that forwards shared ended before its time: opened by `us` or by the `peer`."""
+        self._exchanges_broken.add(self._peer(peer), opened_by)
+
     def residency_broken(self, peer: GatewayId, *_: object) -> None:
         """A peer says that it ran a request of ours where that must not run."""
         self._violations.add(self._peer(peer))
@@ -152,6 +160,17 @@ class Metrics:
         )
         self._malformed = self._counter(
             "forwards_malformed", "Forwards turned away because no gateway may send such a one.", "peer"
+        )
+        self._frames_ignored = self._counter(
+            "exchange_frames_ignored",
+            "Frames on a stream of forwards about one that is over, or never was.",
+            "peer",
+        )
+        self._exchanges_broken = self._counter(
+            "exchanges_broken",
+            "Streams of forwards that ended before their time, with what was on them, by who had opened them.",
+            "peer",
+            "opened_by",
         )
         self._violations = self._counter(
             "residency_violations", "Answers of a peer that say they come from where the request must not run.", "peer"
@@ -210,7 +229,7 @@ class Metrics:
                 self._models.of(event.profile.model)  # a name is made a label by the first request for it
             case events.FirstToken():
                 self._first_token_came(event, now_ns)
-            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted():
+            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted() | events.ProgressSampled():
                 pass
             case events.PeersObserved():
                 self._peers_observed(event)
@@ -242,7 +261,13 @@ class Metrics:
                     self._request_ended(effect)
                 case ordered.RecordShadow():
                     self._shadows.add(self._peer(GatewayId(effect.target.id)))
-                case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                case (
+                    ordered.PublishLoad()
+                    | ordered.StopLeg()
+                    | ordered.AcceptForward()
+                    | ordered.RefuseForward()
+                    | ordered.SampleProgress()
+                ):
                     pass
                 case _ as never:
                     assert_never(never)
