@@ -77,7 +77,7 @@ def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: C
     def retire(link: PeerLink) -> None:
         loops.run("peer_retiring", partial(link.retire, config.limits.request_deadline_ns / _SECOND_NS))
 
-    watch = _watch(desk, "us")
+    watch = _watch(desk, "caller")
 
     def open_link(peer: PeerConfig) -> PeerLink:
         return PeerLink(peer, config.peering, control.transport, loops.start, clock=desk.clock, watch=watch)
@@ -85,12 +85,12 @@ def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: C
     return PeerRoster(open_link, run_loops, retire)
 
 
-def _watch(desk: Desk, opened_by: str) -> Watch:
+def _watch(desk: Desk, seen_by: str) -> Watch:
     """What is odd about exchanges is counted, and told."""
 
     def broken(peer: GatewayId, why: str) -> None:
-        desk.metrics.exchange_broken(opened_by, peer)
-        desk.log.warning("a stream of forwards has broken", peer=peer, opened_by=opened_by, detail=why)
+        desk.metrics.exchange_broken(seen_by, peer)
+        desk.log.warning("a stream of forwards has broken", peer=peer, seen_by=seen_by, detail=why)
 
     return Watch(desk.metrics.exchange_ignored, broken)
 
@@ -126,7 +126,7 @@ def make_peer_server(
         why_closed=desk.why_closed,
         on_malformed=desk.metrics.forward_malformed,
         ownership=lambda: control.precedence.ownership,
-        watch=_watch(desk, "peer"),
+        watch=_watch(desk, "called"),
     )
     return PeerServer(service, desk.board, config.peering, control.transport)
 

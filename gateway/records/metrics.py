@@ -102,9 +102,9 @@ class Metrics:
         """A frame came about a forward that is over, or never was."""
         self._frames_ignored.add(self._peer(peer))
 
-    def exchange_broken(self, opened_by: str, peer: GatewayId) -> None:
-        """A stream that forwards shared ended before its time: opened by `us` or by the `peer`."""
-        self._exchanges_broken.add(self._peer(peer), opened_by)
+    def exchange_broken(self, seen_by: str, peer: GatewayId) -> None:
+        """A stream that forwards shared ended before its time: seen by the `caller`, whose it was, or the `called`."""
+        self._exchanges_broken.add(self._peer(peer), seen_by)
 
     def residency_broken(self, peer: GatewayId, *_: object) -> None:
         """A peer says that it ran a request of ours where that must not run."""
@@ -168,9 +168,9 @@ class Metrics:
         )
         self._exchanges_broken = self._counter(
             "exchanges_broken",
-            "Streams of forwards that ended before their time, with what was on them, by who had opened them.",
+            "Streams of forwards that ended before their time, with what was on them.",
             "peer",
-            "opened_by",
+            "seen_by",
         )
         self._violations = self._counter(
             "residency_violations", "Answers of a peer that say they come from where the request must not run.", "peer"
