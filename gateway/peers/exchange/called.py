@@ -251,6 +251,7 @@ class CalledForward:
         "_task",
         "_timer",
         "has_answered",
+        "is_accepted",
         "out",
     )
 
@@ -258,6 +259,7 @@ class CalledForward:
         self, stream: CalledStream, out: Outgoing[pb.AnswerFrame], request_bytes: int, held: ExitStack
     ) -> None:
         self.out = out
+        self.is_accepted = False
         self.has_answered = False
         """Something of the answer has been put."""
         self._stream = stream
@@ -371,7 +373,10 @@ class CalledForward:
             self.out.frame.last = True
         except Exception as error:  # noqa: BLE001 - an error of ours ends this forward, and no other
             reception.note_fault(error)
-            self.out.end_with(_say_failed)
+            if self.is_accepted:
+                self.out.end_with(_say_failed)
+            else:
+                self._say_refused(RefusalReason.BUSY, _OUR_FAULT)
 
     async def _serve_read(self, reception: Reception, request: bytes) -> None:
         origin = GatewayId("")
@@ -403,11 +408,12 @@ class CalledForward:
         return max(deadline_ns - self._stream.reception.clock.now_ns(), 0) / _SECOND_NS + _UNREAD_GRACE_S
 
 
+_OUR_FAULT = "an error of this gateway's own"
 _NOT_IN_TIME = "the request did not come in time"
 
 
 def _say_failed(frame: pb.AnswerFrame) -> None:
-    frame.ended.CopyFrom(pb.Ended(outcome=Outcome.FAILED_INTERNALLY, detail="an error of this gateway's own"))
+    frame.ended.CopyFrom(pb.Ended(outcome=Outcome.FAILED_INTERNALLY, detail=_OUR_FAULT))
 
 
 class ExchangeSink:
@@ -424,6 +430,7 @@ class ExchangeSink:
         self._deadline_ns = deadline_ns
 
     async def accepted(self) -> None:
+        self._forward.is_accepted = True
         self._out.frame.accepted.SetInParent()
 
     async def start(self, head: LegHead) -> None:

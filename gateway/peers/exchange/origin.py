@@ -19,6 +19,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.wire import WireError
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, has_unknown_fields, read_message
+from gateway.peers.exchange.grpc_internals import CallOver, writer_of
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
 from gateway.peers.words import Word, closed_without_a_word, failure_in
 from gateway.request.legs import LegFailure
@@ -141,13 +142,13 @@ class OriginStream:
 
     async def _write(self) -> None:
         try:
-            await self._outbox.send_all(self._call.write)
+            await self._outbox.send_all(writer_of(self._call))
             async with asyncio.timeout(_CLOSE_WAIT_S):
                 await self._call.done_writing()
                 await asyncio.Event().wait()
         except TimeoutError:
             self._call.cancel()
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        except (CallOver, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
             pass  # it is over: who reads learns why
 
     # What comes in
