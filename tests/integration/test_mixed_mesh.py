@@ -33,11 +33,10 @@ async def three(mesh: Mesh, old: str) -> dict[str, Region]:
 async def test_every_gateway_forwards_to_every_other_each_as_both_know_how(
     mesh: Mesh, old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[str] = []
-    frames: list[str] = []
-    call, begin = CallWords.__init__, CalledForward.__init__
-    monkeypatch.setattr(CallWords, "__init__", lambda self, *rest: (calls.append("call"), call(self, *rest))[1])
-    monkeypatch.setattr(CalledForward, "__init__", lambda self, *rest: (frames.append("frame"), begin(self, *rest))[1])
+    calls: list[object] = []
+    frames: list[object] = []
+    noting(monkeypatch, CallWords, calls)
+    noting(monkeypatch, CalledForward, frames)
     regions = await three(mesh, old)
     for name, origin in regions.items():
         others = [each for each in regions.values() if each is not origin]
@@ -59,6 +58,16 @@ async def test_every_gateway_forwards_to_every_other_each_as_both_know_how(
     for gateway in gateways:
         assert usable_peers(gateway) == 2
         assert counted(gateway, "attempts_total", target="peer", result="failed") == 0
+
+
+def noting(monkeypatch: pytest.MonkeyPatch, kind: type, made: list[object]) -> None:
+    begin = kind.__init__  # type: ignore[misc]
+
+    def note(self: object, *rest: object) -> None:
+        made.append(self)
+        begin(self, *rest)
+
+    monkeypatch.setattr(kind, "__init__", note)
 
 
 async def test_the_first_forwards_to_a_peer_of_the_version_before_are_many_and_large_and_none_has_failed(

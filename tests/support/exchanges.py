@@ -25,7 +25,7 @@ TURNS_MAX = 100_000
 """What has not come true by then never will."""
 
 
-async def turning_while(holds: Callable[[], bool]) -> None:
+async def turning_while(holds: Callable[[], object]) -> None:
     """Let the loop turn. For what is in this process alone, where nothing but turns can bring it about."""
     for _ in range(TURNS_MAX):
         if not holds():
