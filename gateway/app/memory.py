@@ -13,6 +13,7 @@ from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.values import MEBIBYTE
 from gateway.http.connections import READ_BYTES
+from gateway.peers.exchange.callers import STREAMS_EACH_MAX
 
 _KIBIBYTE = 1024
 _PROGRAM_BYTES = 128 * MEBIBYTE
@@ -29,7 +30,8 @@ _BODY_COPIES = 1.75
 _FORWARDED_COPIES = 4
 """A body that goes to a peer is also in its message, in what is sent of that, and in what gRPC would send again."""
 _ARRIVED_COPIES = 4
-"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two."""
+"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two. What comes
+on a stream that forwards share is read whole before it can be found too large, one message at a time."""
 _COPIES_BEING_MADE = 3
 """Of the one body that is being put together or taken apart."""
 _STORED_RESPONSE_BYTES = 512
@@ -51,10 +53,11 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         "program": _PROGRAM_BYTES,
         "connections": 2 * limits.connections_max * connection,  # clients', and by themselves operators'
         "bodies": round(copies * limits.bodies_held_max_bytes) + _COPIES_BEING_MADE * limits.body_max_bytes,
-        "answers": limits.requests_max * _STREAM_BYTES,
+        "answers": limits.requests_max * (_STREAM_BYTES + (peering.forward_window_bytes if config.peers else 0)),
         "forwards": _ARRIVED_COPIES * peering.forwards_held_max_bytes
         + _COPIES_BEING_MADE * peering.message_max_bytes
-        + peering.forwards_max * _STREAM_BYTES,
+        + peering.forwards_max * _STREAM_BYTES
+        + len(config.peers) * STREAMS_EACH_MAX * peering.message_max_bytes,
         "placement": _indexes(core.placement) * core.placement.prefix_index_bytes_max
         + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
         "records": config.decisions.held_max_bytes + unwritten,

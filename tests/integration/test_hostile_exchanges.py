@@ -16,6 +16,7 @@ import pytest
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
 from gateway.ground.values import Address
+from gateway.peers.exchange.callers import STREAMS_EACH_MAX
 from gateway.peers.exchange.grpc_internals import CallOver
 from gateway.peers.exchange.patience import WASTED_MAX
 from protos.mesh.v1 import peer_pb2 as pb
@@ -265,7 +266,7 @@ async def stream_for_ever(exchange: Exchange) -> None:
 async def test_streams_of_one_caller_have_an_end(tmp_path: Path) -> None:
     async with called(tmp_path) as at, asyncio.timeout(ENOUGH_S), asyncio.TaskGroup():
         async with grpc.aio.insecure_channel(str(at.gateway.peers_address)) as channel:
-            held = [RawOrigin(channel) for _ in range(16)]
+            held = [RawOrigin(channel) for _ in range(STREAMS_EACH_MAX)]
             for each in held:
                 await each.say(pb.OriginFrame(forward=1, request_bytes=3, request=b"\xff\xff\xff"))
                 await each.until_ended(1)

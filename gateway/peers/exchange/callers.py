@@ -14,7 +14,7 @@ from gateway.peers.exchange.called import CalledStream
 from gateway.peers.exchange.patience import Patience
 
 _SECOND_NS = 1_000_000_000
-STREAMS_EACH_MAX = 16
+STREAMS_EACH_MAX = 8
 """Of one caller: the one that takes forwards, and older ones with forwards that still run."""
 REST_NS = 5 * _SECOND_NS
 """How long a caller whose stream was ended for its doing may begin no other."""

@@ -19,7 +19,7 @@ from gateway.peers.exchange.origin import OriginForward, OriginStream, Unserved
 from gateway.request.legs import LegFailure
 
 _SECOND_NS = 1_000_000_000
-_STREAMS_PER_AGE = 4
+_STREAMS_PER_AGE = 2
 """A stream takes new forwards for this part of a connection's age: what begins on it is then on a connection that is at
 most so much over its own."""
 

@@ -77,6 +77,10 @@ ANSWER_BODY = _compact(
 )
 
 
+BURST_TOKENS = 20_000
+"""A stream of at least so many tokens comes all at once, as fast as it is taken: for clients that take nothing."""
+
+
 def page(body: bytes, kind: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
     """A whole answer of an engine that is not streamed."""
     return b"HTTP/1.1 %s\r\ndate: Sat, 21 Nov 2026 08:00:00 GMT\r\nserver: uvicorn\r\ncontent-type: %s\r\n" % (

@@ -123,7 +123,7 @@ async def test_an_old_stream_takes_no_new_forward_and_ends_behind_its_last() -> 
         assert (await first.next()).kind == "accepted"
         old = carrier._stream
         assert old is not None
-        clock.now += 51 * MS
+        clock.now += 101 * MS
         second = opened(carrier)
         assert (await second.next()).kind == "accepted"
         assert fake.streams == 2
