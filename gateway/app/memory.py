@@ -30,8 +30,8 @@ _BODY_COPIES = 1.75
 _FORWARDED_COPIES = 4
 """A body that goes to a peer is also in its message, in what is sent of that, and in what gRPC would send again."""
 _ARRIVED_COPIES = 4
-"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two. What comes
-on a stream that forwards share is read whole before it can be found too large, one message at a time."""
+"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two. On a
+stream that forwards share a message is read whole before it can be found too large, one at a time."""
 _COPIES_BEING_MADE = 3
 """Of the one body that is being put together or taken apart."""
 _STORED_RESPONSE_BYTES = 512

@@ -72,14 +72,21 @@ class Reception:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """A forward is here meanwhile."""
-        self._forwards += 1
-        self._idle.clear()
+        self.enter()
         try:
             yield
         finally:
-            self._forwards -= 1
-            if not self._forwards:
-                self._idle.set()
+            self.leave()
+
+    def enter(self) -> None:
+        """A forward is here, until `leave`."""
+        self._forwards += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        self._forwards -= 1
+        if not self._forwards:
+            self._idle.set()
 
     async def until_idle(self, wait_max_s: float) -> None:
         """No forward is here any more, or it took too long."""

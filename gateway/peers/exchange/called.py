@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -24,7 +23,7 @@ from gateway.peers import codec
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, read_message
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
 from gateway.peers.reception import Claim, Reception
-from gateway.peers.room import PeerRoom
+from gateway.peers.room import PeerRoom, Place
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -162,19 +161,16 @@ class CalledStream:
         if place is None:
             self._turn_away(frame, "too much is held for other gateways")
             return
-        held = ExitStack()
-        held.enter_context(self._reception.counted())
-        held.enter_context(place)
-        self._add(frame, held).take_in(frame)
+        self._add(frame, Held(self._reception, place)).take_in(frame)
 
     def _turn_away(self, frame: pb.OriginFrame, why: str) -> None:
         """Before anything of it is looked at."""
-        forward = self._add(frame, ExitStack())
+        forward = self._add(frame, None)
         forward.refuse(RefusalReason.BUSY, why)
         self.waste()
         forward.take_in(frame)
 
-    def _add(self, frame: pb.OriginFrame, held: ExitStack) -> CalledForward:
+    def _add(self, frame: pb.OriginFrame, held: Held | None) -> CalledForward:
         forward = CalledForward(self, Outgoing(self._outbox, frame.forward, 0), frame.request_bytes, held)
         self._forwards[frame.forward] = forward
         return forward
@@ -238,6 +234,22 @@ class CalledStream:
             self._ending.set()  # it is over: nobody is left to be told anything
 
 
+class Held:
+    """What a forward takes of this gateway from its first frame on."""
+
+    __slots__ = ("_place", "_reception")
+
+    def __init__(self, reception: Reception, place: Place) -> None:
+        self._reception = reception
+        self._place = place
+        reception.enter()
+        place.__enter__()
+
+    def close(self) -> None:
+        self._place.__exit__()
+        self._reception.leave()
+
+
 class CalledForward:
     """One forward: its request comes in, and runs."""
 
@@ -256,7 +268,7 @@ class CalledForward:
     )
 
     def __init__(
-        self, stream: CalledStream, out: Outgoing[pb.AnswerFrame], request_bytes: int, held: ExitStack
+        self, stream: CalledStream, out: Outgoing[pb.AnswerFrame], request_bytes: int, held: Held | None
     ) -> None:
         self.out = out
         self.is_accepted = False
@@ -320,7 +332,7 @@ class CalledForward:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         """Also where it was cancelled before its first step."""
-        self._held.close()
+        self._give_back()
         if task.cancelled():
             self.out.drop()
             self.out.frame.last = True
@@ -330,9 +342,15 @@ class CalledForward:
         """It is over, but for what may still come of its request."""
         self._is_refused = True
         self._pieces.clear()
-        self._held.close()
+        self._give_back()
         self.out.frame.refused.CopyFrom(codec.refusal_to_pb(reason, detail))
         self._leave_if_refused()
+
+    def _give_back(self) -> None:
+        """Its place is another's from now on. Twice is once."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
 
     def _leave_if_refused(self) -> None:
         if not self._missing:
@@ -353,7 +371,7 @@ class CalledForward:
             self._task.cancel()
 
     def _let_go(self) -> None:
-        self._held.close()
+        self._give_back()
         self.out.drop()
         if not self._is_refused:
             self.out.frame.last = True

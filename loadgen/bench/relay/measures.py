@@ -202,7 +202,8 @@ async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
     effort = bench.effort
     stream_s = effort.ramp_s + effort.warm_s + 2 * effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
-    (large,) = wire.requests(["x" * _LARGE_BODY_BYTES], stream_tokens=0, host=f"{HOST}:{subject.port}", key=subject.key)
+    texts, host = wire.prompts(1, _USUAL_PROMPT_BYTES, bench.rng), f"{HOST}:{subject.port}"
+    (large,) = wire.requests(texts, stream_tokens=0, host=host, key=subject.key, padding_bytes=_LARGE_BODY_BYTES)
     await bench.pace(1 / TOKENS_PER_S)
     async with open_streams(
         subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
