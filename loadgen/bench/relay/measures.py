@@ -209,14 +209,14 @@ async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
         subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
     ) as tally:
         await asyncio.sleep(effort.ramp_s + effort.warm_s)
-        quiet = _Meter(subject)
+        quiet, before = _Meter(subject), tally.events
         await asyncio.sleep(effort.stream_window_s)
-        quiet_s, quiet_elapsed_s = quiet.used_s(), quiet.elapsed_s()
-        loaded, bodies, tally.longest_pause_s = _Meter(subject), 0, 0.0
+        per_event_s = quiet.used_s() / max(tally.events - before, 1)
+        loaded, before, bodies, tally.longest_pause_s = _Meter(subject), tally.events, 0, 0.0
         while not bodies or loaded.elapsed_s() < effort.stream_window_s / 2:
             await client.ask_once(subject.port, large)
             bodies += 1
-        used_s = loaded.used_s() - quiet_s * loaded.elapsed_s() / quiet_elapsed_s
+        used_s = loaded.used_s() - per_event_s * (tally.events - before)
         pause_s = tally.longest_pause_s - 1 / TOKENS_PER_S
     return [
         *([Value(Figure.CPU_PER_LARGE_BODY, 1e3 * used_s / bodies)] if subject.processes else []),

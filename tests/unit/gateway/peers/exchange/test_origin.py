@@ -104,6 +104,29 @@ async def test_a_stalled_reader_among_200_streams_delays_no_other_by_more_than_t
         assert {task.result().kind for task in pouring[1:]} == {"ended"}  # type: ignore[union-attr]
 
 
+async def test_who_has_had_enough_gets_no_more_until_it_asks_again() -> None:
+    """Neither of what had gathered before nor of what comes; and then in order."""
+    async with piped() as (stream, peer, _):
+        (forward,) = await begun(stream, peer, 1)
+        for piece in (b"one", b"two"):
+            peer.says(forward=1, data=piece)
+        peer.says(forward=1, data=b"three", ended=pb.Ended(outcome="completed"))
+        await turning_while(lambda: stream.forwards)
+        taken: list[bytes] = []
+
+        def take_one(data: bytes) -> bool:
+            taken.append(data)
+            return False
+
+        for count in (1, 2, 3):
+            assert await forward.pour(take_one) is None
+            assert len(taken) == count
+        assert taken == [b"one", b"two", b"three"]
+        word = await forward.pour(take_one)
+        assert word is not None
+        assert word.kind == "ended"
+
+
 async def test_a_leg_that_fails_in_taking_a_piece_hears_of_it_itself() -> None:
     async with piped() as (stream, peer, _):
         one, other = await begun(stream, peer, 2)
