@@ -26,6 +26,7 @@ COMMANDS = {
         "Check the record of where requests ran, and hold it against policies.",
     ),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
+    "fit": ("loadgen.fit.main:fit", "Fit what predicts how long requests still decode, and say how good it is."),
     "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
     "sim": ("loadgen.simulator.main:sim", "Play a scenario in virtual time and report, or look for faults."),

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import yaml
 
 from gateway.app.gateway import GatewayHandle
-from gateway.core.vocabulary import PoolName
+from gateway.core.vocabulary import PoolName, ReplicaId
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
@@ -24,13 +25,17 @@ from tests.fakes.engine import (
     FakeEngine,
     Script,
     answer,
+    chat_chunk,
     error_event,
+    event,
     hang,
     stream,
     stream_and_cut,
     stream_and_hang,
+    stream_until,
     token,
 )
+from tests.fakes.engine_pages import Page, PagesEngine
 from tests.support.background import in_background
 from tests.support.core import US
 from tests.support.gateways import ENOUGH_S, ask, free_replicas, region_document, serving_file, until
@@ -66,18 +71,26 @@ class Pair:
         await until(lambda: not any(self.books) and not self.gateway.core.requests)
 
 
-def _region(folder: Path, prefill: FakeEngine, decode: FakeEngine, **more: object) -> dict[str, object]:
+def _region(
+    folder: Path,
+    prefill: FakeEngine,
+    decode: FakeEngine,
+    *,
+    connector: str = "nixl",
+    bootstrap_port: int | None = None,
+    **more: object,
+) -> dict[str, object]:
     engine = {"models": ["llama"], "pool": "chat"}
     replicas = [
-        {"id": "p", "url": prefill.url, "role": "prefill", **engine},
+        {"id": "p", "url": prefill.url, "role": "prefill", "bootstrap_port": bootstrap_port, **engine},
         {"id": "d", "url": decode.url, "role": "decode", **engine},
     ]
-    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}
+    pool = {"name": "chat", "kind": "disaggregated", "connector": connector, "decode_batch_max": 4}
     return region_document(folder, "us-1", US, replicas=replicas, pools=[pool], **more)
 
 
 @asynccontextmanager
-async def _paired(folder: Path, **more: object) -> AsyncIterator[Pair]:
+async def _paired(folder: Path, **more: Any) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         prefill = await stack.enter_async_context(FakeEngine().serving())
         decode = await stack.enter_async_context(FakeEngine().serving())
@@ -218,3 +231,144 @@ async def test_progress_is_counted_while_others_come(tmp_path: Path) -> None:
             while pool.tier.figures(0).groups[0].load_max < 22 + len(tokens):
                 await _answered(pair)
         await pair.comes_to_rest()
+
+
+class TestAStreamPutTogether:
+    """Its client wants the answer in one piece. Both sides say what a real vLLM said."""
+
+    async def test_the_client_gets_what_the_engine_would_have_said(self, tmp_path: Path) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(stream(_recorded("chat.stream.sse")))
+            async with ask(pair.session, pair.gateway.http_url, stream=False) as response:
+                assert (response.status, response.headers["content-type"]) == (200, "application/json")
+                assert await response.read() == _recorded("chat.whole.json")
+            written = json.loads(pair.decode.received[0].body)
+            assert (written["stream"], written["stream_options"]) == (True, {"include_usage": True})
+            await pair.comes_to_rest()
+
+    async def test_its_first_token_frees_the_reader_and_nothing_goes_out(self, tmp_path: Path) -> None:
+        """So that it can still be had elsewhere when the writer dies."""
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            gate = asyncio.Event()
+            begun, rest = _recorded("chat.stream.sse")[:900], _recorded("chat.stream.sse")
+            pair.decode.plays(stream_until(gate, (begun,)), stream(rest))
+            async with asyncio.TaskGroup() as tasks:
+                asked = tasks.create_task(_answered(pair, stream=False))
+                await until(lambda: pair.books[3] == 1)
+                assert [state.retained for state in pair.gateway.core.replicas] == [0, 0]
+                assert not asked.done()
+                gate.set()
+            assert asked.result() == (200, _recorded("chat.whole.json"))
+            assert len(pair.prefill.received) == 2
+            await pair.comes_to_rest()
+
+    async def test_what_cannot_be_put_together_is_asked_for_whole(self, tmp_path: Path) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(stream(ROLE, chat_chunk({"audio": "x"}), DONE), answer())
+            status, body = await _answered(pair, stream=False)
+            assert (status, json.loads(body)) == (200, json.loads(GOOD_ANSWER))
+            assert [json.loads(each.body)["stream"] for each in pair.decode.received] == [True, False]
+            await pair.comes_to_rest()
+
+    @pytest.mark.parametrize("changes", [{"tools": [{"type": "function"}]}, {"logprobs": True}])
+    async def test_what_only_whole_answers_have_is_asked_for_whole(
+        self, tmp_path: Path, changes: dict[str, object]
+    ) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(answer())
+            assert (await _answered(pair, stream=False, **changes))[0] == 200
+            assert json.loads(pair.decode.received[0].body)["stream"] is False
+
+    async def test_an_error_in_it_is_one_of_the_answers(self, tmp_path: Path) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(stream(ROLE, error_event(400, "not that"), DONE))
+            status, body = await _answered(pair, stream=False)
+            assert (status, json.loads(body)["error"]["message"]) == (400, "not that")
+            await pair.comes_to_rest()
+
+    async def test_what_a_writer_gives_up_is_no_answer(self, tmp_path: Path) -> None:
+        given_up = {"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "recomputed"}
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(
+                stream(ROLE, token("a"), event({"choices": [given_up]}), DONE), stream(_recorded("chat.stream.sse"))
+            )
+            assert await _answered(pair, stream=False) == (200, _recorded("chat.whole.json"))
+            pair.decode.plays(stream(ROLE, token("a"), event({"choices": [given_up]}), DONE))
+            status, body = await _answered(pair, stream=True)
+            assert (status, b"engine_failed_midstream" in body, b"recomputed" in body) == (200, True, False)
+            await pair.comes_to_rest()
+
+
+def _recorded(name: str) -> bytes:
+    return (Path(__file__).parents[1] / "recordings/vllm-0.32.0" / name).read_bytes()
+
+
+@asynccontextmanager
+async def _meeting(folder: Path, bootstrap: PagesEngine) -> AsyncIterator[Pair]:
+    """A pair over Mooncake, whose prefill worker is met at `bootstrap`."""
+    async with AsyncExitStack() as stack:
+        prefill = await stack.enter_async_context(FakeEngine().serving())
+        decode = await stack.enter_async_context(FakeEngine().serving())
+        await stack.enter_async_context(bootstrap.serving())
+        prefill.plays(answer())
+        region = _region(folder, prefill, decode, connector="mooncake", bootstrap_port=int(bootstrap.url.split(":")[2]))
+        path = folder / "us.yaml"
+        path.write_text(yaml.safe_dump(region))
+        gateway = await stack.enter_async_context(serving_file(path))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Pair(prefill, decode, gateway, session)
+
+
+_MET = Page(b'{"0":{"engine_id":"engine-of-p","worker_addr":{"0":{"0":"addr"}}}}')
+
+
+async def test_engines_that_meet_are_asked_at_once(tmp_path: Path) -> None:
+    bootstrap = PagesEngine({"/query": _MET})
+    async with _meeting(tmp_path, bootstrap) as pair:
+        await until(lambda: free_replicas(pair.gateway) == 2)
+        gate = asyncio.Event()
+        pair.prefill.plays(hang)
+        pair.decode.plays(stream_until(gate, (ROLE + token("Hello"),), (*GOOD_STREAM[1:],)))
+
+        async def asks() -> None:
+            assert await _answered(pair) == (200, ROLE + token("Hello") + b"".join(GOOD_STREAM[1:]))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asks())
+            await pair.prefill.arrived.reaches(1)
+            await pair.decode.arrived.reaches(1)
+            gate.set()
+        (read,), (written,) = pair.prefill.received, pair.decode.received
+        first, second = (json.loads(each.body)["kv_transfer_params"] for each in (read, written))
+        assert first["transfer_id"] == second["transfer_id"]
+        assert (second["remote_bootstrap_addr"], second["remote_engine_id"]) == (bootstrap.url, "engine-of-p")
+        await pair.comes_to_rest()
+
+
+async def test_a_prefill_that_fails_takes_its_decode_along(tmp_path: Path) -> None:
+    async with _meeting(tmp_path, PagesEngine({"/query": _MET})) as pair:
+        await until(lambda: free_replicas(pair.gateway) == 2)
+        pair.prefill.plays(answer(500, b'{"error":{"message":"no","code":500}}'), answer())
+        pair.decode.plays(hang, stream(*GOOD_STREAM))
+        assert await _answered(pair) == (200, b"".join(GOOD_STREAM))
+        await pair.decode.aborted.reaches(1)
+        ids = [json.loads(each.body)["kv_transfer_params"]["transfer_id"] for each in pair.decode.received]
+        assert ids[0] != ids[1], "an engine that waits for the first one is not to take the second for it"
+        await pair.comes_to_rest()
+
+
+async def test_a_prefill_worker_that_does_not_say_where_it_is_met_takes_nothing(tmp_path: Path) -> None:
+    bootstrap = PagesEngine({"/query": Page(b"{}")})
+    async with _meeting(tmp_path, bootstrap) as pair:
+        await until(lambda: bootstrap.asked["/query"] > 0 and free_replicas(pair.gateway) == 1)
+        state = pair.gateway.core.replicas.get(ReplicaId("p"))
+        assert state is not None
+        await until(lambda: "has not said yet where decode workers meet it" in state.detail)
+        bootstrap.pages["/query"] = _MET
+        await until(lambda: free_replicas(pair.gateway) == 2)
