@@ -4,7 +4,7 @@ from typing import Any
 
 from loadgen.bench.relay.relays import envoy_file
 
-CERTS = {"tls_certificates": []}
+CERTS: dict[str, object] = {"tls_certificates": []}
 
 
 def parts(file: Any) -> tuple[Any, Any]:
