@@ -13,7 +13,6 @@ from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.values import MEBIBYTE
 from gateway.http.connections import READ_BYTES
-from gateway.peers.exchange.callers import STREAMS_EACH_MAX
 
 _KIBIBYTE = 1024
 _PROGRAM_BYTES = 128 * MEBIBYTE
@@ -30,8 +29,7 @@ _BODY_COPIES = 1.75
 _FORWARDED_COPIES = 4
 """A body that goes to a peer is also in its message, in what is sent of that, and in what gRPC would send again."""
 _ARRIVED_COPIES = 4
-"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two. On a
-stream that forwards share a message is read whole before it can be found too large, one at a time."""
+"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two."""
 _COPIES_BEING_MADE = 3
 """Of the one body that is being put together or taken apart."""
 _STORED_RESPONSE_BYTES = 512
@@ -56,8 +54,7 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         "answers": limits.requests_max * (_STREAM_BYTES + (peering.forward_window_bytes if config.peers else 0)),
         "forwards": _ARRIVED_COPIES * peering.forwards_held_max_bytes
         + _COPIES_BEING_MADE * peering.message_max_bytes
-        + peering.forwards_max * _STREAM_BYTES
-        + len(config.peers) * STREAMS_EACH_MAX * peering.message_max_bytes,
+        + peering.forwards_max * _STREAM_BYTES,
         "placement": _indexes(core.placement) * core.placement.prefix_index_bytes_max
         + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
         "records": config.decisions.held_max_bytes + unwritten,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from gateway.peers.calls import CallWords
 from gateway.peers.exchange.called import CalledForward
 from tests.fakes.engine import GOOD_STREAM
 from tests.support.core import AP, EU, LAYERED, US, under
-from tests.support.gateways import ask, counted, usable_peers
+from tests.support.gateways import ask, counted, until, usable_peers
 from tests.support.regions import Mesh, Region, good_answer
 from tests.support.rest import until_at_rest
 
@@ -46,6 +47,7 @@ async def test_every_gateway_forwards_to_every_other_each_as_both_know_how(
             (third,) = [each for each in others if each is not target]
             await origin.become_busy()
             await third.become_busy()
+            await until(partial(knows_who_is_free, origin, target, third))
             before = len(target.engine.received)
             await good_answer(mesh, origin)
             assert len(target.engine.received) == before + 1
@@ -58,6 +60,17 @@ async def test_every_gateway_forwards_to_every_other_each_as_both_know_how(
     for gateway in gateways:
         assert usable_peers(gateway) == 2
         assert counted(gateway, "attempts_total", target="peer", result="failed") == 0
+
+
+def knows_who_is_free(origin: Region, target: Region, third: Region) -> bool:
+    """By their heartbeats."""
+
+    def available(region: Region) -> int:
+        state = origin.gateway.core.peers.get(region.config.gateway_id)
+        report = None if state is None else state.report
+        return -1 if report is None else sum(each.available for each in report.capacities)
+
+    return available(target) > 0 and available(third) == 0
 
 
 def noting(monkeypatch: pytest.MonkeyPatch, kind: type, made: list[object]) -> None:
@@ -78,6 +91,7 @@ async def test_the_first_forwards_to_a_peer_of_the_version_before_are_many_and_l
     us, eu, ap = regions["us-1"], regions["eu-1"], regions["ap-1"]
     await us.become_busy()
     await ap.become_busy()
+    await until(partial(knows_who_is_free, us, eu, ap))
     messages = [{"role": "user", "content": "x" * 1_000_000}]
 
     async def client() -> bytes:

@@ -23,9 +23,7 @@ _PROMPTS = 64
 USERS = 16
 USERS_AT_SATURATION = 64
 TOKENS_PER_S = 20
-_STALLED_STREAMS = 1000
 _STALLED_TOKENS_PER_S = 2
-_LARGE_BODY_BYTES = 32 * 1024 * 1024
 _HOLD_S = 600.0
 _SLACK_S = 60.0
 
@@ -45,6 +43,9 @@ class Effort:
     streams: int = 200
     arrivals: int = 600
     arrivals_per_s: float = 50.0
+    stalled: int = 1000
+    """Open streams of which one in a hundred is not read."""
+    large_body_bytes: int = 32 * 1024 * 1024
     held: tuple[int, int] = (200, 1000)
     """Open streams at which memory is read."""
 
@@ -177,13 +178,14 @@ async def measure_stalled(bench: Bench, subject: Subject) -> list[Value]:
     stream_s = 2 * effort.ramp_s + effort.warm_s + effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * _STALLED_TOKENS_PER_S))
     await bench.pace(1 / _STALLED_TOKENS_PER_S)
+    unread = max(effort.stalled // 100, 1)
     stalled = HeldStreams(subject.port, bench.requests(subject, _USUAL_PROMPT_BYTES, wire.BURST_TOKENS))
     try:
-        await stalled.begin(_STALLED_STREAMS // 100, max_s=_SLACK_S)
+        await stalled.begin(unread, max_s=_SLACK_S)
         async with open_streams(
             subject.port,
             wanted,
-            _STALLED_STREAMS - _STALLED_STREAMS // 100,
+            effort.stalled - unread,
             ramp_s=2 * effort.ramp_s,
             rng=bench.rng,
             max_s=stream_s + _SLACK_S,
@@ -203,7 +205,7 @@ async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
     stream_s = effort.ramp_s + effort.warm_s + 2 * effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
     texts, host = wire.prompts(1, _USUAL_PROMPT_BYTES, bench.rng), f"{HOST}:{subject.port}"
-    (large,) = wire.requests(texts, stream_tokens=0, host=host, key=subject.key, padding_bytes=_LARGE_BODY_BYTES)
+    (large,) = wire.requests(texts, stream_tokens=0, host=host, key=subject.key, padding_bytes=effort.large_body_bytes)
     await bench.pace(1 / TOKENS_PER_S)
     async with open_streams(
         subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
