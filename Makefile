@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-records results-succession metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -67,9 +67,11 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
+nightly: test fuzz test-engines test-cloud bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller and 1,000 with two, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --controller --pair --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 
 results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes. A page that is there is replaced.
@@ -84,6 +86,12 @@ results-live: setup relays ## Write docs/results/placement_live.md: our mesh liv
 
 results-failover: setup ## Write docs/results/failover.md: what clients see when gateways die, live on this machine. Takes ten minutes. ARGS=… such as --rounds 1.
 	$(BIN)/nightside results failover $(ARGS)
+
+results-records: setup setup-tests ## Write docs/results/failover_records.md: how soon a death is told by each provider of records, on what is started here. Takes three minutes. ARGS=… such as --rounds 1.
+	$(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md $(ARGS)
+
+results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
+	$(BIN)/nightside results succession $(STORES) $(ARGS)
 
 metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and the alerts on it.
 	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md

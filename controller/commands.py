@@ -18,7 +18,13 @@ import yaml
 
 from controller.app import ControllerHandle, run_controller
 from controller.config import ControllerFile, read_controller_file
+from controller.desk import records_in
+from controller.dns.provider import DnsError
+from controller.dns.publisher import DEADLINE_S
+from controller.dns.publishing import provider_of
 from controller.journal import replay as replay_journal
+from controller.lease import Lease
+from controller.store.opening import open_store
 from controller.store.store import StoreError
 from gateway.ground.certificates import CertificateFault, date_fault
 from gateway.ground.clock import Clock
@@ -30,6 +36,7 @@ from gateway.ground.tls import ControllerTls, HttpTls
 
 EXIT_DIVERGED = 1
 EXIT_UNREADABLE = 2
+EXIT_WOULD_CHANGE = 3
 
 
 @click.group()
@@ -61,6 +68,23 @@ def check(file: Path, as_json: bool) -> None:
         click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
     document = controller.as_document()
     click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def plan(file: Path) -> None:
+    """Print what the controller of FILE would change where it publishes records, from what its store says they should
+    be. Nothing is written, and it may be asked while the controller runs.
+
+    Exit codes: 0 nothing would change; 1 it cannot be told; 3 something would change, a line each.
+    """
+    with _complaints():
+        lines = uvloop.run(_planned(read_controller_file(file)))
+    for line in lines:
+        click.echo(line)
+    if lines:
+        raise SystemExit(EXIT_WOULD_CHANGE)
+    click.echo("nothing would change", err=True)
 
 
 @cli.command()
@@ -96,14 +120,38 @@ def _secret_files(controller: ControllerFile) -> Iterator[Path]:
     yield from (each.key for each in (sections.link.tls, sections.listen.admin_tls) if each is not None)
     if controller.admin_token_file is not None:
         yield controller.admin_token_file
+    if sections.records.rfc2136.key_file is not None:
+        yield sections.records.rfc2136.key_file
 
 
 @contextmanager
 def _complaints() -> Iterator[None]:
     try:
         yield
-    except (OSError, ConfigError, CertificateFault, StoreError) as error:
+    except (OSError, ConfigError, CertificateFault, DnsError, StoreError) as error:
         raise click.ClickException(str(error)) from error
+
+
+async def _planned(file: ControllerFile) -> tuple[str, ...]:
+    """Raises ConfigError, DnsError and StoreError."""
+    clock = Clock()
+    provider = provider_of(file, Lease(clock, 1, None), clock)
+    if provider is None:
+        raise DnsError("records.provider is none: records are published nowhere")
+    store = await open_store(file.sections.store, clock)
+    try:
+        tree = records_in((await store.read()).documents)
+    finally:
+        await store.close()
+    if tree is None:
+        raise DnsError("the store says nothing of records yet: a controller writes them once it has heard of gateways")
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            return await provider.plan(tree)
+    except TimeoutError:
+        raise DnsError(f"no answer within {DEADLINE_S:g} s") from None
+    finally:
+        await provider.close()
 
 
 async def _run_until_signalled(file: ControllerFile) -> int:
@@ -121,7 +169,10 @@ async def _run_until_signalled(file: ControllerFile) -> int:
             f" gateways {controller.grpc_address}, admin {controller.admin_url}"
         )
 
+    def on_standby(admin_url: str) -> None:
+        click.echo(f"standing by: controller {file.controller}, admin {admin_url}")
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
-    return await run_controller(file, stop=stop, ready=on_ready)
+    return await run_controller(file, stop=stop, ready=on_ready, standing_by=on_standby)

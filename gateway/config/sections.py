@@ -190,6 +190,11 @@ class PeeringConfig:
     """Connections this old take no new calls, so that old certificates pass away."""
     connection_grace_ns: int = 3600 * SECOND_NS
     """How long calls may go on on a connection that takes no new ones."""
+    exchange: bool = True
+    """Forwards share a long stream, where the other side knows how. Off: each is a call of its own, both ways, as with
+    gateways of the version before."""
+    forward_window_bytes: int = MEBIBYTE // 4
+    """Of each answer on such a stream, what may be on its way to us or lie here unread."""
     tls: MeshTlsConfig | None = None
 
 

@@ -64,6 +64,12 @@ class AnyAnswer:
     output: bytes
     cached_tokens: int = field(default=0, kw_only=True)
     """Known once the engine admits the request, before the first token."""
+    cut_reason: FinishReason = field(default=FinishReason.ABORT, kw_only=True)
+    """What is said of an answer that ends before its time, ..."""
+    stop_reason: str | None = field(default=None, kw_only=True)
+    """... and beside that."""
+    handed_over: dict[str, Any] | None = field(default=None, kw_only=True)
+    """Where the prompt's keys and values are kept for somebody. Known at the end."""
 
 
 @dataclass(slots=True)
@@ -94,6 +100,7 @@ class Answer(AnyAnswer):
     def whole(self, tokens: int, reason: FinishReason) -> bytes:
         """The body of an answer that is not streamed."""
         text = self.output[: tokens * TOKEN_BYTES]
+        reason = self.cut_reason if reason is FinishReason.ABORT else reason
         details = {"cached_tokens": self.cached_tokens, "created_cache_tokens": 0 if self.is_chat else None}
         usage = self._counts(tokens) | {
             "prompt_tokens_details": details | {"multimodal_tokens": None},
@@ -109,7 +116,7 @@ class Answer(AnyAnswer):
             self._identity([choice], whole=True)
             | {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
             | (of_the_prompt if self.is_chat else {})
-            | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+            | {"kv_transfer_params": self.handed_over, "ec_transfer_params": None, "metrics": None}
         )
 
     def _opening(self) -> bytes:
@@ -136,7 +143,7 @@ class Answer(AnyAnswer):
 
     def _aborted(self, tokens: int) -> bytes:
         """The event with which a stopping engine ends a stream: no text, and a reason that looks like success."""
-        return event(self._chunk("", tokens, FinishReason.ABORT))
+        return event(self._chunk("", tokens, self.cut_reason))
 
     def _ending(self, tokens: int) -> bytes:
         """The usage event, if it was asked for, and the end mark."""
@@ -161,7 +168,7 @@ class Answer(AnyAnswer):
         finish = self._finish_reason(reason)
         delta: dict[str, Any] = {"index": 0, "delta": said, "logprobs": None, "finish_reason": finish}
         if reason is not None:
-            delta["stop_reason"] = None
+            delta["stop_reason"] = self.stop_reason
         return delta | {"token_ids": self._ids(text.encode())}
 
     def _named_call(self) -> dict[str, Any]:
@@ -184,7 +191,7 @@ class Answer(AnyAnswer):
             "text": text,
             "logprobs": None,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "prompt_token_ids": self._ids(self.request.prompt) if tokens == 1 else None,
             "token_ids": self._ids(text.encode()),
         }
@@ -206,7 +213,7 @@ class Answer(AnyAnswer):
             "message": message,
             "logprobs": None,
             "finish_reason": self._finish_reason(reason),
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "token_ids": self._ids(text),
             "routed_experts": None,
         }
@@ -217,7 +224,7 @@ class Answer(AnyAnswer):
             "text": text.decode(),
             "logprobs": None,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "token_ids": self._ids(text),
             "prompt_logprobs": None,
             "prompt_token_ids": self._ids(self.request.prompt),

@@ -86,6 +86,11 @@ def test_calls_outlive_the_requests_they_carry(tmp_path: Path) -> None:
     assert fault.startswith("us.yaml: line 8: peering.connection_grace: is below limits.request_deadline")
 
 
+def test_a_forward_s_window_has_room_for_a_turn(tmp_path: Path) -> None:
+    (fault,) = region_faults(tmp_path, SMALLEST + "peering: {forward_window: 15KiB}\n")
+    assert fault.startswith("us.yaml: line 8: peering.forward_window: is below 16KiB")
+
+
 def test_a_peer_that_behaves_has_time_to_be_heard(tmp_path: Path) -> None:
     (fault,) = region_faults(tmp_path, SMALLEST + "peering: {heartbeats_time_max: 4ms}\n")
     assert fault.startswith("us.yaml: line 8: peering.heartbeats_time_max: is below 5ms")
