@@ -43,6 +43,7 @@ from gateway.peers.explain import PeerExplainer
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
+from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
 from gateway.security.keyring import Keyring
@@ -181,7 +182,7 @@ async def serve_gateway(
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await peer_server.start(config.listen.peers)
         admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates, control)
-        api = _api(config, desk, owners, keyring)
+        api = _api(config, desk, owners, keyring, ModelNames(lambda: in_force.config.models, desk.core.first_served))
         await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
         control.run(loops, handle.http_address, handle.peers_address)
         yield handle
@@ -220,7 +221,9 @@ async def _run_until(
         return 1
 
 
-def _api(config: GatewayConfig, desk: Desk, owners: OwnerContext, keyring: Keyring | None) -> web.Application:
+def _api(
+    config: GatewayConfig, desk: Desk, owners: OwnerContext, keyring: Keyring | None, names: ModelNames
+) -> web.Application:
     return Api(
         owners,
         HttpSettings.from_config(config),
@@ -230,6 +233,7 @@ def _api(config: GatewayConfig, desk: Desk, owners: OwnerContext, keyring: Keyri
         has_audit=desk.has_audit,
         may_enter=desk.may_enter,
         on_refused=desk.refusals.take,
+        names=names,
     ).make_app()
 
 

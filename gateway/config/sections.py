@@ -6,13 +6,14 @@ its `CoreConfig`. Its keys in the file, their checks and the defaults shown by `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
-from gateway.core.vocabulary import GatewayId, Place
+from gateway.core.vocabulary import GatewayId, ModelName, Place
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.values import (
     MEBIBYTE,
@@ -326,6 +327,8 @@ class GatewayConfig(Sections):
     peers: tuple[PeerConfig, ...]
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)
+    models: Mapping[ModelName, tuple[ModelName, ...]] = field(default_factory=dict)
+    """Further names for models, and what each stands for, the most wanted first."""
     keys_file: Path | None = None
     """Who may call, and what for. None: everybody who can reach us."""
     admin_token: str | None = field(default=None, repr=False)

@@ -15,11 +15,11 @@ from typing import Self
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import LegResult, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
-from gateway.engines.body_edits import CACHE_SALT
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.ground.clock import Clock
 from gateway.ground.shortage import is_our_shortage
+from gateway.request.body_edits import CACHE_SALT
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest
 
 _SECOND_NS = 1_000_000_000

@@ -25,12 +25,13 @@ from gateway.http.parse import Caller, choose_request_id, control_profile, engin
 from gateway.http.room import Room, holders_of
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
-from gateway.http.sink import SERVER_NAME, HttpSink, error_response, identity_headers
+from gateway.http.sink import MODEL_HEADER, SERVER_NAME, HttpSink, error_response, identity_headers
 from gateway.http.uploads import Uploads, check_announced
 from gateway.records.refusals import OnRefused, Refusal
 from gateway.request.callers import KeyCheck
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
+from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext, RequestOwner
 
 Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
@@ -60,10 +61,12 @@ class Api:
         has_audit: Callable[[], bool] = lambda: True,
         may_enter: MayEnter = lambda _tenant, _rule: True,
         on_refused: OnRefused = lambda _: None,
+        names: ModelNames | None = None,
     ) -> None:
-        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken. Of a request that
-        may not enter, no body is read; the core decides the same, so `may_enter` only says how early. `on_refused` is
-        told of each request that is turned away here; what the core turns away has a record of its own."""
+        """Without `check_key` clients need no key; without `names`, models have no further ones. While `has_audit` says
+        no, no request is taken. Of a request that may not enter, no body is read; the core decides the same, so
+        `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what the core
+        turns away has a record of its own."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
@@ -71,6 +74,7 @@ class Api:
         self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
         self._settings = settings
         self._models = models
+        self._names = names or ModelNames()
         self._readiness = readiness
         self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
         self._uploads = Uploads(settings)
@@ -132,15 +136,18 @@ class Api:
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink) -> RequestOwner:
         headers = engine_headers(request.headers, caller.request_id)
         if request.path in POSTED_PATHS:
-            parsed = read_request(request.path, body, caller, self._settings)
+            parsed = read_request(request.path, body, caller, self._settings, self._names)
             outbound = OutboundRequest(
                 parsed.profile,
                 request.path,
                 headers,
-                body,
+                parsed.body,
+                asked_model=parsed.asked_model,
                 stores_response=parsed.stores_response,
                 cache_salt=parsed.cache_salt,
             )
+            if parsed.asked_model:
+                sink.say(MODEL_HEADER, parsed.profile.model)
         else:
             outbound = self._control_request(request, caller, headers)
         return self._own(outbound, sink)
@@ -171,7 +178,10 @@ class Api:
 
     def _models_of(self, caller: Caller) -> list[ModelName]:
         process = None if caller.key is None else caller.key.process
-        return [name for name in self._models(caller.tenant, process) if caller.may_use(name)]
+        listed = self._names.listed(self._models(caller.tenant, process))
+        return [
+            name for name in listed if any(caller.may_use(meant, asked=name) for meant in self._names.stands_for(name))
+        ]
 
     @web.middleware
     async def _answer_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:

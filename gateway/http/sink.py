@@ -25,6 +25,8 @@ MESSAGES_REQUEST_ID_HEADER = "request-id"
 REGION_HEADER = "x-nightside-region"
 GATEWAY_HEADER = "x-nightside-gateway"
 DECISION_HEADER = "x-nightside-decision"
+MODEL_HEADER = "x-nightside-model"
+"""Said only where the client asked by another name."""
 SERVER_NAME = "nightside"
 _NOT_RELAYED = frozenset(
     {
@@ -66,6 +68,7 @@ class HttpSink:
         "_refusal",
         "_request",
         "_request_id",
+        "_said",
         "_settings",
         "_shape",
         "_transport",
@@ -87,12 +90,17 @@ class HttpSink:
         self._settings = settings
         self._shape = shape
         self._more_headers = more_headers
+        self._said: dict[str, str] = {}
         self._refusal: LegHead | None = None
         """An engine's 4xx whose body is still to come, in one piece."""
         self._head = b""
         """What goes out with the first bytes of the body."""
         self._is_chunked = False
         self._transport = request.transport
+
+    def say(self, name: str, text: str) -> None:
+        """One header more, of whatever is answered by an engine."""
+        self._said[name] = text.encode().decode("latin-1")
 
     async def start(self, head: LegHead) -> None:
         if head.status >= 400:
@@ -106,6 +114,7 @@ class HttpSink:
             "date": http_date(),
             **identity_headers(self._request_id, self._settings, self._shape),
             **self._more_headers(),
+            **self._said,
             REGION_HEADER: head.ran_at.place.region,
             DECISION_HEADER: decision_id(self._settings.gateway_id, self._request_id, head.attempt, head.leg),
         }

@@ -66,7 +66,7 @@ class RequestOwner:
         self._outbound = outbound
         self._sink = sink
         generates = not arrival.profile.is_control and outbound.path != COUNT_TOKENS_PATH
-        self._summary = RequestSummary(generates=generates)
+        self._summary = RequestSummary(generates=generates, asked_model=outbound.asked_model)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """The legs that run in tasks of their own."""
