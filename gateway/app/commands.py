@@ -25,6 +25,7 @@ from gateway.app.memory import describe_memory
 from gateway.app.metrics_cli import metrics
 from gateway.app.open_files import open_records, open_secrets
 from gateway.app.status_cli import status
+from gateway.app.usage_cli import usage
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -34,7 +35,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
-from gateway.security.keys import read_keys_file
+from gateway.security.keyring import read_keys
 from gateway.security.tls import Certificates
 
 _GARBAGE_THRESHOLDS = (20_000, 20, 50)
@@ -50,6 +51,7 @@ def cli() -> None:
 cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
+cli.add_command(usage)
 
 
 @cli.command()
@@ -92,7 +94,7 @@ def check(file: Path, as_json: bool) -> None:
 def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
     with _complaints():
         if config.keys_file is not None:
-            read_keys_file(config.keys_file)
+            read_keys(config.keys_file, keeps_usage=config.state.folder is not None)
         head_signer(config.audit)
         if faults := Certificates(config, Clock()).date_faults():
             raise CertificateFault("\n".join(faults))

@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.accounts import Accounts
 from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
@@ -40,9 +41,11 @@ from gateway.http.app import Api
 from gateway.http.settings import HttpSettings
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
+from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
+from gateway.request.callers import NO_BUDGET
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
@@ -139,11 +142,12 @@ async def serve_gateway(
     """
     clock = clock or Clock()
     log = log or make_logger(config.logging, config.gateway_id, clock=clock)
-    keyring = None if config.keys_file is None else Keyring(config.keys_file, clock)
+    accounts = Accounts(config, clock, log)
     certificates = Certificates(config, clock)
     async with AsyncExitStack() as stack:
         desk = Desk(config, clock, log)
         stack.callback(desk.close)
+        stack.enter_context(accounts)
         loops = Supervisor(clock, desk.loop_failed)
         control = make_control(config, desk, certificates, lambda: fleet.left_out)
         orders = control.precedence.orders
@@ -171,18 +175,18 @@ async def serve_gateway(
         handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates)
+        _run_loops(config, loops, desk, certificates, accounts)
         in_force.begin(orders)
         await fleet.start(loops)
         control.precedence.start(in_force.apply)
         _add_region(reloader, region, control, desk)
-        _add_parts(reloader, desk, keyring, certificates)
+        _add_parts(reloader, desk, accounts.keyring, certificates)
         loops.run("reloader", reloader.run)
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await peer_server.start(config.listen.peers)
-        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates, control)
-        api = _api(config, desk, owners, keyring, ModelNames(lambda: in_force.config.models, desk.core.first_served))
+        admin = accounts.with_routes(_admin_app(config, desk, roster, certificates, control))
+        api = _api(config, desk, owners, accounts, ModelNames(lambda: in_force.config.models, desk.core.first_served))
         await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
         control.run(loops, handle.http_address, handle.peers_address)
         yield handle
@@ -222,8 +226,9 @@ async def _run_until(
 
 
 def _api(
-    config: GatewayConfig, desk: Desk, owners: OwnerContext, keyring: Keyring | None, names: ModelNames
+    config: GatewayConfig, desk: Desk, owners: OwnerContext, accounts: Accounts, names: ModelNames
 ) -> web.Application:
+    keyring = accounts.keyring
     return Api(
         owners,
         HttpSettings.from_config(config),
@@ -234,6 +239,8 @@ def _api(
         may_enter=desk.may_enter,
         on_refused=desk.refusals.take,
         names=names,
+        book=accounts.usage.book,
+        tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
     ).make_app()
 
 
@@ -255,9 +262,12 @@ async def _open_doors(
     handle.http_address = await listen(stack, desk, api, settings, asked.http, tls=tls, reuse_port=asked.reuse_port)
 
 
-def _run_loops(config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates) -> None:
+def _run_loops(
+    config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates, accounts: Accounts
+) -> None:
     """What watches the gateway itself."""
     warn_of_open_files(config, desk.log)
+    loops.run("usage", accounts.usage.run)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
@@ -305,8 +315,10 @@ def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certific
 
 
 def _admin_app(
-    config: GatewayConfig, desk: Desk, explainer: PeerExplainer, certificates: Certificates, control: Control
+    config: GatewayConfig, desk: Desk, roster: PeerRoster, certificates: Certificates, control: Control
 ) -> web.Application:
+    explainer = PeerExplainer(roster.links, config.gateway_id)
+
     def state() -> dict[str, object]:
         return {**desk.state(), "certificates": certificates.describe(), "control": control.describe()}
 

@@ -244,6 +244,16 @@ class EngineCacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageConfig:
+    """What clients used, by key, tenant and day. With `state.folder` it outlives the process."""
+
+    days_max: int = 400
+    """Days before today that are remembered."""
+    flush_interval_ns: int = 1 * SECOND_NS
+    """How soon it is on the disk: what a process that is killed has used for so long is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class StateConfig:
     """What has to survive a restart; nothing does unless a folder is named."""
 
@@ -310,6 +320,7 @@ class Sections:
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    usage: UsageConfig = field(default_factory=UsageConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)

@@ -24,6 +24,7 @@ DURATION_UNITS_NS = {
     "s": SECOND_NS,
     "m": 60 * SECOND_NS,
     "h": 3600 * SECOND_NS,
+    "d": 86_400 * SECOND_NS,
 }
 SIZE_UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": MEBIBYTE, "GiB": 2**30}
 

@@ -28,7 +28,8 @@ from gateway.http.shapes import shape_of
 from gateway.http.sink import MODEL_HEADER, SERVER_NAME, HttpSink, error_response, identity_headers
 from gateway.http.uploads import Uploads, check_announced
 from gateway.records.refusals import OnRefused, Refusal
-from gateway.request.callers import KeyCheck
+from gateway.records.usage_book import UsageBook
+from gateway.request.callers import NO_BUDGET, KeyCheck, TenantBudget
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
 from gateway.request.model_names import ModelNames
@@ -62,16 +63,20 @@ class Api:
         may_enter: MayEnter = lambda _tenant, _rule: True,
         on_refused: OnRefused = lambda _: None,
         names: ModelNames | None = None,
+        book: UsageBook | None = None,
+        tenant_budget: TenantBudget = lambda _: NO_BUDGET,
     ) -> None:
         """Without `check_key` clients need no key; without `names`, models have no further ones. While `has_audit` says
         no, no request is taken. Of a request that may not enter, no body is read; the core decides the same, so
         `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what the core
-        turns away has a record of its own."""
+        turns away has a record of its own. What clients used goes into `book`."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
         self._context = context
-        self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
+        self._entrance = Entrance(
+            settings, context.clock, context.driver.has_mailbox, check_key, book=book, tenant_budget=tenant_budget
+        )
         self._settings = settings
         self._models = models
         self._names = names or ModelNames()

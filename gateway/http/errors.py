@@ -62,6 +62,7 @@ REQUEST_RATE_EXCEEDED = ErrorKind(
     429, _RATE, "request_rate_exceeded", "This key has used up its requests per minute.", 1.0
 )
 TOKEN_RATE_EXCEEDED = ErrorKind(429, _RATE, "token_rate_exceeded", "This key has used up its tokens per minute.", 1.0)
+BUDGET_EXCEEDED = ErrorKind(429, _RATE, "budget_exceeded", "The budget is used up.", may_retry=False, shows_detail=True)
 HEADERS_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "headers_timeout", "The request's headers did not arrive in time.")
 HEADERS_TOO_LARGE = ErrorKind(
     431, _BAD_REQUEST, "headers_too_large", "The request's headers are too large or too many."
