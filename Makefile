@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -16,8 +16,9 @@ $(READY): requirements-dev.lock pyproject.toml
 	@PYTHON="$(PYTHON)" .ci/setup
 	@touch $@
 
-setup-tests: ## Make sure that every program the tests start is on this machine.
+setup-tests: ## Make sure that what the tests start is on this machine: programs, and in .venv-cloud emulators of AWS.
 	@.ci/setup-tests
+	@PYTHON="$(PYTHON)" .ci/setup-cloud || [ $$? = 69 ]
 
 demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, ENGINE=llamacpp takes two regions with real engines that write real text.
 	$(if $(ENGINE),@PYTHON="$(PYTHON)" .ci/setup-engines $(ENGINE))
@@ -32,6 +33,9 @@ fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seed
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
 	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
 	nice $(BIN)/python -m pytest tests/engines $(if $(REQUIRE),--require-engines) $(ARGS)
+
+test-cloud: setup setup-tests ## Run the tests of cloud providers and stores against real name servers, databases and emulators of AWS. What needs something that is not here is skipped, with the reason; REQUIRE=1 fails then.
+	nice $(BIN)/python -m pytest tests/cloud -n 2 --dist loadgroup $(if $(REQUIRE),--require-cloud) $(ARGS)
 
 compiled: setup ## Make build/compiled: the same sources with the core's logic compiled by mypyc. Needs a C compiler.
 	@.ci/compile
@@ -63,7 +67,7 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
+nightly: test fuzz test-engines test-cloud bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
@@ -91,5 +95,5 @@ lock: ## Pin the dependencies of pyproject.toml with their hashes. UPGRADE=1 tak
 	PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" .ci/lock
 
 clean: ## Remove the environment, the caches and everything built.
-	rm -rf .venv .venv-engines .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-cloud .venv-engines .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

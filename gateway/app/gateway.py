@@ -156,8 +156,7 @@ async def serve_gateway(
         roster = make_roster(config, desk, loops, control)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
-        engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
-        engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
+        engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
         peers = PeerLegOpener(roster.links, config.gateway_id, clock, on_violation=desk.trust.violated)
         owners = OwnerContext(
             desk.driver,
@@ -186,7 +185,7 @@ async def serve_gateway(
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await peer_server.start(config.listen.peers)
         admin = accounts.with_routes(_admin_app(config, desk, roster, certificates, control))
-        api = _api(config, desk, owners, accounts, ModelNames(lambda: in_force.config.models, desk.core.first_served))
+        api = _api(desk, owners, accounts, in_force)
         await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
         control.run(loops, handle.http_address, handle.peers_address)
         yield handle
@@ -225,13 +224,17 @@ async def _run_until(
         return 1
 
 
-def _api(
-    config: GatewayConfig, desk: Desk, owners: OwnerContext, accounts: Accounts, names: ModelNames
-) -> web.Application:
+def _engine_client(config: GatewayConfig, fleet: Fleet, clock: Clock) -> EngineClient:
+    settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
+    return EngineClient(fleet.endpoints, clock, settings)
+
+
+def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
     keyring = accounts.keyring
+    names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
     return Api(
         owners,
-        HttpSettings.from_config(config),
+        HttpSettings.from_config(in_force.config),
         desk.models,
         desk.readiness,
         check_key=keyring.check if keyring else None,

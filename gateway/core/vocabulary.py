@@ -341,6 +341,58 @@ class Decision:
     """The chosen target first, then others up to `considered_max`."""
 
 
+class PoolKind(Word):
+    UNIFIED = "unified"
+    """Each replica runs a request from the prompt to the last token."""
+    DISAGGREGATED = "disaggregated"
+    """Prefill workers read prompts, and hand their KV cache over to decode workers, which write answers."""
+
+
+class Connector(Word):
+    """How the engines of a disaggregated pool hand a KV cache over. It decides what the gateway has to say to either,
+    and whether decoding is asked for after the prefill or beside it."""
+
+    NIXL = "nixl"
+    """vLLM: the prefill's answer says where its blocks are, and the decode worker pulls them."""
+    MOONCAKE = "mooncake"
+    """vLLM: both are asked at once, and meet under an id that the gateway made."""
+    ASCEND = "ascend"
+    """vllm-ascend: sequential as NIXL, with a mask on the prefill's one token."""
+    SGLANG = "sglang"
+    """Both are asked at once, and meet in a bootstrap room."""
+
+    @property
+    def is_sequential(self) -> bool:
+        """Is the decode worker chosen only when the prompt has been read?"""
+        return self in (Connector.NIXL, Connector.ASCEND)
+
+
+class ReplicaRole(Word):
+    """What a replica does for its pool."""
+
+    UNIFIED = "unified"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@value
+class PoolSpec:
+    """What the replicas of one pool have in common. A pool stands in one place."""
+
+    name: PoolName
+    kind: PoolKind = PoolKind.UNIFIED
+    connector: Connector | None = None
+    """Of a disaggregated pool, and of no other."""
+    decode_batch_max: int = 0
+    """Requests that one decode worker runs at once: B. Of a disaggregated pool."""
+    kv_tokens: int = 0
+    """Room in the KV cache of one decode worker, in tokens; 0: what the engine tells."""
+    context_tokens_max: int = 0
+    """Tokens that one request may come to, its answer included; 0: no limit is known."""
+    lease_ns: int = 30_000_000_000
+    """How long a prefill worker keeps what nobody has fetched: NIXL's default is 30 s."""
+
+
 @value
 class ReplicaSpec:
     """One engine we own, as configuration or the controller describes it."""
@@ -356,6 +408,10 @@ class ReplicaSpec:
     accepts: PlaceRule | None = None
     """Where a request must have arrived that this replica may take, besides what our own policy says: what the policy
     of its home accepts. None: what our own policy lets in; an empty rule: nowhere."""
+    role: ReplicaRole = ReplicaRole.UNIFIED
+    group: str = ""
+    """Of a decode worker: with whom it steps in time. Ranks that are data-parallel for one model wait for each other at
+    every step; whoever stands alone is a group of its own."""
 
 
 @value

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 _SECOND_NS = 1_000_000_000
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
@@ -15,6 +16,11 @@ class Clock:
     def now_ns(self) -> int:
         """Monotonic; the zero means nothing and differs between processes."""
         return time.monotonic_ns()
+
+    def boot_ns(self) -> int:
+        """As `now_ns`, and it goes on while the machine sleeps, where the system has such a clock. For leases: whoever
+        was asleep is not to take himself for the leader still."""
+        return time.clock_gettime_ns(_BOOT_CLOCK)
 
     def wall_ns(self) -> int:
         """Since 1970, and moved by whoever sets the clock. For dates: of certificates, of keys, of log lines."""

@@ -15,6 +15,10 @@ from gateway.request.engine_errors import decode, status_in
 
 _ABORTS = frozenset({"abort", "error"})
 """Finish reasons that nobody asked for: the engine stopped by itself."""
+RECOMPUTED = b'"recomputed"'
+"""vllm-ascend's stop reason for an answer that a decode worker gave up to make room: it says `stop` beside, and is no
+end. Anybody's stop text may say the same, so only what comes from a decode worker is held against it."""
+_NO_ROOM = 503
 _PREPARATIONS = frozenset(
     {
         "response.created",
@@ -72,13 +76,15 @@ class Answer:
     """The id under which a responses API may keep it."""
 
 
-def inspect_answer(body: bytes) -> Answer:
-    """Look at a whole JSON answer: is it one, did the engine stop by itself, what did it count, may it be kept?"""
+def inspect_answer(body: bytes, *, may_give_up: bool = False) -> Answer:
+    """Look at a whole JSON answer: is it one, did the engine stop by itself, what did it count, may it be kept?
+    `may_give_up`: it comes from a decode worker."""
     document = decode(body)
     if not isinstance(document, dict):
         return Answer(Fault("the answer is not a JSON object"))
     response_id = response_id_of(document) if document.get("object") == "response" else None
-    return Answer(fault_of(document, body, is_error=False), usage_of(document), response_id)
+    fault = fault_of(document, body, is_error=False) or (given_up(document) if may_give_up else None)
+    return Answer(fault, usage_of(document), response_id)
 
 
 def first_id_of(beginning: bytes) -> str | None:
@@ -140,6 +146,13 @@ def fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:
         return Fault("its choices are none")
     if _was_aborted(document, kind):
         return Fault("the engine aborted the request")
+    return None
+
+
+def given_up(document: Any) -> Fault | None:
+    """Did a decode worker end this to make room? Until somebody resumes it, it is an error like any other."""
+    if isinstance(document, dict) and any(each.get("stop_reason") == "recomputed" for each in _choices(document)):
+        return Fault("the engine gave the request up to make room", _NO_ROOM)
     return None
 
 

@@ -122,7 +122,7 @@ class Body(_Reserved, kw_only=True):
 
     @property
     def names_priority(self) -> bool:
-        return _is_set(self.priority)
+        return is_set(self.priority)
 
     @property
     def followed_response_id(self) -> str | None:
@@ -139,6 +139,12 @@ class Body(_Reserved, kw_only=True):
 class _Generating(Body, kw_only=True):
     tools: msgspec.Raw = _NOTHING
     max_tokens: int | None = None
+    # What decides whether two engines may share the work: see `handoffs.py`
+    n: msgspec.Raw = _NOTHING
+    best_of: msgspec.Raw = _NOTHING
+    use_beam_search: msgspec.Raw = _NOTHING
+    prompt_logprobs: msgspec.Raw = _NOTHING
+    truncate_prompt_tokens: msgspec.Raw = _NOTHING
 
     def output_tokens_max(self) -> int | None:
         return self.max_tokens
@@ -161,6 +167,8 @@ class ChatBody(_Generating, kw_only=True):
 
 class CompletionBody(_Generating, kw_only=True):
     prompt: msgspec.Raw = _NOTHING
+    prompt_embeds: msgspec.Raw = _NOTHING
+    echo: msgspec.Raw = _NOTHING
 
     def prompt_parts(self) -> list[memoryview]:
         return _present(self.prompt)
@@ -174,6 +182,7 @@ class ResponsesBody(_Generating, kw_only=True):
     store: bool | None = None
     background: bool | None = None
     conversation: msgspec.Raw = _NOTHING
+    truncation: msgspec.Raw = _NOTHING
 
     def prompt_parts(self) -> list[memoryview]:
         return _present(self.tools, self.instructions, self.input)
@@ -193,7 +202,7 @@ class ResponsesBody(_Generating, kw_only=True):
         if self.background:
             why = "background: a request lives as long as its client's connection, so there is nothing to come back to"
             raise BodyFault(UNSUPPORTED_FIELD, why, "background")
-        if _is_set(self.conversation):
+        if is_set(self.conversation):
             why = "conversation: engines keep none; use previous_response_id"
             raise BodyFault(UNSUPPORTED_FIELD, why, "conversation")
 
@@ -298,13 +307,13 @@ def _decode(path: str, raw: bytes) -> Body:
 
 def _check_reserved(body: Body) -> None:
     for name in RESERVED_FIELDS:
-        if _is_set(getattr(body, name)):
+        if is_set(getattr(body, name)):
             raise BodyFault(UNSUPPORTED_FIELD, f"{name}: only gateways tell engines this", name)
 
 
 def _check_xargs(raw: msgspec.Raw) -> None:
     """Extra arguments end up where an engine keeps its own; a shape that it does not know is for it to refuse."""
-    if not _is_set(raw):
+    if not is_set(raw):
         return
     if len(memoryview(raw)) > _XARGS_BYTES_MAX:
         raise BodyFault(INVALID_FIELD, f"vllm_xargs: at most {_XARGS_BYTES_MAX >> 10} KiB", "vllm_xargs")
@@ -317,7 +326,8 @@ def _check_xargs(raw: msgspec.Raw) -> None:
             raise BodyFault(UNSUPPORTED_FIELD, f"vllm_xargs.{name}: only gateways tell engines this", "vllm_xargs")
 
 
-def _is_set(raw: msgspec.Raw) -> bool:
+def is_set(raw: msgspec.Raw) -> bool:
+    """Is it there, and neither null nor false?"""
     return raw is not _NOTHING and (len(view := memoryview(raw)) > _UNSET_BYTES_MAX or bytes(view) not in _UNSET)
 
 

@@ -29,6 +29,7 @@ class EventScanner:
         "_framer",
         "_has_choices",
         "_has_stop_reason",
+        "_may_give_up",
         "_opening_usage",
         "_recent",
         "data_events",
@@ -38,7 +39,9 @@ class EventScanner:
         "saw_token",
     )
 
-    def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX_DEFAULT) -> None:
+    def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX_DEFAULT, may_give_up: bool = False) -> None:
+        """`may_give_up`: it comes from a decode worker, which may say so in a way of its own."""
+        self._may_give_up = may_give_up
         self.saw_token = False
         self.done = False
         """`[DONE]`, or the event that stands for it, has passed."""
@@ -152,6 +155,8 @@ class EventScanner:
         """Might an event in here be more than a token? Content may say these words too; then the JSON decides."""
         if b"error" in data or b'"abort"' in data or data.endswith(b"[DONE]\n\n"):
             return True
+        if self._may_give_up and answers.RECOMPUTED in data:
+            return True
         return self._ends_by_type and _is_typed_mark(data)
 
     def _take(self, event: bytes, *, is_last: bool) -> None:
@@ -169,6 +174,8 @@ class EventScanner:
             self._pass_odd(is_broken=is_last and document is None)
             return
         self.fault = answers.fault_of(document, payload, is_error=name == b"error")
+        if self._may_give_up and self.fault is None:
+            self.fault = answers.given_up(document)
         if self.fault is None:
             self._note(document)
             if not self.saw_token and answers.is_token(document):

@@ -296,7 +296,7 @@ class Feed:
         """Numbers in bytes have nothing to look at, and what a stored response says of itself is no fault of now."""
         if content_type.startswith(OPAQUE_BYTES):
             return None
-        answer = inspect_answer(body)
+        answer = inspect_answer(body, may_give_up=self._order.role is LegRole.DECODE)
         self._usage = answer.usage
         if answer.usage is None:
             self._relay.summary.answer_bytes += len(body)
@@ -320,7 +320,9 @@ class Feed:
     async def _relay_events(self, leg: Leg) -> LegEnded:
         summary = self._relay.summary
         summary.is_event_stream = True
-        scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max)
+        scanner = EventScanner(
+            event_bytes_max=self._settings.event_bytes_max, may_give_up=self._order.role is LegRole.DECODE
+        )
         try:
             return await self._relay_scanned(leg, scanner)
         finally:

@@ -1,4 +1,4 @@
-"""What clients use, over real sockets: budgets that survive a restart, and keys that operators change without the file."""
+"""What clients use, over real sockets: budgets that survive a restart, and keys changed by operators."""
 
 from __future__ import annotations
 

@@ -13,3 +13,6 @@ class StillClock(Clock):
 
     def now_ns(self) -> int:
         return self.now
+
+    def boot_ns(self) -> int:
+        return self.now

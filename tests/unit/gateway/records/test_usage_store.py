@@ -19,6 +19,10 @@ def line(day: str = "2026-11-22", key: str = "a", tenant: str = "acme") -> Line:
     return Line(day, KeyId(key), TenantName(tenant))
 
 
+def is_private(path: Path) -> bool:
+    return stat.S_IMODE(path.stat().st_mode) & 0o007 == 0
+
+
 @contextmanager
 def opened(path: Path | None) -> Iterator[UsageStore]:
     store = UsageStore(path)
@@ -43,7 +47,7 @@ async def test_rows_add_up_and_outlive_the_process(path: Path) -> None:
     with opened(path) as store:
         assert store.since("2026-11-01") == {line(): Used(2, 20, 10, 4), line(key="b"): Used(1, 1, 0, 1)}
         assert store.since("2026-11-23") == {}
-    assert stat.S_IMODE(path.stat().st_mode) & 0o007 == 0
+    assert is_private(path)
 
 
 async def test_rows_are_asked_for_by_day_and_by_whose_they_are() -> None:

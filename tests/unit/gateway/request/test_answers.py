@@ -186,3 +186,11 @@ def test_no_json_is_too_odd_for_whoever_reads_it(text: str, status: int) -> None
                 scanner.close()
             assert scanner.is_finished in (True, False)
             assert scanner.usage is None or (scanner.usage.prompt_tokens or 0) <= TOKENS_MAX
+
+
+def test_what_a_decode_worker_gives_up_is_no_answer() -> None:
+    body = b'{"choices":[{"index":0,"text":"a","finish_reason":"stop","stop_reason":"recomputed"}]}'
+    fault = inspect_answer(body, may_give_up=True).fault
+    assert fault is not None
+    assert fault.code == 503
+    assert inspect_answer(body).fault is None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.request import body_edits
-from gateway.request.body_edits import CACHE_SALT
+from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
 
 OURS = b'"0123456789abcdef"'
 NAME = "cache_salt"
@@ -134,10 +134,49 @@ def test_a_large_body_is_not_copied() -> None:
     assert rest.obj is body
 
 
-def test_the_value_has_to_be_one_that_needs_no_search() -> None:
-    """The door takes strings and null alone; an edit that is handed another kind overrules it."""
-    result = pairs(spliced(b'{"cache_salt":{"a":1}}', is_named=True))
+@pytest.mark.parametrize(
+    "old",
+    [b"{}", b'{"a":1}', b'{"a":{"b":["}",{"c":"\\"{"}]}}', b"[]", b'[[1,2],{"x":[]}]', b'"]"', b"-1.5e+3", b"true"],
+)
+def test_a_value_of_any_kind_is_replaced_whole(old: bytes) -> None:
+    assert spliced(b'{"cache_salt": %b ,"x":[1]}' % old, is_named=True) == b'{"cache_salt": %b ,"x":[1]}' % OURS
+
+
+def test_a_value_in_which_it_would_get_lost_is_overruled_from_both_ends() -> None:
+    old = b"[" + b'"x",' * body_edits._BRACKETS_MAX + b"1]"
+    result = pairs(spliced(b'{"cache_salt":%b}' % old, is_named=True))
     assert [list(result[index]) for index in (0, -1)] == [[NAME, json.loads(OURS)]] * 2
+    assert len(result) == 3
+
+
+STREAM, OPTIONS, CAP = Member("stream"), Member("stream_options"), Member("max_tokens")
+
+
+@pytest.mark.parametrize(
+    "body,result",
+    [
+        (b"{}", b'{"stream":false,"max_tokens":1}'),
+        (b'{"a":1}', b'{"stream":false,"max_tokens":1,"a":1}'),
+        (b'{"stream":true,"a":1}', b'{"max_tokens":1,"stream":false,"a":1}'),
+        (b' {"a":1, "max_tokens":9,"stream" : true}', b' {"a":1, "max_tokens":1,"stream" : false}'),
+        (b'{"max_tokens":9,"a":{"stream":true}}', b'{"stream":false,"max_tokens":1,"a":{"stream":true}}'),
+    ],
+)
+def test_several_are_set_in_one_go(body: bytes, result: bytes) -> None:
+    named = json.loads(body)
+    wanted = [
+        Setting(STREAM, b"false", is_named="stream" in named),
+        Setting(CAP, b"1", is_named="max_tokens" in named),
+    ]
+    assert b"".join(set_members(body, wanted)) == result
+
+
+def test_of_several_only_what_takes_long_to_find_is_at_both_ends() -> None:
+    body = b'{"stream":true,"stream_options":%b,"a":1}' % (b"[" * 3000 + b"]" * 3000)
+    wanted = [Setting(STREAM, b"false", is_named=True), Setting(OPTIONS, b"null", is_named=True)]
+    result = b"".join(set_members(body, wanted))
+    assert result.startswith(b'{"stream_options":null,"stream":false,')
+    assert result.endswith(b'"a":1,"stream_options":null}')
 
 
 def test_what_is_spliced_in_is_what_an_engine_reads() -> None:

@@ -404,3 +404,34 @@ class TestOversizedEvents:
         for _ in range(100):
             scanner.feed(b"x" * 100)
         assert len(scanner._framer.pending) <= 1000
+
+
+class TestWhatADecodeWorkerGivesUp:
+    """vllm-ascend says `stop` of it, and no text may come with it."""
+
+    RECOMPUTED = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "recomputed"}]})
+
+    @pytest.mark.parametrize("before", [b"", ROLE + HELLO], ids=["at once", "midway"])
+    def test_it_is_no_end(self, before: bytes) -> None:
+        scanner = EventScanner(may_give_up=True)
+        assert scanner.feed(before + self.RECOMPUTED + DONE) == before
+        assert scanner.fault is not None
+        assert scanner.fault.code == 503
+        assert not scanner.done
+
+    def test_piece_by_piece(self) -> None:
+        scanner = EventScanner(may_give_up=True)
+        for piece in (ROLE, HELLO, WORLD):
+            assert scanner.feed(piece) == piece
+        assert scanner.feed(self.RECOMPUTED) == b""
+        assert scanner.fault is not None
+
+    def test_elsewhere_it_is_a_text_that_a_client_stops_at(self) -> None:
+        scanner = EventScanner()
+        assert scanner.feed(ROLE + HELLO + self.RECOMPUTED + DONE) == ROLE + HELLO + self.RECOMPUTED + DONE
+        assert scanner.fault is None
+
+    def test_a_text_that_says_it_is_a_text(self) -> None:
+        scanner = EventScanner(may_give_up=True)
+        said = ROLE + HELLO + chat({"content": '"recomputed"'}) + chat({"content": "recomputed"})
+        assert scanner.feed(said) == said

@@ -1,0 +1,13 @@
+"""A baseline: the worker with fewest requests; of equal ones, any. It never looks at how large they are."""
+
+from __future__ import annotations
+
+from gateway.core.decode.books import Worker
+from gateway.core.decode.policy import DecodePolicy
+
+
+class JoinShortestQueue(DecodePolicy):
+    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+        free_max = max([worker.free for worker in workers])
+        best = [worker for worker in workers if worker.free == free_max]
+        return best[self.rng.randrange(len(best))]

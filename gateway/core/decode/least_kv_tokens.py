@@ -1,0 +1,13 @@
+"""A baseline: the worker with fewest KV tokens; of equal ones, any. It never looks at what a request adds to them."""
+
+from __future__ import annotations
+
+from gateway.core.decode.books import Worker
+from gateway.core.decode.policy import DecodePolicy
+
+
+class LeastKvTokens(DecodePolicy):
+    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+        load_min = min([worker.total_load for worker in workers])
+        best = [worker for worker in workers if worker.total_load == load_min]
+        return best[self.rng.randrange(len(best))]

@@ -1,0 +1,158 @@
+"""What a decode policy is: it sends entries of a pool to workers, a round at a time.
+
+It does no I/O, reads no clock, and draws no chance but the tier's. Which workers may be sent anything is not its
+affair.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from mypy_extensions import mypyc_attr
+
+from gateway.core.decode.admissions import Admission, AdmissionReason, WorkerView
+from gateway.core.decode.books import Entry, Group, Worker, dispatch
+from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.pool import Pool
+from gateway.core.decode.predictor import Predictor
+
+
+class Watcher(Protocol):
+    """Whoever is told what was sent."""
+
+    def sent(self, entry: Entry) -> None: ...
+
+
+class Round:
+    """One tick, as a policy sees it: who waits, who works, what time it is. What is sent is in the books at once."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        groups: list[Group],
+        now_ns: int,
+        *,
+        config: DecodeConfig,
+        watcher: Watcher,
+    ) -> None:
+        self.pool = pool
+        self.groups = groups
+        self.now_ns = now_ns
+        self.admissions: list[Admission] = []
+        self._watcher = watcher
+        self._left = config.admissions_max
+        self._considered_max = config.considered_max
+        self._roomiest: list[WorkerView] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody waits any more, or enough were sent for one round."""
+        return self._left <= 0 or not len(self.pool)
+
+    def takers(self, tokens: int) -> list[Worker]:
+        """Who may be sent a request that brings so many tokens."""
+        return takers(self.groups, tokens)
+
+    def send(self, entry: Entry, worker: Worker, reason: AdmissionReason) -> None:
+        assert self._left > 0, "more than one round may send"
+        self._left -= 1
+        considered = self._considered(worker)
+        if self.pool.take(entry.key) is None:
+            raise AssertionError(f"{entry.key} does not wait")
+        dispatch(entry, worker)
+        self._watcher.sent(entry)
+        self.admissions.append(Admission(entry.key, worker.id, reason, self.now_ns - entry.pooled_ns, considered))
+
+    def _considered(self, worker: Worker) -> tuple[WorkerView, ...]:
+        if not self._considered_max:
+            return ()
+        if self._roomiest is None:
+            self._roomiest = roomiest(self.groups, self._considered_max)
+        return beside(worker, self._roomiest)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DecodePolicy(ABC):
+    """One policy of one pool, for as long as the config names it."""
+
+    def __init__(self, config: DecodeConfig, rng: random.Random, predictor: Predictor | None = None) -> None:
+        self.config = config
+        self.rng = rng
+        self.predictor = predictor
+        self.ticks_degraded = 0
+        self.is_degraded = False
+
+    @abstractmethod
+    def choose(self, tokens: int, workers: list[Worker]) -> Worker:
+        """Who gets a request that brings so many tokens, of some that may have it; there is at least one."""
+
+    def admit(self, round_: Round) -> None:
+        """Send as many as it sees fit. A policy that only chooses workers takes those who wait as they came; whoever
+        fits nowhere lets others pass, until it has waited for half of its time."""
+        reserved: set[str] = set()
+        for entry in round_.pool.in_order():
+            if round_.is_over:
+                return
+            takers = [worker for worker in round_.takers(entry.weight) if worker.id not in reserved]
+            if takers:
+                round_.send(entry, self.choose(entry.weight, takers), AdmissionReason.POLICY)
+            elif entry.aged_ns <= round_.now_ns:
+                reserve(entry, round_, reserved)
+
+    # What it is told
+
+    def sent(self, entry: Entry) -> None:  # noqa: B027 - a policy keeps the books that it needs
+        """An entry is at its worker from now on."""
+
+    def progressed(self, entry: Entry) -> None:  # noqa: B027
+        """It has generated more tokens."""
+
+    def over(self, entry: Entry) -> None:  # noqa: B027
+        """It has left its worker."""
+
+
+def reserve(entry: Entry, round_: Round, reserved: set[str]) -> None:
+    """Whoever has waited long and fits nowhere gets the next room: nobody else is sent to the worker that has most."""
+    workers = [
+        worker
+        for group in round_.groups
+        for worker in group.workers
+        if worker.is_open and worker.id not in reserved and not worker.fits(entry.weight)
+    ]
+    if workers:
+        reserved.add(max(workers, key=_room).id)
+
+
+def takers(groups: list[Group], tokens: int) -> list[Worker]:
+    return [worker for group in groups for worker in group.workers if worker.can_take(tokens)]
+
+
+def roomiest(groups: list[Group], count: int) -> list[WorkerView]:
+    """Those that may be sent something, with most free slots, then the widest margin."""
+    views = []
+    for group in groups:
+        load_max = group.load_max()
+        views += [view_of(worker, load_max) for worker in group.workers if worker.is_open and worker.free]
+    views.sort(key=_roominess)
+    return views[:count]
+
+
+def beside(worker: Worker, roomiest_: list[WorkerView]) -> tuple[WorkerView, ...]:
+    """A worker that was chosen, then others; as many in all as there are of those."""
+    others = [view for view in roomiest_ if view.worker_id != worker.id]
+    return (view_of(worker, worker.group.load_max()), *others[: max(0, len(roomiest_) - 1)])
+
+
+def view_of(worker: Worker, load_max: int) -> WorkerView:
+    load = worker.total_load
+    return WorkerView(worker.id, worker.group.name, worker.free, load, load_max - load)
+
+
+def _room(worker: Worker) -> int:
+    return worker.room_tokens - worker.total_load
+
+
+def _roominess(view: WorkerView) -> tuple[int, int]:
+    return -view.free_slots, -view.margin_tokens

@@ -1,0 +1,11 @@
+"""A baseline: any worker with a free slot. It never looks at anything else."""
+
+from __future__ import annotations
+
+from gateway.core.decode.books import Worker
+from gateway.core.decode.policy import DecodePolicy
+
+
+class RandomChoice(DecodePolicy):
+    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+        return workers[self.rng.randrange(len(workers))]

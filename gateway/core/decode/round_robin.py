@@ -1,0 +1,28 @@
+"""A baseline: workers in turn, those left out that have no free slot. It never looks at anything else."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.decode.books import Worker
+from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.policy import DecodePolicy
+from gateway.core.decode.predictor import Predictor
+from gateway.core.vocabulary import ReplicaId
+
+
+class RoundRobin(DecodePolicy):
+    def __init__(self, config: DecodeConfig, rng: random.Random, predictor: Predictor | None = None) -> None:
+        super().__init__(config, rng, predictor)
+        self._last = ReplicaId("")
+
+    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+        """In the order of their ids, so that who comes and goes meanwhile changes nobody else's turn."""
+        ahead = [worker for worker in workers if worker.id > self._last]
+        chosen = min(ahead or workers, key=_id)
+        self._last = chosen.id
+        return chosen
+
+
+def _id(worker: Worker) -> str:
+    return worker.id

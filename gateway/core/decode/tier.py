@@ -1,0 +1,338 @@
+"""The decode tier of one pool: who waits for a decode worker, what each of them has, and who goes where when a tick is
+due. It does no I/O and reads no clock; whoever drives it sends what it admits, and tells it how that went.
+
+The gateway's core drives it, and so does an evaluation that has no gateway. Whoever does keeps these promises: an entry
+that was admitted or committed is told of by `ended` once, whatever comes of it, also when its worker has left; one that
+waits is withdrawn when nobody wants it any more.
+"""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.decode import books
+from gateway.core.decode.admissions import Admission, AdmissionReason, DecodeFigures, GroupFigures
+from gateway.core.decode.books import Entry, Group, Worker
+from gateway.core.decode.catalogue import BUILT_IN
+from gateway.core.decode.config import DecodeConfig, check_decode
+from gateway.core.decode.policy import DecodePolicy, Round, beside, roomiest, takers
+from gateway.core.decode.pool import Pool
+from gateway.core.decode.predictor import Facts, Predictor
+from gateway.core.vocabulary import PoolSpec, ReplicaId, RequestId
+
+_LONG_AGO_NS = -(1 << 61)
+
+
+class DecodeTier:
+    """Times are integers in nanoseconds on one clock, and never go back."""
+
+    def __init__(
+        self, config: DecodeConfig, spec: PoolSpec, rng: random.Random, predictor: Predictor | None = None
+    ) -> None:
+        self._rng = rng
+        self._predictor = predictor
+        self._workers: dict[ReplicaId, Worker] = {}
+        self._groups: dict[str, Group] = {}
+        self._pool = Pool()
+        self._sent: dict[RequestId, Entry] = {}
+        """Those that are at a worker, whether it is still one of ours or not."""
+        self._serial = 0
+        self._last_tick_ns = _LONG_AGO_NS
+        self._last_progress_ns = _LONG_AGO_NS
+        self._dirty_ns: int | None = None
+        """When last something changed that lets a tick admit what the one before it did not."""
+        self._is_counted = False
+        self._open = self._free = self._free_batch = 0
+        """Workers that may be sent something, their free slots, and of those the ones in their batches."""
+        self._admitted = dict.fromkeys(AdmissionReason, 0)
+        self._expired = self._ticks = self._ticks_degraded = 0
+        self.configure(config, spec, _LONG_AGO_NS)
+
+    def configure(self, config: DecodeConfig, spec: PoolSpec, now_ns: int) -> None:
+        """Other settings, over the same books. They have been checked by `check_decode`."""
+        connector = spec.connector
+        assert connector is not None, f"pool {spec.name} is not disaggregated"
+        assert spec.decode_batch_max > 0, f"pool {spec.name}: no decode worker may run anything"
+        check_decode(config, connector)
+        self._config, self._spec, self._connector = config, spec, connector
+        self._beyond = config.in_flight_margin if config.bypass or not connector.is_sequential else 0
+        """How many more than its batch a worker may have in flight."""
+        for worker in self._workers.values():
+            worker.slots = spec.decode_batch_max + self._beyond
+            worker.room_tokens = spec.kv_tokens
+        self._policy = self._new_policy()
+        self._dirty(now_ns)
+
+    def _new_policy(self) -> DecodePolicy:
+        policy = BUILT_IN[self._config.policy](self._config, self._rng, self._predictor)
+        for entry in self._sent.values():
+            policy.sent(entry)
+        return policy
+
+    # Workers
+
+    def join(self, worker_id: ReplicaId, group: str, now_ns: int, is_open: bool = True) -> None:
+        """A worker, in a group of its own if none is named. It may be there already, and has changed its group then.
+
+        It counts as empty until its engine is first observed: whoever cannot know that it is lets it join closed, and
+        opens it when it has been observed.
+        """
+        name = group or f"alone {worker_id}"
+        known = self._workers.get(worker_id)
+        if known is not None:
+            if known.group.name == name:
+                return
+            self._leave_group(known)
+        joined = self._groups.setdefault(name, Group(name))
+        worker = known or Worker(worker_id, joined, self._spec.decode_batch_max + self._beyond, self._spec.kv_tokens)
+        worker.group = joined
+        worker.is_open = is_open if known is None else known.is_open
+        joined.workers.append(worker)
+        self._workers[worker_id] = worker
+        self._dirty(now_ns)
+
+    def leave(self, worker_id: ReplicaId) -> None:
+        """A worker is no longer one of the pool. What it has is told of by `ended`, as ever."""
+        worker = self._workers.pop(worker_id, None)
+        if worker is not None:
+            self._leave_group(worker)
+            self._is_counted = False
+
+    def _leave_group(self, worker: Worker) -> None:
+        worker.group.workers.remove(worker)
+        if not worker.group.workers:
+            del self._groups[worker.group.name]
+
+    def set_open(self, worker_id: ReplicaId, is_open: bool, now_ns: int) -> None:
+        """May it be sent anything? A worker that is closed keeps its books, and counts in its group."""
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.is_open != is_open:
+            worker.is_open = is_open
+            self._dirty(now_ns)
+
+    def observe(
+        self,
+        worker_id: ReplicaId,
+        now_ns: int,
+        *,
+        running: int,
+        waiting: int,
+        kv_tokens: int,
+        room_tokens: int = 0,
+    ) -> None:
+        """What a worker's engine tells: requests that run and wait there, KV tokens in use, and room in its cache (0:
+        it does not tell). What was there before us counts until it has drained."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        worker.room_tokens = self._spec.kv_tokens or room_tokens
+        before = worker.free
+        books.inherit(worker, running, waiting, kv_tokens)
+        self._is_counted = False
+        if worker.free > before:
+            self._dirty(now_ns)
+
+    # Those who wait
+
+    def add(self, facts: Facts, now_ns: int, expires_ns: int) -> Admission | None:
+        """A prompt has been read, and its KV cache is kept until `expires_ns`. Under `bypass` it may be sent at once,
+        which is told; else it waits for a tick."""
+        key = facts.request_id
+        assert key not in self._sent, f"{key} is decoded already"
+        if self._config.bypass and not len(self._pool):
+            admission = self._choose_now(facts, now_ns, AdmissionReason.BYPASS)
+            if admission is not None:
+                return admission
+        self._pool.add(self._entry(facts, now_ns, min(expires_ns, now_ns + self._config.pool_ttl_ns)))
+        self._dirty(now_ns)
+        return None
+
+    def commit(self, facts: Facts, now_ns: int) -> Admission | None:
+        """Choose the worker of a request whose prompt has not been read, on all that was sent so far, running or not.
+        None: each has its batch, and a margin, in flight."""
+        assert not self._connector.is_sequential, f"{self._connector} chooses once the prompt has been read"
+        return self._choose_now(facts, now_ns, AdmissionReason.COMMITTED)
+
+    def _choose_now(self, facts: Facts, now_ns: int, reason: AdmissionReason) -> Admission | None:
+        groups = list(self._groups.values())
+        workers = takers(groups, facts.prompt_tokens)
+        if not workers:
+            return None
+        worker = self._policy.choose(facts.prompt_tokens, workers)
+        considered_max = self._config.considered_max
+        considered = beside(worker, roomiest(groups, considered_max)) if considered_max else ()
+        entry = self._entry(facts, now_ns, now_ns)
+        books.dispatch(entry, worker)
+        self.sent(entry)
+        self._admitted[reason] += 1
+        return Admission(entry.key, worker.id, reason, 0, considered)
+
+    def _entry(self, facts: Facts, now_ns: int, expires_ns: int) -> Entry:
+        self._serial += 1
+        if self._predictor is not None:
+            facts.noted = self._predictor.note(facts)
+        return Entry(facts, self._serial, now_ns, expires_ns)
+
+    def withdraw(self, key: RequestId) -> bool:
+        """Nobody wants it any more. False: it does not wait."""
+        return self._pool.take(key) is not None
+
+    def expired(self, now_ns: int) -> list[RequestId]:
+        """Those whose lease, or time in the pool, is over: they have left, and need a new prefill."""
+        keys = self._pool.expired(now_ns)
+        self._expired += len(keys)
+        return keys
+
+    # Ticks
+
+    def next_ns(self) -> int | None:
+        """When there is something to do: a tick, or an entry that expires. Never, as things are: None."""
+        expiry_ns = self._pool.next_expiry_ns()
+        if expiry_ns is None:
+            return None
+        tick_ns = self._tick_due_ns()
+        return expiry_ns if tick_ns is None else min(expiry_ns, tick_ns)
+
+    def _tick_due_ns(self) -> int | None:
+        if self._dirty_ns is None or not len(self._pool) or not self._has_slot():
+            return None
+        return max(self._dirty_ns, self._last_tick_ns + self._config.tick_interval_ns)
+
+    def wants_progress(self, now_ns: int) -> bool:
+        """Is a tick due for which it should be known how many tokens were generated? Whoever is told so asks, tells by
+        `progressed`, and has the tick afterwards."""
+        due_ns = self._tick_due_ns()
+        if due_ns is None or due_ns > now_ns or not self._sent:
+            return False
+        if now_ns - self._last_progress_ns < self._config.progress_interval_ns:
+            return False
+        self._last_progress_ns = now_ns
+        return True
+
+    def tick(self, now_ns: int) -> list[Admission]:
+        """Those that go to a worker now; none, where no tick is due. Who has expired is told before."""
+        due_ns = self._tick_due_ns()
+        if due_ns is None or due_ns > now_ns:
+            return []
+        self._last_tick_ns = now_ns
+        self._dirty_ns = None
+        self._ticks += 1
+        round_ = Round(self._pool, list(self._groups.values()), now_ns, config=self._config, watcher=self)
+        self._policy.admit(round_)
+        self._ticks_degraded += self._policy.is_degraded
+        for admission in round_.admissions:
+            self._admitted[admission.reason] += 1
+        if len(round_.admissions) >= self._config.admissions_max:
+            self._dirty(now_ns)
+        return round_.admissions
+
+    def _dirty(self, now_ns: int) -> None:
+        self._is_counted = False
+        self._dirty_ns = now_ns
+
+    # Those who are at a worker
+
+    def sent(self, entry: Entry) -> None:
+        """For rounds only."""
+        self._sent[entry.key] = entry
+        self._is_counted = False
+        self._policy.sent(entry)
+
+    def running(self, key: RequestId) -> None:
+        """Its first token has come."""
+        entry = self._sent.get(key)
+        if entry is not None:
+            books.start(entry)
+
+    def progressed(self, key: RequestId, generated: int) -> None:
+        """So many tokens have been generated in all. Who is not known any more has ended meanwhile."""
+        entry = self._sent.get(key)
+        if entry is not None and generated > entry.generated:
+            books.start(entry)
+            books.progress(entry, generated)
+            self._policy.progressed(entry)
+
+    def ended(self, key: RequestId, now_ns: int, output_tokens: int | None = None) -> None:
+        """It has left its worker. How many tokens that were is told when it came to its own end, and not else."""
+        entry = self._sent.pop(key, None)
+        if entry is None:
+            return
+        self._policy.over(entry)
+        books.end(entry)
+        if output_tokens is not None and self._predictor is not None:
+            self._predictor.ended(entry.facts, output_tokens, now_ns)
+        self._dirty(now_ns)
+
+    # What others ask
+
+    def worker_of(self, key: RequestId) -> ReplicaId | None:
+        entry = self._sent.get(key)
+        return None if entry is None or entry.worker is None else entry.worker.id
+
+    def is_pooled(self, key: RequestId) -> bool:
+        return key in self._pool
+
+    def has_room(self, in_prefill: int) -> bool:
+        """May another prompt be read? While fewer are in prefill or pooled than there are free slots, and a margin; by
+        a concurrent connector, while a worker may be committed."""
+        if not self._connector.is_sequential:
+            return self._has_slot()
+        if not self._open_workers():
+            return False
+        return in_prefill + len(self._pool) < self._free_in_batches() + self._config.room_margin
+
+    def figures(self, now_ns: int) -> DecodeFigures:
+        oldest_ns = self._pool.oldest_ns()
+        running = sum([worker.running for worker in self._workers.values()])
+        in_flight = sum([worker.in_flight for worker in self._workers.values()])
+        return DecodeFigures(
+            groups=tuple([self._figures_of(group) for group in self._groups.values()]),
+            pooled=len(self._pool),
+            oldest_age_ns=0 if oldest_ns is None else now_ns - oldest_ns,
+            dispatched=in_flight - running,
+            running=running,
+            inherited=sum([worker.inherited for worker in self._workers.values()]),
+            free_slots=self._free_in_batches(),
+            admitted=dict(self._admitted),
+            expired=self._expired,
+            ticks=self._ticks,
+            ticks_degraded=self._ticks_degraded,
+            is_degraded=self._policy.is_degraded,
+        )
+
+    def _figures_of(self, group: Group) -> GroupFigures:
+        load_max = group.load_max()
+        return GroupFigures(
+            group.name,
+            len(group.workers),
+            sum([self._free_in_batch(worker) for worker in group.workers if worker.is_open]),
+            load_max,
+            group.load_min(),
+            len(group.workers) * load_max - group.load_sum(),
+        )
+
+    def _free_in_batch(self, worker: Worker) -> int:
+        return max(0, worker.free - self._beyond)
+
+    # What is asked far more often than it changes
+
+    def _open_workers(self) -> int:
+        self._count()
+        return self._open
+
+    def _free_in_batches(self) -> int:
+        self._count()
+        return self._free_batch
+
+    def _has_slot(self) -> bool:
+        self._count()
+        return self._free > 0
+
+    def _count(self) -> None:
+        if self._is_counted:
+            return
+        workers = [worker for worker in self._workers.values() if worker.is_open]
+        self._open = len(workers)
+        self._free = sum([worker.free for worker in workers])
+        self._free_batch = sum([self._free_in_batch(worker) for worker in workers])
+        self._is_counted = True

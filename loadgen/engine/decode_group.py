@@ -1,0 +1,466 @@
+"""A model of decode workers that step in time: data-parallel ranks of one model, each with a batch of its own, whose
+every step ends for all when the slowest of them is done. It is pure, and stands alone: no gateway, no text.
+
+A step of a rank takes `base_ns + kv_token_ns * (KV tokens of its batch)`; ranks with nothing to run step along. Each
+request of a batch gains a token a step, and with it a KV token. So while nobody enters or leaves, all of time follows
+from the loads as they are, and the model jumps there (`envelope.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from loadgen.engine.envelope import Envelope
+from loadgen.engine.model import Finished, FirstToken
+from loadgen.engine.vocabulary import FinishReason, Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGroupConfig:
+    """How many ranks there are, and how large and fast each is."""
+
+    ranks: int
+    batch_max: int
+    """Requests that a rank runs at once: B."""
+    base_ns: int
+    """What a step takes whatever is in the batch: t0."""
+    kv_token_ns: int
+    """What it takes for each token whose keys and values it reads: one over the bandwidth, in tokens."""
+    kv_tokens: int = 0
+    """Room in the cache of one rank; 0: as much as is asked for. Who has room has it for the whole answer, so nobody is
+    preempted; who has none waits."""
+
+    def __post_init__(self) -> None:
+        assert self.ranks > 0
+        assert self.batch_max > 0
+        assert self.base_ns > 0
+        assert self.kv_token_ns > 0
+        assert self.kv_tokens >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps in a row over the same batches, as they are over."""
+
+    number: int
+    """Of the first of them, counted from 0."""
+    steps: int
+    begin_ns: int
+    end_ns: int
+    running: list[int]
+    """Requests in the batch of each rank, in all of these steps."""
+    kv_tokens: list[int]
+    """What each rank read in the first of them; in each further one it was one more for each that runs."""
+    envelope: Envelope
+    """How long they took, each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A step in flight as it was when it began: it takes what it takes."""
+
+    envelope: Envelope
+    running: list[int]
+    kv_tokens: list[int]
+
+
+class _Request:
+    __slots__ = (
+        "final_tokens",
+        "is_alive",
+        "is_held",
+        "last_step",
+        "output_tokens",
+        "rank",
+        "request_id",
+        "transfer_ns",
+    )
+
+    def __init__(self, request_id: str, rank: int, prompt_tokens: int, output_tokens: int, transfer_ns: int) -> None:
+        self.request_id = request_id
+        self.rank = rank
+        self.output_tokens = output_tokens
+        self.final_tokens = prompt_tokens + output_tokens
+        """Once its answer is whole."""
+        self.transfer_ns = transfer_ns
+        self.last_step = -1
+        """When the answer is whole: the number of steps until then. -1: it does not run yet."""
+        self.is_held = False
+        """It has room in the cache."""
+        self.is_alive = True
+
+
+class _Rank:
+    """One worker. What its coming step takes stands in the group's own lists."""
+
+    __slots__ = ("arrived", "base_ns", "held_tokens", "is_up", "kv_token_ns", "pulling", "ready", "running")
+
+    def __init__(self, config: DecodeGroupConfig) -> None:
+        self.base_ns = config.base_ns
+        self.kv_token_ns = config.kv_token_ns
+        self.arrived: deque[_Request] = deque()
+        """They wait for room in the cache."""
+        self.pulling = 0
+        self.ready: deque[_Request] = deque()
+        """Their keys and values are here: they wait for a slot in the batch."""
+        self.running = 0
+        self.held_tokens = 0
+        self.is_up = True
+
+
+class DecodeGroup:
+    """One group. Calls must not go back in time; outputs wait for the next `advance`.
+
+    Ranks act at the boundaries between steps only. Whoever is admitted at a boundary takes part in the step that begins
+    there, also if `advance` has come that far.
+    """
+
+    def __init__(self, config: DecodeGroupConfig, on_steps: Callable[[Steps], object] | None = None) -> None:
+        """`on_steps` is told of all that is over, stretch by stretch."""
+        self.config = config
+        self.steps = 0
+        """That are over."""
+        self._on_steps = on_steps
+        self._ranks = [_Rank(config) for _ in range(config.ranks)]
+        self._first_ns = [config.base_ns] * config.ranks
+        """By rank, what the next step takes, or the one in flight."""
+        self._growth_ns = [0] * config.ranks
+        """And how much longer each step after it takes."""
+        self._requests: dict[str, _Request] = {}
+        self._pulls: list[tuple[int, int, _Request]] = []
+        """A heap, by when the keys and values will have come."""
+        self._ends: list[tuple[int, int, _Request]] = []
+        """A heap, by when an answer will be whole: in steps, which all ranks count alike."""
+        self._entered: list[_Request] = []
+        """Who runs the first step."""
+        self._serial = 0
+        self._running = 0
+        self._begin_ns = 0
+        """When the next step begins, or the one in flight has begun. Without meaning while nobody runs."""
+        self._begun: _Begun | None = None
+        """The step in flight as it began, where something changed since."""
+        self._is_due = False
+        """At the next boundary somebody enters a batch who could not do so in the middle of a step."""
+        self._envelope: Envelope | None = None
+        """Of the steps until something happens, from `_begin_ns` on. None: not known yet."""
+        self._now_ns = 0
+        self._outputs: list[FirstToken | Finished] = []
+
+    # What others ask for
+
+    def admit(
+        self,
+        request_id: str,
+        rank: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        now_ns: int,
+        *,
+        transfer_ns: int = 0,
+    ) -> Rejection | None:
+        """Take a request whose prompt has been read elsewhere, and whose KV cache needs so long to come over once there
+        is room for it; or say why not."""
+        assert request_id not in self._requests, "request id in use"
+        assert prompt_tokens > 0
+        assert output_tokens > 0
+        assert self._ranks[rank].is_up, "only a rank that is there is asked"
+        self._move_to(now_ns)
+        if self.config.kv_tokens and prompt_tokens + output_tokens > self.config.kv_tokens:
+            return Rejection.TOO_LONG
+        request = _Request(request_id, rank, prompt_tokens, output_tokens, transfer_ns)
+        self._requests[request_id] = request
+        self._ranks[rank].arrived.append(request)
+        self._pull(rank)
+        self._enter(rank)
+        return None
+
+    def abort(self, request_id: str, now_ns: int) -> None:
+        """Forget a request and free what it holds. One that has ended is nothing to abort."""
+        self._move_to(now_ns)
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._drop(request)
+            self._pull(request.rank)
+            self._enter(request.rank)
+
+    def advance(self, now_ns: int) -> list[FirstToken | Finished]:
+        """Everything that happened up to and including `now_ns`, in order, that was not reported yet."""
+        self._move_to(now_ns)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def next_change_ns(self) -> int | None:
+        """When somebody's first token, end or entry is due, or at once if outputs wait. None when nothing will happen
+        without a new request."""
+        return self._now_ns if self._outputs else self._next_ns()
+
+    def lose_rank(self, rank: int, now_ns: int) -> list[str]:
+        """It is gone, with all that it had: the others go on without it. Gives whom it had."""
+        self._move_to(now_ns)
+        lost = [request for request in self._requests.values() if request.rank == rank]
+        for request in lost:
+            self._drop(request)
+        self._pin()
+        self._ranks[rank].is_up = False
+        self._first_ns[rank] = self._growth_ns[rank] = 0
+        return [request.request_id for request in lost]
+
+    def return_rank(self, rank: int, now_ns: int) -> None:
+        """It is back, and empty."""
+        self._move_to(now_ns)
+        self._pin()
+        self._ranks[rank].is_up = True
+        self._first_ns[rank] = self._ranks[rank].base_ns
+
+    def slow_down(self, rank: int, percent: int, now_ns: int) -> None:
+        """From the next step on all that this rank does takes `percent` of its time, and so does what waits for it."""
+        assert percent > 0
+        self._move_to(now_ns)
+        self._pin()
+        state = self._ranks[rank]
+        tokens = self.kv_tokens(rank)
+        state.base_ns = max(1, self.config.base_ns * percent // 100)
+        state.kv_token_ns = max(1, self.config.kv_token_ns * percent // 100)
+        if state.is_up:
+            self._first_ns[rank] = state.base_ns + tokens * state.kv_token_ns
+            self._growth_ns[rank] = state.running * state.kv_token_ns
+
+    # What it looks like, as of the last call that carried a time
+
+    def running(self, rank: int) -> int:
+        return self._ranks[rank].running
+
+    def waiting(self, rank: int) -> int:
+        """For room in the cache, or for a slot in the batch."""
+        return len(self._ranks[rank].arrived) + len(self._ranks[rank].ready)
+
+    def pulling(self, rank: int) -> int:
+        """Whose keys and values are on their way."""
+        return self._ranks[rank].pulling
+
+    def kv_tokens(self, rank: int) -> int:
+        """What its coming step reads, or the one in flight: L_g."""
+        state = self._ranks[rank]
+        return (self._first_ns[rank] - state.base_ns) // state.kv_token_ns if state.is_up else 0
+
+    def held_tokens(self, rank: int) -> int:
+        """Room in its cache that is spoken for."""
+        return self._ranks[rank].held_tokens
+
+    def generated(self, request_id: str) -> int:
+        """Tokens of an answer that exist."""
+        request = self._requests[request_id]
+        return 0 if request.last_step < 0 else self.steps + request.output_tokens - request.last_step
+
+    @property
+    def alive(self) -> int:
+        """Requests that it has."""
+        return len(self._requests)
+
+    # Time
+
+    def _next_ns(self) -> int | None:
+        if self._is_stepping:
+            envelope = self._known_envelope()
+            return self._begin_ns + envelope.duration_ns(envelope.steps)
+        self._forget_the_dropped()
+        return self._pulls[0][0] if self._pulls else None
+
+    @property
+    def _is_stepping(self) -> bool:
+        return self._running > 0 or self._begun is not None
+
+    def _move_to(self, now_ns: int) -> None:
+        """Let everything happen until then, and count the steps that are over by then."""
+        assert now_ns >= self._now_ns, "time went backwards"
+        if now_ns == self._now_ns:
+            return
+        while (next_ns := self._next_ns()) is not None and next_ns <= now_ns:
+            self._pass(next_ns)
+        self._now_ns = now_ns
+        if self._is_stepping:
+            envelope = self._known_envelope()
+            ended = envelope.ended_by(now_ns - self._begin_ns)
+            if ended:
+                self._count(envelope, ended)
+        self._take_in_what_came()
+
+    def _pass(self, at_ns: int) -> None:
+        """Whatever is due at this moment, which is a boundary."""
+        if self._is_stepping:
+            envelope = self._known_envelope()
+            self._count(envelope, envelope.steps)
+        self._begin_ns = self._now_ns = at_ns
+        entered, self._entered = self._entered, []
+        self._outputs += [FirstToken(each.request_id, at_ns) for each in entered if each.is_alive]
+        self._take_in_what_came()
+        self._end_answers()
+        if self._is_due:
+            self._is_due = False
+            for rank in range(len(self._ranks)):
+                self._enter(rank)
+
+    def _take_in_what_came(self) -> None:
+        while self._pulls and self._pulls[0][0] <= self._now_ns:
+            self._arrive(heappop(self._pulls)[2])
+
+    def _count(self, envelope: Envelope, steps: int) -> None:
+        end_ns = self._begin_ns + envelope.duration_ns(steps)
+        if self._on_steps is not None:
+            self._on_steps(self._told(envelope, steps, end_ns))
+        growth_ns = self._growth_ns
+        if steps == 1:
+            self._first_ns = [first + growth for first, growth in zip(self._first_ns, growth_ns, strict=True)]
+        else:
+            self._first_ns = [first + steps * growth for first, growth in zip(self._first_ns, growth_ns, strict=True)]
+        self.steps += steps
+        self._begin_ns = end_ns
+        self._begun = None
+        self._envelope = None
+
+    def _told(self, envelope: Envelope, steps: int, end_ns: int) -> Steps:
+        begun = self._begun
+        running = self._batches() if begun is None else begun.running
+        kv_tokens = self._reads() if begun is None else begun.kv_tokens
+        return Steps(self.steps, steps, self._begin_ns, end_ns, running, kv_tokens, envelope)
+
+    def _batches(self) -> list[int]:
+        return [rank.running for rank in self._ranks]
+
+    def _reads(self) -> list[int]:
+        return [
+            (first_ns - rank.base_ns) // rank.kv_token_ns if rank.is_up else 0
+            for rank, first_ns in zip(self._ranks, self._first_ns, strict=True)
+        ]
+
+    def _known_envelope(self) -> Envelope:
+        if self._begun is not None:
+            return self._begun.envelope
+        if self._envelope is None:
+            self._envelope = Envelope(self._first_ns, self._growth_ns, self._horizon())
+        return self._envelope
+
+    def _horizon(self) -> int:
+        """Steps until something happens."""
+        if self._is_due or self._entered:
+            return 1
+        self._forget_the_dropped()
+        until_end = self._ends[0][0] - self.steps
+        if until_end == 1 or not self._pulls:
+            return until_end
+        ways = Envelope(self._first_ns, self._growth_ns, until_end)
+        before = ways.ended_by(self._pulls[0][0] - self._begin_ns - 1)  # the next boundary is not before it comes
+        return min(until_end, before + 1)
+
+    def _forget_the_dropped(self) -> None:
+        while self._ends and not self._ends[0][2].is_alive:
+            heappop(self._ends)
+        while self._pulls and not self._pulls[0][2].is_alive:
+            heappop(self._pulls)
+
+    def _pin(self) -> None:
+        """Something changes: the step in flight takes what it takes, and all after it is to be seen anew."""
+        if self._is_stepping and self._begun is None and self._begin_ns < self._now_ns:
+            lasts_ns = self._known_envelope().duration_ns(1)
+            self._begun = _Begun(Envelope([lasts_ns], [0], 1), self._batches(), self._reads())
+        self._envelope = None
+
+    # Requests
+
+    def _end_answers(self) -> None:
+        """Of those who have all tokens with the step that is over."""
+        touched: list[int] = []
+        while self._ends and self._ends[0][0] <= self.steps:
+            request = heappop(self._ends)[2]
+            if request.is_alive:
+                self._outputs.append(Finished(request.request_id, self._now_ns, FinishReason.LENGTH))
+                self._leave(request)
+                touched.append(request.rank)
+        for rank in touched:
+            self._pull(rank)
+            self._enter(rank)
+
+    def _pull(self, rank: int) -> None:
+        """Whose turn it is and for whom there is room, is fetched."""
+        state = self._ranks[rank]
+        while state.arrived and self._has_room(state, state.arrived[0]):
+            request = state.arrived.popleft()
+            request.is_held = True
+            state.held_tokens += request.final_tokens
+            if request.transfer_ns:
+                state.pulling += 1
+                self._serial += 1
+                self._envelope = None
+                heappush(self._pulls, (self._now_ns + request.transfer_ns, self._serial, request))
+            else:
+                state.ready.append(request)
+
+    def _has_room(self, state: _Rank, request: _Request) -> bool:
+        return not self.config.kv_tokens or state.held_tokens + request.final_tokens <= self.config.kv_tokens
+
+    def _arrive(self, request: _Request) -> None:
+        if request.is_alive:
+            state = self._ranks[request.rank]
+            state.pulling -= 1
+            state.ready.append(request)
+            self._enter(request.rank)
+
+    def _enter(self, rank: int) -> None:
+        """Between two steps, who is ready enters the batch while it has a slot."""
+        state = self._ranks[rank]
+        if not state.ready or state.running >= self.config.batch_max:
+            return
+        if self._is_stepping and self._begin_ns < self._now_ns:
+            self._is_due = True
+            self._pin()
+            return
+        self._begin_ns = self._now_ns
+        while state.ready and state.running < self.config.batch_max:
+            self._run(state, state.ready.popleft())
+
+    def _run(self, state: _Rank, request: _Request) -> None:
+        request.last_step = self.steps + request.output_tokens
+        self._serial += 1
+        heappush(self._ends, (request.last_step, self._serial, request))
+        state.running += 1
+        self._running += 1
+        self._first_ns[request.rank] += (request.final_tokens - request.output_tokens) * state.kv_token_ns
+        self._growth_ns[request.rank] += state.kv_token_ns
+        self._entered.append(request)
+        self._envelope = None
+
+    def _leave(self, request: _Request) -> None:
+        """It runs, and is out of the batch from the next step on."""
+        state = self._ranks[request.rank]
+        tokens = request.final_tokens - max(0, request.last_step - self.steps)
+        self._first_ns[request.rank] -= tokens * state.kv_token_ns
+        self._growth_ns[request.rank] -= state.kv_token_ns
+        state.running -= 1
+        self._running -= 1
+        self._forget(request)
+
+    def _drop(self, request: _Request) -> None:
+        state = self._ranks[request.rank]
+        if request.last_step >= 0:
+            self._pin()
+            self._leave(request)
+            if request in self._entered:
+                self._entered.remove(request)
+            return
+        if not request.is_held:
+            state.arrived.remove(request)
+        elif request in state.ready:
+            state.ready.remove(request)
+        else:
+            state.pulling -= 1
+            self._envelope = None
+        self._forget(request)
+
+    def _forget(self, request: _Request) -> None:
+        request.is_alive = False
+        del self._requests[request.request_id]
+        if request.is_held:
+            self._ranks[request.rank].held_tokens -= request.final_tokens

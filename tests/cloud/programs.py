@@ -1,0 +1,141 @@
+"""Programs and emulators of others as processes: found or told why not, started on loopback, and none outlives the
+tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from loadgen.demo.processes import log_tail
+
+ROOT: Final = Path(__file__).parents[2]
+EMULATORS: Final = ROOT / ".venv-cloud"
+_SEARCHED: Final = os.pathsep.join([os.defpath, "/usr/local/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"])
+_START_S = 120.0
+_END_S = 30.0
+_POLL_S = 0.05
+
+
+def found(program: str) -> Path | None:
+    """Debian keeps daemons where only root's shell looks."""
+    path = shutil.which(program, path=_SEARCHED)
+    return None if path is None else Path(path)
+
+
+def why_missing(what: str) -> str:
+    """Why this program, or these `emulators`, cannot be started here, in words; empty when they can."""
+    if what != "emulators":
+        return "" if found(what) else f"there is no {what} here: make setup-tests installs it where it may"
+    if (EMULATORS / "ready").is_file():
+        return ""
+    with suppress(FileNotFoundError):
+        return (EMULATORS / "unavailable").read_text().strip()
+    return f"there is no {EMULATORS.name}: make setup-tests makes it"
+
+
+def free_port() -> int:
+    """For TCP and UDP alike."""
+    while True:
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", 0))
+            port = int(tcp.getsockname()[1])
+            with suppress(OSError):
+                udp.bind(("127.0.0.1", port))
+                return port
+
+
+class Program:
+    """One process that may be stopped in every way, and started again."""
+
+    def __init__(self, command: Sequence[str | Path], log: Path, environment: Mapping[str, str]) -> None:
+        self._command = [str(each) for each in command]
+        self._log = log
+        self._environment = {"PATH": _SEARCHED, "HOME": str(log.parent), **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, is_ready: Callable[[], bool]) -> None:
+        assert self._process is None or self._process.poll() is not None
+        tether = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid())]
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*tether, *self._command],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        process = self._process
+        for _ in range(int(_START_S / _POLL_S)):
+            if is_ready():
+                return
+            assert process.poll() is None, f"it ended while it started\n{log_tail(self._log)}"
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_S)
+        raise AssertionError(f"not ready after {_START_S:g} s\n{log_tail(self._log)}")
+
+    def stop(self) -> None:
+        """In order."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(_END_S)
+
+    def kill(self) -> None:
+        """With all that it started."""
+        if self._process is not None and self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_END_S)
+
+
+class Emulator(Program):
+    """Of AWS, over HTTP. It forgets everything when it ends."""
+
+    def __init__(self, command: Sequence[str | Path], port: int, log: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(command, log, environment)
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    def begin(self) -> None:
+        self.start(lambda: answers(self.url))
+
+
+def answers(url: str) -> bool:
+    """Whatever it answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+def ministack(folder: Path) -> Emulator:
+    """Route53, DynamoDB, EC2 and the rest of it."""
+    port = free_port()
+    environment = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port)}
+    return Emulator([EMULATORS / "bin/ministack"], port, folder / f"ministack-{port}.log", environment)
+
+
+def moto(folder: Path) -> Emulator:
+    """The second opinion: another's work."""
+    port = free_port()
+    command: list[str | Path] = [EMULATORS / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)]
+    return Emulator(command, port, folder / f"moto-{port}.log", {})

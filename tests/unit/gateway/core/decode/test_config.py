@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.decode.catalogue import BUILT_IN
+from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName, check_decode
+from gateway.core.vocabulary import Connector
+
+LATE = DecodeConfig(DecodePolicyName.BR_H)
+
+
+@pytest.mark.parametrize("connector", list(Connector))
+@pytest.mark.parametrize("policy", sorted(set(DecodePolicyName) - {DecodePolicyName.BR_H}))
+def test_whatever_needs_no_pool_goes_with_every_connector_and_with_bypass(
+    policy: DecodePolicyName, connector: Connector
+) -> None:
+    check_decode(DecodeConfig(policy), connector)
+    check_decode(DecodeConfig(policy, bypass=True), connector)
+
+
+def test_what_looks_ahead_needs_requests_that_wait() -> None:
+    for connector in Connector:
+        if connector.is_sequential:
+            check_decode(LATE, connector)
+        else:
+            with pytest.raises(ValueError, match=f"policy br_h .* connector {connector} .* take br_0 or a baseline"):
+                check_decode(LATE, connector)
+    with pytest.raises(ValueError, match=r"policy br_h .* with bypass none of them does"):
+        check_decode(DecodeConfig(DecodePolicyName.BR_H, bypass=True), Connector.NIXL)
+
+
+def test_predictions_are_made_anew_within_their_horizon() -> None:
+    config = DecodeConfig(DecodePolicyName.BR_H, balance=BalanceConfig(horizon_steps=24, refresh_tokens=24))
+    with pytest.raises(ValueError, match=r"refresh_tokens 24: .* 24 steps"):
+        check_decode(config, Connector.NIXL)
+
+
+def test_every_policy_that_has_a_name_is_there() -> None:
+    assert set(BUILT_IN) >= set(DecodePolicyName) - {DecodePolicyName.BR_0, DecodePolicyName.BR_H}

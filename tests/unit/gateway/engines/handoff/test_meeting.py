@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.engines.handoff.meeting import NONCE_BYTES, Meeting, leg_headers, meeting
+
+NONCE = bytes(range(NONCE_BYTES))
+
+
+def test_both_legs_of_an_attempt_meet_and_no_other_attempt_does() -> None:
+    met = meeting(NONCE, 1)
+    assert met == meeting(NONCE, 1)
+    for other in (meeting(NONCE, 2), meeting(bytes(NONCE_BYTES), 1)):
+        assert met.request_id != other.request_id
+        assert met.transfer_id != other.transfer_id
+        assert met.room != other.room
+
+
+def test_none_of_its_words_tells_another() -> None:
+    met = meeting(NONCE, 1)
+    assert met.request_id not in met.transfer_id
+    assert f"{met.room:x}" not in met.request_id + met.transfer_id
+
+
+def test_an_id_needs_no_escape_and_a_room_is_one_of_sglangs() -> None:
+    for attempt in range(1, 200):
+        met = meeting(NONCE, attempt)
+        assert int(met.request_id, 16) >= 0
+        assert len(met.request_id) == 32
+        assert 0 <= met.room < 1 << 63
+
+
+def test_chance_is_asked_for() -> None:
+    with pytest.raises(AssertionError, match="16 bytes"):
+        meeting(b"", 1)
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 3, 12345, (1 << 63) - 1])
+def test_a_room_leads_to_its_rank(room: int) -> None:
+    for ranks in (1, 3, 4):
+        for rank in range(ranks):
+            led = Meeting("", "", room).in_room_of_rank(ranks, rank)
+            assert led % ranks == rank
+            assert 0 <= led < 1 << 63
+            assert abs(led - room) < 2 * ranks
+
+
+def test_the_clients_id_goes_to_no_engine() -> None:
+    met = meeting(NONCE, 1)
+    headers = (("X-Request-Id", "theirs"), ("traceparent", "00-1"), ("x-request-id", "again"))
+    assert leg_headers(headers, met) == (("traceparent", "00-1"), ("x-request-id", met.request_id))
