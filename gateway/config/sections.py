@@ -25,6 +25,7 @@ from gateway.ground.values import (
     HostName,
     Latitude,
     Longitude,
+    Origin,
     WebUrl,
 )
 
@@ -96,6 +97,9 @@ class LimitsConfig:
     """How long a client may take over its headers once it has begun."""
     idle_connection_ns: int = 75 * SECOND_NS
     """A connection without a request is closed after this."""
+    keep_alive_comments_ns: int | None = None
+    """A stream that has brought nothing for so long gets a comment, so that nobody in between takes its connection for
+    dead. None: nothing is sent before there is an answer, and its status says what became of the request."""
     client_stall_ns: int = 60 * SECOND_NS
     """A client that takes longer to send its body, or reads nothing for this long, is treated as gone."""
     engine_connect_ns: int = 5 * SECOND_NS
@@ -244,6 +248,15 @@ class EngineCacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CorsConfig:
+    """Which pages in browsers may call this gateway. None, unless their origins are listed."""
+
+    origins: tuple[Origin, ...] = ()
+    max_age_ns: int = 600 * SECOND_NS
+    """How long a browser need not ask again."""
+
+
+@dataclass(frozen=True, slots=True)
 class UsageConfig:
     """What clients used, by key, tenant and day. With `state.folder` it outlives the process."""
 
@@ -320,6 +333,7 @@ class Sections:
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    cors: CorsConfig = field(default_factory=CorsConfig)
     usage: UsageConfig = field(default_factory=UsageConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)

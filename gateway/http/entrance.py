@@ -39,6 +39,8 @@ _METER = web.RequestKey("meter", KeyMeter)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MILLISECOND_NS = 1_000_000
+ROOT_PATH = "/"
+_OPEN_PATHS = HEALTH_PATHS | {ROOT_PATH}
 _NOBODY = KeyId("")
 _KINDS: dict[Limit, ErrorKind] = {
     Limit.CONCURRENCY: CONCURRENCY_EXCEEDED,
@@ -137,7 +139,7 @@ class Entrance:
     async def let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if sum(map(len, chain.from_iterable(request.raw_headers))) > self._settings.headers_bytes_max:
             raise ClientFault(HEADERS_TOO_LARGE)
-        if request.path in HEALTH_PATHS:
+        if request.path in _OPEN_PATHS:
             return await handler(request)
         caller = request[CALLER] = self.authenticate(request)
         if caller.key is None:

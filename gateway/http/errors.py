@@ -89,7 +89,7 @@ EXPECTATION_FAILED = ErrorKind(417, _BAD_REQUEST, "expectation_failed", "Nothing
 BODIES_SHARE_EXCEEDED = ErrorKind(
     429, _RATE, "bodies_share_exceeded", "The bodies of your requests take as much memory as one client may have.", 1.0
 )
-NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.")
+NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.", shows_detail=True)
 METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This method is not allowed here.")
 GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
 TOO_MANY_CONNECTIONS = ErrorKind(

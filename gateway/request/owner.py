@@ -16,7 +16,7 @@ from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
-from gateway.request.engine_api import COUNT_TOKENS_PATH
+from gateway.request.engine_api import UNGENERATING_PATHS
 from gateway.request.legs import LegFailure, LegOpener, OutboundRequest, RequestSummary, Sink, SinkGone
 from gateway.request.mailbox import cancelled
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
@@ -65,7 +65,7 @@ class RequestOwner:
         self._arrival = arrival
         self._outbound = outbound
         self._sink = sink
-        generates = not arrival.profile.is_control and outbound.path != COUNT_TOKENS_PATH
+        generates = not arrival.profile.is_control and outbound.path not in UNGENERATING_PATHS
         self._summary = RequestSummary(generates=generates, asked_model=outbound.asked_model)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []

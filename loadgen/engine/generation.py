@@ -23,6 +23,7 @@ from aiohttp import web
 from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
 from loadgen.engine.api_requests import GenerationRequest, check_length, parse_generation
+from loadgen.engine.choices import Choice, choices_of, collect_all, stream_all, voice_of
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
 from loadgen.engine.fields import ApiError, bad_value
@@ -32,7 +33,7 @@ from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, Response
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.server_config import EngineServerConfig
 from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, token_count
-from loadgen.engine.tools import call_arguments
+from loadgen.engine.tools import call_arguments, json_text
 from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
 
 _AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
@@ -156,7 +157,8 @@ class Generation:
         self.in_flight += 1
         try:
             request = parse(http.content_type, await http.read())
-            check_length(request, token_count(request.prompt), self._config.engine.context_tokens_max)
+            for prompt in (request.prompt, *request.further_prompts):
+                check_length(request, token_count(prompt), self._config.engine.context_tokens_max)
             if self._closing.is_set():
                 raise shutting_down()
             return await self._generate_or_misbehave(http, request)
@@ -187,6 +189,8 @@ class Generation:
                 raise AssertionError(f"{mode} strikes elsewhere")
 
     async def _generate(self, http: web.Request, request: GenerationRequest, fault: Fault | None) -> web.StreamResponse:
+        if request.samples > 1 or request.further_prompts:
+            return await self._generate_several(http, request, fault)
         answer, engine_request = self._plan(http, request)
         feed = self._driver.submit(engine_request)
         if isinstance(feed, Rejection):
@@ -199,6 +203,35 @@ class Generation:
             return await _collect(http, answer, feed, fault, keep)
         finally:
             self._driver.abort(engine_request.request_id)
+
+    async def _generate_several(
+        self, http: web.Request, request: GenerationRequest, fault: Fault | None
+    ) -> web.StreamResponse:
+        planned = [self._plan(http, each) for each in choices_of(request)]
+        choices: list[Choice] = []
+
+        async def progress(feed: TokenFeed, seen: int) -> tuple[int, FinishReason | None]:
+            tokens, reason = await _progress(feed, seen, fault)
+            if _dies(fault, reason):
+                await reset_connection(http)
+            return tokens, reason
+
+        try:
+            for answer, engine_request in planned:
+                feed = self._driver.submit(engine_request)
+                if isinstance(feed, Rejection):
+                    return await _refuse(http, request, busy())
+                assert isinstance(answer, Answer), "no other API has several choices"
+                answer.is_one_of_several = True
+                choices.append(Choice(answer, feed))
+            if not request.stream:
+                return web.Response(body=await collect_all(choices, progress), headers=_JSON)
+            response = await _open(http, request)
+            await stream_all(choices, response.write, progress)
+            return response
+        finally:
+            for _, engine_request in planned[: len(choices)]:
+                self._driver.abort(engine_request.request_id)
 
     def _keep(self, answer: _AnyAnswer, tokens: int, reason: FinishReason) -> None:
         """Before the client can have heard of the end."""
@@ -217,9 +250,10 @@ class Generation:
         """Decide the whole answer; the model then says when its tokens exist."""
         prompt_tokens = token_count(request.prompt)
         output_tokens, reason = self._output_length(request, prompt_tokens)
-        output = continuation(request.model, request.prompt, output_tokens)
-        if request.tool is not None:
-            output = call_arguments(request.tool, model=request.model, prompt=request.prompt)
+        voice = voice_of(request)
+        output = continuation(voice, request.prompt, output_tokens)
+        if request.tool is not None or request.schema is not None:
+            output = _formed(request, voice)
             output_tokens, reason = _cut(token_count(output), self._output_limit(request, prompt_tokens))
             output = output[: output_tokens * TOKEN_BYTES]
         answer_id, created = self._identity(http, request.endpoint)
@@ -244,6 +278,13 @@ class Generation:
         chance = random.Random(xxhash.xxh3_64_intdigest(request.prompt, seed=self._config.seed))
         drawn = chance.lognormvariate(math.log(self._config.output_tokens_median), self._config.output_tokens_sigma)
         return _cut(max(1, request.output_tokens_min, round(drawn)), limit)
+
+
+def _formed(request: GenerationRequest, voice: str) -> bytes:
+    """What has to have a form: a call's arguments, or an answer that follows a schema. Raises ApiError."""
+    if request.tool is not None:
+        return call_arguments(request.tool, model=voice, prompt=request.prompt)
+    return json_text(request.schema or {}, model=voice, prompt=request.prompt)
 
 
 def _cut(tokens: int, limit: int) -> tuple[int, FinishReason]:
