@@ -89,9 +89,9 @@ class Fleet:
     def _configure(self, config: GatewayConfig, orders: Orders, unusable: dict[str, str]) -> None:
         self._tell_of_left_out({**orders.left_out, **unusable})
         names = [source.name for source in self._discovery.sources]
-        self._assignments.configure(config.replicas, (peer.spec for peer in orders.peers), names)
+        self._assignments.configure(config.replicas, (peer.spec for peer in orders.peers), names, config.pools)
         ordered = (each for each in orders.replicas if each.spec.replica_id not in unusable)
-        self._assignments.order(ordered, orders.away | self.left_out.keys(), orders.version)
+        self._assignments.order(ordered, orders.away | self.left_out.keys(), orders.version, orders.pools)
 
     def _tell_of_left_out(self, left_out: dict[str, str]) -> None:
         """Once for each reason."""

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
+from gateway.config.pools import pool_faults
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.core.config import CoreConfig
+from gateway.core.decode.config import check_decode
+from gateway.core.vocabulary import Connector
 from gateway.ground.faults import Fault
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
@@ -26,6 +29,7 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _control_faults(file)
     yield from _dns_faults(file)
     yield from _number_faults(file)
+    yield from _pool_faults(file)
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
 
@@ -153,6 +157,30 @@ def _dns_faults(file: RegionFile) -> Iterator[Fault]:
             yield Fault(f"dns.listen[{index}]", f"{address} is not an address and a port such as 192.0.2.53:53")
         if address.port and address in listened[:index]:
             yield Fault(f"dns.listen[{index}]", f"{address} is listed twice")
+
+
+def _pool_faults(file: RegionFile) -> Iterator[Fault]:
+    names = [each.name for each in file.pools]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield Fault(f"pools[{index}].name", f"{name!r} is used twice")
+    pools = file.pool_specs()
+    lists = (("replicas", file.replicas), ("dns_replicas", file.dns_replicas))
+    members = [(f"{key}[{index}]", each) for key, entries in lists for index, each in enumerate(entries)]
+    for path, each in members:
+        if not isinstance(each.pool, str):
+            yield Fault(f"{path}.pool", "names a pool, which is described under `pools`")
+    yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
+    for spec in pools.values():
+        if spec.connector is not None:
+            yield from _decode_faults(file.core, spec.connector)
+
+
+def _decode_faults(core: CoreConfig, connector: Connector) -> Iterator[Fault]:
+    try:
+        check_decode(core.decode, connector)
+    except ValueError as error:
+        yield Fault("decode", str(error))
 
 
 def _number_faults(file: RegionFile) -> Iterator[Fault]:

@@ -21,7 +21,7 @@ from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, Jurisdiction, PeerSpec, Place, RegionName
+from gateway.core.vocabulary import ControlVersion, Jurisdiction, PeerSpec, Place, PoolName, PoolSpec, RegionName
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import ConfigError
@@ -49,6 +49,8 @@ class Orders:
     """Ids of those that somebody else serves, or nobody by an operator's order."""
     adopted: frozenset[str] = frozenset()
     """Ids of those that are granted here, and at home elsewhere."""
+    pools: tuple[PoolSpec, ...] = ()
+    """Those of the replicas above of which there is more to say than their names."""
     peers: tuple[PeerConfig, ...] = ()
     """All: the region file's, and further ones."""
     core: CoreConfig = field(default_factory=CoreConfig)
@@ -69,10 +71,11 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
     _check_jurisdictions(snapshot, local)
     if snapshot.narrowing is not None and snapshot.narrowing.place != local.place:
         raise OrdersRefused("narrowing: it is for another region")
-    replicas, left_out, adopted = _replicas(snapshot.replicas, local, environ)
+    replicas, left_out, adopted, pools = _replicas(snapshot.replicas, local, environ)
     return Orders(
         version=snapshot.version,
         replicas=replicas,
+        pools=pools,
         left_out=left_out,
         away=away_from(local, snapshot.away),
         adopted=adopted,
@@ -93,9 +96,10 @@ def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset
 
 def _replicas(
     grants: Iterable[ReplicaGrant], local: GatewayConfig, environ: Mapping[str, str]
-) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str]]:
-    """Those to serve, those left out and why, and which of all of them are at home elsewhere."""
+) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str], tuple[PoolSpec, ...]]:
+    """Those to serve, those left out and why, which of all of them are at home elsewhere, and the pools."""
     served: dict[str, tuple[ReplicaConfig, ...]] = {}
+    pools: dict[PoolName, PoolSpec] = {}
     left_out: dict[str, str] = {}
     adopted: set[str] = set()
     for index, grant in enumerate(grants):
@@ -118,7 +122,10 @@ def _replicas(
         else:
             configs = file.as_configs(grant.home_place, local.probes)
             served[name] = tuple(replace(each, spec=replace(each.spec, accepts=grant.accepts)) for each in configs)
-    return tuple(each for configs in served.values() for each in configs), left_out, frozenset(adopted)
+            if not isinstance(file.pool, str):
+                pools[file.pool_name] = file.pool.as_spec()
+    replicas = tuple(each for configs in served.values() for each in configs)
+    return replicas, left_out, frozenset(adopted), tuple(pools.values())
 
 
 def _may_not_use(document: Mapping[str, Any], local: GatewayConfig) -> str:

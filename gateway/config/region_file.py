@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, mod
 
 from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, Url
 from gateway.config.placement_plug_ins import placement_faults, with_version
+from gateway.config.pools import Member, PoolFile
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
 from gateway.config.targets import (
     SALTED_DIALECTS,
@@ -31,8 +32,10 @@ from gateway.core.vocabulary import (
     PeerSpec,
     Place,
     PoolName,
+    PoolSpec,
     RegionName,
     ReplicaId,
+    ReplicaRole,
     ReplicaSpec,
 )
 from gateway.ground.faults import Fault, KeyFaults
@@ -62,7 +65,11 @@ class _EngineFile(FileModel):
     adapters: tuple[Model, ...] = ()
     """LoRA adapters that clients may name as a model."""
     dialect: Dialect = Dialect.VLLM
-    pool: Id = DEFAULT_POOL
+    pool: Id | PoolFile = DEFAULT_POOL
+    """Its name, or where the file has none of that name, all of it: whoever adopts the replica has no file of ours."""
+    role: ReplicaRole = ReplicaRole.UNIFIED
+    group: Id | None = None
+    """Of a decode worker: with whom it steps in time; its own id if nothing is said."""
     region: Id | None = None
     """Where the engine runs, if not in the gateway's own region."""
     jurisdiction: Id | None = None
@@ -106,6 +113,13 @@ class _EngineFile(FileModel):
     def _is_encrypted(self) -> bool:
         raise NotImplementedError
 
+    @property
+    def pool_name(self) -> PoolName:
+        return PoolName(self.pool if isinstance(self.pool, str) else self.pool.name)
+
+    def as_member(self, path: str, home: str) -> Member:
+        return Member(path, self.pool_name, self.role, self.group, self.dialect, self.region or home)
+
     def files(self) -> Iterator[Path]:
         """Those it takes secrets or certificates from."""
         tls = self.tls or EngineTlsConfig()
@@ -119,8 +133,17 @@ class _EngineFile(FileModel):
         )
         models = tuple(ModelName(name) for name in self.models + self.adapters)
         sign_of_life_ns = probes.life_interval_ns if self.dialect is Dialect.OPENAI else None
+        spec = ReplicaSpec(
+            ReplicaId(self.id),
+            place,
+            models,
+            self.pool_name,
+            sign_of_life_ns,
+            role=self.role,
+            group=(self.group or self.id) if self.role is ReplicaRole.DECODE else "",
+        )
         return ReplicaConfig(
-            ReplicaSpec(ReplicaId(self.id), place, models, PoolName(self.pool), sign_of_life_ns),
+            spec,
             url,
             self.dialect,
             self._api_key,
@@ -138,10 +161,14 @@ class ReplicaFile(_EngineFile):
     def _is_encrypted(self) -> bool:
         return self.url.startswith("https:")
 
-    def as_document(self, home: Place) -> str:
-        """JSON of the same keys, with its region written out. Whoever reads it elsewhere needs no file of ours."""
-        place = {"region": self.region or home.region, "jurisdiction": self.jurisdiction or home.jurisdiction}
-        return json.dumps({**self.model_dump(mode="json", exclude_none=True, exclude_defaults=True), **place})
+    def as_document(self, home: Place, pools: Mapping[str, PoolFile]) -> str:
+        """JSON of the same keys, with its region and its pool written out. Whoever reads it elsewhere needs no file of
+        ours."""
+        told = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        told |= {"region": self.region or home.region, "jurisdiction": self.jurisdiction or home.jurisdiction}
+        if self.pool_name in pools:
+            told["pool"] = pools[self.pool_name].model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        return json.dumps(told)
 
     def as_configs(self, home: Place, probes: ProbeConfig) -> tuple[ReplicaConfig, ...]:
         return self._as_config(home, self.url, probes).by_rank()
@@ -211,6 +238,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     policy: FilePath | None = None
     insecure: bool = False
     """Listen and dial beyond this machine without protection."""
+    pools: tuple[PoolFile, ...] = ()
     replicas: tuple[ReplicaFile, ...] = ()
     dns_replicas: tuple[DnsReplicasFile, ...] = ()
     peers: tuple[PeerFile, ...] = ()
@@ -266,10 +294,12 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
 
     def as_config(self) -> GatewayConfig:
         home, sections = Place(RegionName(self.region), Jurisdiction(self.jurisdiction)), self.sections
+        pools = {each.name: each for each in self.pools}
         return GatewayConfig(
             gateway_id=GatewayId(self.gateway),
             place=home,
             policy_file=self.policy,
+            pools=tuple(self.pool_specs().values()),
             replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, sections.probes)),
             dns_replicas=tuple(each.as_config(home, sections.probes) for each in self.dns_replicas),
             peers=tuple(each.as_config() for each in self.peers),
@@ -277,7 +307,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             core=replace(self.core, placement=with_version(self.core.placement)),
             keys_file=self.keys,
             admin_token=self._admin_token,
-            replica_documents=tuple(each.as_document(home) for each in self.replicas),
+            replica_documents=tuple(each.as_document(home, pools) for each in self.replicas),
             engine_credentials=frozenset(self._engine_credentials()),
             insecure=self.insecure,
             folder=self.path.parent.resolve(),
@@ -285,6 +315,10 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             secret_files=tuple(self._secret_files()),
             **{each.name: getattr(sections, each.name) for each in fields(sections)},
         )
+
+    def pool_specs(self) -> dict[PoolName, PoolSpec]:
+        """Those that are described, by name."""
+        return {PoolName(each.name): each.as_spec() for each in self.pools}
 
     def as_document(self) -> dict[str, Any]:
         """The effective file, JSON-able; secrets are named by where they come from, never by value."""

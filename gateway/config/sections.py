@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
-from gateway.core.vocabulary import GatewayId, ModelName, Place
+from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.values import (
     MEBIBYTE,
@@ -360,6 +360,8 @@ class GatewayConfig(Sections):
     """What operators have to show, health apart. None: nothing."""
     secret_files: tuple[Path, ...] = ()
     """All files that hold keys or tokens, whoever reads them."""
+    pools: tuple[PoolSpec, ...] = ()
+    """Those that are described; of any other there is no more to say than its name."""
     replica_documents: tuple[str, ...] = ()
     """Its own replicas as a controller is told of them: JSON, with keys named by where they are read from."""
     engine_credentials: frozenset[str] = frozenset()

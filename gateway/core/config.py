@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.core.decode.config import DecodeConfig
 from gateway.core.vocabulary import ModelName
 
 _MILLISECOND_NS = 1_000_000
@@ -182,3 +183,4 @@ class CoreConfig:
     queue: QueueConfig = field(default_factory=QueueConfig)
     attempt: AttemptConfig = field(default_factory=AttemptConfig)
     observation: ObservationConfig = field(default_factory=ObservationConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)

@@ -29,6 +29,8 @@ _CONDITIONS = {
     Standing.PENDING: ReplicaCondition.FULL,
     Standing.CREDIT: ReplicaCondition.FULL,
     Standing.OUTSTANDING: ReplicaCondition.FULL,
+    Standing.KV_FULL: ReplicaCondition.FULL,
+    Standing.DECODE_FULL: ReplicaCondition.FULL,
     Standing.UNHEALTHY: ReplicaCondition.DOWN,
     Standing.STALE: ReplicaCondition.DOWN,
 }
@@ -123,6 +125,9 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
         "id": state.spec.replica_id,
         "region": state.spec.place.region,
         "pool": state.spec.pool,
+        "role": state.spec.role,
+        "group": state.spec.group,
+        "retained": state.retained,
         "models": list(state.spec.models),
         "available": bool(core.replicas.available >> state.slot & 1),
         "standing": state.standing,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from gateway.core.value import value
 from gateway.core.vocabulary import (
+    Connector,
     Decision,
     Hops,
     LegRole,
     LoadReport,
     Outcome,
+    PoolName,
     RefusalReason,
     RequestId,
     ResidencyStamp,
@@ -33,6 +35,10 @@ class StartLeg:
     """For a peer: the hops to put on the wire."""
     stamp: ResidencyStamp | None = None
     """For a peer: the residency stamp to put on the wire."""
+    connector: Connector | None = None
+    """For a leg that runs a part: how the other part is handed over."""
+    prefill: Target | None = None
+    """For a decode leg: who read the prompt, or reads it at this moment."""
 
 
 @value
@@ -82,10 +88,18 @@ class RecordShadow:
 
 
 @value
+class SampleProgress:
+    """Tell the core, with ProgressSampled and at once, how far the decode legs of this pool have come: it is about to
+    decide where others go."""
+
+    pool: PoolName
+
+
+@value
 class PublishLoad:
     """Send this heartbeat to every peer."""
 
     report: LoadReport
 
 
-Effect = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest | RecordShadow | PublishLoad
+Effect = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest | RecordShadow | SampleProgress | PublishLoad

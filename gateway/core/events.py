@@ -13,6 +13,8 @@ from gateway.core.vocabulary import (
     ModelName,
     PeerObservation,
     PeerSpec,
+    PoolName,
+    PoolSpec,
     RefusalReason,
     ReplicaObservation,
     ReplicaSpec,
@@ -49,6 +51,8 @@ class AssignmentApplied:
     away: tuple[ModelName, ...] = ()
     """Models of replicas that are described here and that somebody else serves for now: they exist, whether or not
     anybody was heard of yet who has them."""
+    pools: tuple[PoolSpec, ...] = ()
+    """Those among the replicas' pools of which there is more to say than their names."""
 
 
 @value
@@ -157,6 +161,24 @@ class LegEnded:
 
 
 @value
+class DecodeProgress:
+    """How far one decode leg has come."""
+
+    request_id: RequestId
+    attempt: int
+    output_tokens: int
+    """Since its first; an estimate, where the engine tells only events."""
+
+
+@value
+class ProgressSampled:
+    """The answer to SampleProgress: each decode leg of that pool that has begun."""
+
+    pool: PoolName
+    progress: tuple[DecodeProgress, ...]
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -177,5 +199,6 @@ Event = (
     | FirstToken
     | ResponseStored
     | LegEnded
+    | ProgressSampled
     | TimePassed
 )

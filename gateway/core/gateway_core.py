@@ -12,6 +12,8 @@ from typing import Any, assert_never
 
 from gateway.core.attempts import RetryBudget
 from gateway.core.bits import next_slot_from, slots_of
+from gateway.core.decode.admissions import Admission
+from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -19,6 +21,7 @@ from gateway.core.effects import (
     PublishLoad,
     RecordShadow,
     RefuseForward,
+    SampleProgress,
     StartLeg,
     StopLeg,
 )
@@ -34,6 +37,7 @@ from gateway.core.events import (
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
+    ProgressSampled,
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
@@ -42,10 +46,12 @@ from gateway.core.events import (
     TimePassed,
 )
 from gateway.core.intake import Intake
+from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
+from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
 from gateway.core.state import GatewayState
@@ -60,8 +66,11 @@ from gateway.core.vocabulary import (
     ModelName,
     Outcome,
     Place,
+    PlacementReason,
     PlaceRule,
     RefusalReason,
+    ReplicaRole,
+    ReplicaSpec,
     RequestId,
     ResidencyStamp,
     TargetKind,
@@ -99,6 +108,8 @@ class GatewayCore(GatewayState):
         self._effects = []
         self._fire_timers(now_ns)
         self._take_in(event, now_ns)
+        if self.decode_pools:
+            self._decode_pooled(now_ns)
         self._place_waiting(now_ns)
         if isinstance(event, (RequestArrived, ForwardArrived)):
             self._look_after_newcomer(event, now_ns)
@@ -147,6 +158,8 @@ class GatewayCore(GatewayState):
             case ReplicasObserved():
                 for observation in event.observations:
                     self.replicas.observe(observation, now_ns)
+                if self.decode_pools:
+                    self.decode_pools.observe(event.observations, now_ns)
             case PeersObserved():
                 self._peers_observed(event, now_ns)
             case TargetLost():
@@ -161,6 +174,8 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
+            case ProgressSampled():
+                self._progress_sampled(event)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -340,7 +355,11 @@ class GatewayCore(GatewayState):
             request.timer,
             min(now_ns + self.config.attempt.first_token_deadline_ns, request.deadline_ns),
         )
-        self._open_leg(request, attempt, LegRole.WHOLE, placement, now_ns)
+        pool = self._pool_of(placement.state)
+        if pool is None:
+            self._open_leg(request, attempt, LegRole.WHOLE, placement, now_ns)
+        else:
+            self._start_prefill(request, attempt, pool, placement, now_ns)
 
     def _open_leg(
         self, request: RequestState, attempt: AttemptState, role: LegRole, placement: Placement, now_ns: int
@@ -363,6 +382,9 @@ class GatewayCore(GatewayState):
         order = StartLeg(
             request.request_id, attempt.number, leg.number, leg.role, leg.target, decision, request.deadline_ns
         )
+        if attempt.pool is not None and attempt.prefill is not None:
+            prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
+            return replace(order, connector=attempt.pool.spec.connector, prefill=prefill)
         if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
@@ -416,7 +438,9 @@ class GatewayCore(GatewayState):
         if leg is None:
             return
         request = self.requests[event.request_id]
-        if leg.target.kind is TargetKind.REPLICA:
+        if leg.role is LegRole.DECODE:
+            self._decode_began(request)
+        elif leg.target.kind is TargetKind.REPLICA:
             self.placer.learn_first_token(request, leg, now_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         if request.phase is Phase.RUNNING:
@@ -441,13 +465,15 @@ class GatewayCore(GatewayState):
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
         self.placer.leg_ended(request, leg, event, now_ns)
+        if attempt.pool is not None:
+            self._part_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
             self._conclude(request, attempt, LegEnd(leg, result, detail, event.refusal))
-        if attempt.legs:
+        if not attempt.is_over:
             return
         request.attempt = None
         if request.phase is Phase.ENDED:
-            del self.requests[request.request_id]
+            self.requests.pop(request.request_id, None)
         else:
             self._attempt_failed(request, attempt, now_ns)
 
@@ -479,6 +505,10 @@ class GatewayCore(GatewayState):
 
     def _attempt_failed(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         """All its legs are over, and none brought the whole answer: try again, or give up."""
+        if not attempt.failures and attempt.pool is not None:
+            request.last_failure = f"pool {attempt.pool.spec.name} is not this gateway's any more"
+            self._try_again_after_failure(request, now_ns)
+            return
         if not attempt.failures:
             self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, "every leg ended, and none of them with an answer")
             return
@@ -545,6 +575,122 @@ class GatewayCore(GatewayState):
             failed_peers=self.peers.mask_of(request.failed_at),
         )
 
+    # Read here, decoded there
+
+    def _pool_of(self, state: ReplicaState | PeerState) -> DecodePool | None:
+        """The disaggregated pool that it reads prompts for."""
+        if not self.decode_pools or state.target.kind is not TargetKind.REPLICA:
+            return None
+        spec = state.spec
+        assert isinstance(spec, ReplicaSpec), "a replica"
+        return self.decode_pools.get(spec.pool) if spec.role is ReplicaRole.PREFILL else None
+
+    def _start_prefill(
+        self, request: RequestState, attempt: AttemptState, pool: DecodePool, placement: Placement, now_ns: int
+    ) -> None:
+        """And where engines want both at once, its decoding too."""
+        assert isinstance(placement.state, ReplicaState), "only replicas read prompts for others"
+        attempt.prefill, attempt.pool = placement.state, pool
+        self._open_leg(request, attempt, LegRole.PREFILL, placement, now_ns)
+        if pool.is_sequential:
+            pool.in_prefill += 1
+        else:
+            self._start_decode(request, attempt, self.decode_pools.commit(pool, request.profile, now_ns), now_ns)
+        self.decode_pools.look_again(now_ns)  # before anybody else is placed: this one may have been the last
+
+    def _start_decode(self, request: RequestState, attempt: AttemptState, admission: Admission, now_ns: int) -> None:
+        attempt.is_pooled = False
+        state = self.replicas.get(admission.worker_id)
+        assert state is not None, "only workers that are ours are sent anything"
+        considered = self.decode_pools.considered(admission)
+        placement = Placement(state, PlacementReason.DECODE_POLICY, 0, len(considered), considered, uncached_bytes=0)
+        self._open_leg(request, attempt, LegRole.DECODE, placement, now_ns)
+
+    def _decode_pooled(self, now_ns: int) -> None:
+        """Whoever has been read and may decode now does; who has waited too long for that is read again elsewhere."""
+        for pool in self.decode_pools:
+            next_ns = pool.tier.next_ns()
+            if next_ns is None or now_ns < next_ns:
+                continue
+            for request_id in pool.tier.expired(now_ns):
+                request = self.requests[request_id]
+                assert request.attempt is not None, "it stands in a pool"
+                self._attempt_lapsed(request, request.attempt, "no decode worker was free within its lease", now_ns)
+            if pool.tier.wants_progress(now_ns):
+                self._effects.append(SampleProgress(pool.spec.name))  # answered at once, and then it is time
+                continue
+            for admission in pool.tier.tick(now_ns):
+                request = self.requests[admission.key]
+                assert request.attempt is not None, "it stands in a pool"
+                self._start_decode(request, request.attempt, admission, now_ns)
+        self.decode_pools.look_again(now_ns)
+
+    def _progress_sampled(self, event: ProgressSampled) -> None:
+        pool = self.decode_pools.get(event.pool)
+        if pool is None:
+            return
+        for each in event.progress:
+            if self._attempt_of(each.request_id, each.attempt) is not None:
+                pool.tier.progressed(each.request_id, each.output_tokens)
+
+    def _decode_began(self, request: RequestState) -> None:
+        """What the prefill worker kept for it has been fetched."""
+        attempt = request.attempt
+        if attempt is not None and attempt.pool is not None:
+            attempt.pool.tier.running(request.request_id)
+            self._release(attempt)
+
+    def _release(self, attempt: AttemptState) -> None:
+        if attempt.is_retained and attempt.prefill is not None:
+            attempt.is_retained = False
+            attempt.prefill.retained -= 1
+
+    def _part_ended(
+        self, request: RequestState, attempt: AttemptState, leg: LegState, event: LegEnded, now_ns: int
+    ) -> None:
+        """A prompt that has been read goes to the pool, unless the request is over or on its way out."""
+        pool = attempt.pool
+        assert pool is not None, "it is in one"
+        if leg.role is LegRole.DECODE:
+            self._release(attempt)
+            is_whole = event.result is LegResult.COMPLETED
+            pool.tier.ended(request.request_id, now_ns, event.output_tokens if is_whole else None)
+            return
+        if event.result is LegResult.COMPLETED:
+            self.placer.learn_first_token(request, leg, now_ns)
+        if not pool.is_sequential:
+            return
+        pool.in_prefill -= 1
+        is_wanted = request.phase is Phase.RUNNING and not attempt.failures
+        is_ours = self.decode_pools.get(pool.spec.name) is pool
+        if event.result is not LegResult.COMPLETED or not (is_wanted and is_ours):
+            return
+        assert attempt.prefill is not None, "it has read the prompt"
+        attempt.is_pooled = attempt.is_retained = True
+        attempt.prefill.retained += 1
+        admission = self.decode_pools.read(pool, request.profile, event.prompt_tokens, now_ns)
+        if admission is not None:
+            self._start_decode(request, attempt, admission, now_ns)
+
+    def _leave_pool(self, request: RequestState, attempt: AttemptState) -> None:
+        assert attempt.pool is not None, "it is in one"
+        attempt.is_pooled = False
+        self._release(attempt)
+        attempt.pool.tier.withdraw(request.request_id)
+
+    def _attempt_lapsed(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
+        """It stood in a pool, and comes to nothing through nobody's fault; its prompt has to be read again."""
+        self._leave_pool(request, attempt)
+        request.attempt = None
+        request.last_failure = why
+        self._try_again_after_failure(request, now_ns)
+
+    def _pool_gone(self, pool: DecodePool, now_ns: int) -> None:
+        for request in list(self.requests.values()):
+            attempt = request.attempt
+            if attempt is not None and attempt.is_pooled and attempt.pool is pool:
+                self._attempt_lapsed(request, attempt, f"pool {pool.spec.name} is not this gateway's any more", now_ns)
+
     # Requests end
 
     def _request_abandoned(self, event: RequestAbandoned) -> None:
@@ -558,7 +704,10 @@ class GatewayCore(GatewayState):
             self._stop_waiting(request)
         request.move_to(Phase.ENDED)
         self.timers.cancel(request.timer)
-        if request.attempt is None:
+        attempt = request.attempt
+        if attempt is not None and attempt.is_pooled:
+            self._leave_pool(request, attempt)
+        if attempt is None or attempt.is_over:
             del self.requests[request.request_id]
         self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts))
 
@@ -571,8 +720,11 @@ class GatewayCore(GatewayState):
             self._end(request, Outcome.EXPIRED_IN_QUEUE, told)
         elif now_ns >= request.deadline_ns:
             self._stop_legs(request, attempt, "deadline")
-            where = ", ".join(str(leg.target) for leg in attempt.legs.values())
-            self._end(request, Outcome.EXPIRED_RUNNING, f"deadline passed while running at {where}")
+            where = ", ".join(f"running at {leg.target}" for leg in attempt.legs.values())
+            told = f"deadline passed while {where or 'no decode worker was free'}"
+            self._end(request, Outcome.EXPIRED_RUNNING, told)
+        elif attempt.is_pooled:
+            self._attempt_lapsed(request, attempt, "no decode worker was free before the deadline", now_ns)
         elif request.phase is Phase.RUNNING:
             self._order_to_stop(request, attempt, "no first token before the deadline")
             self.timers.set(request.timer, request.deadline_ns)
@@ -602,6 +754,7 @@ class GatewayCore(GatewayState):
             self._retry_budget = RetryBudget(event.config.attempt)
         self.config = event.config
         self.replicas.configure(event.config, now_ns)
+        self.decode_pools.configure(event.config.decode, now_ns)
         self.peers.configure(event.config, now_ns)
         for request in [each for each in self.waiting if each.held is not None]:
             self._unhold(request)
@@ -694,7 +847,7 @@ class GatewayCore(GatewayState):
             began = request.phase is Phase.ANSWERING
             for leg in legs:
                 self._stop_leg(request, attempt, leg, detail)
-            if legs:
+            if legs or attempt.is_pooled:
                 self._end(request, Outcome.FAILED_MIDSTREAM if began else Outcome.FAILED_BEFORE_FIRST_BYTE, detail)
             return
         for leg in legs:
@@ -709,10 +862,12 @@ class GatewayCore(GatewayState):
         self.assignment_version = event.version
         self.control = event.control
         self.away = frozenset(event.away)
-        joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns)
+        joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns, event.pools)
         for state in left_replicas:
             self.waiting.release(state.slot)  # the policy forgets them with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)
+        for pool in self.decode_pools.assign(event.pools, joined_replicas, left_replicas, now_ns):
+            self._pool_gone(pool, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
         self._find_failures_again()
@@ -746,7 +901,7 @@ class GatewayCore(GatewayState):
                     self.replicas.wake(timer.id, now_ns)
                 case TimerKind.PEER:
                     self.peers.wake(timer.id, now_ns)
-                case TimerKind.PUBLISH:
+                case TimerKind.PUBLISH | TimerKind.DECODE:
                     pass  # looked at after every event
                 case _ as never:
                     assert_never(never)

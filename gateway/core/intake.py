@@ -10,6 +10,8 @@ from gateway.core.requests import RequestClass
 from gateway.core.residency import both, may_enter, processing_rule, refusal_of
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
     GatewayId,
     Hops,
     ModelName,
@@ -112,7 +114,8 @@ class Intake:
         if profile.follows:
             can_follow = self._can_follow(request_class)
             return None if can_follow else (RefusalReason.UNKNOWN_RESPONSE, "no such response is known here")
-        if not self._core.replicas.eligible(profile.model, event.stamp.rule, event.stamp.origin):
+        eligible = self._core.replicas.eligible
+        if not eligible(profile.model, event.stamp.rule, event.stamp.origin, connectors=profile.connectors):
             return self._unserved(profile.model, event.stamp)
         if self._fullness_for(profile, request_class) is not None:
             return RefusalReason.QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
@@ -134,7 +137,15 @@ class Intake:
     ) -> RequestClass:
         """With whom it shares a queue: those who may go to exactly the same targets. `origin`: of a forward."""
         pinned = self._core.stored_responses.get(profile.follows) if profile.follows else None
-        fresh = self._class_for(profile.model, rule, hops, pinned, origin, is_control=profile.is_control)
+        fresh = self._class_for(
+            profile.model,
+            rule,
+            hops,
+            pinned,
+            origin,
+            is_control=profile.is_control,
+            connectors=profile.connectors,
+        )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
         return self._classes.setdefault(fresh, fresh)
@@ -192,6 +203,7 @@ class Intake:
         origin: Place | None = None,
         *,
         is_control: bool = False,
+        connectors: frozenset[Connector] = ALL_CONNECTORS,
     ) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
@@ -202,6 +214,7 @@ class Intake:
             may_cross_regions=is_open and hops.may_cross_regions,
             pinned=pinned,
             is_control=is_control,
+            connectors=connectors,
             origin=self.origin_that_counts(origin or self._core.place),
         )
 

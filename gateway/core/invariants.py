@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.core.config import OverflowMode
+from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
@@ -18,13 +19,18 @@ from gateway.core.events import (
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
-from gateway.core.requests import Hold, LegState, Phase, RequestState
+from gateway.core.requests import Hold, LegState, Phase, RequestClass, RequestState
 from gateway.core.vocabulary import (
     LegResult,
+    LegRole,
     Outcome,
+    PeerSpec,
     Place,
     PlaceRule,
+    PoolName,
+    PoolSpec,
     RefusalReason,
+    ReplicaRole,
     RequestId,
     RequestProfile,
     Target,
@@ -37,6 +43,11 @@ _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalRe
 """Written here once more, and not taken from the core: what judges the core must not err with it."""
 
 
+_ROLES = {
+    LegRole.WHOLE: ReplicaRole.UNIFIED,
+    LegRole.PREFILL: ReplicaRole.PREFILL,
+    LegRole.DECODE: ReplicaRole.DECODE,
+}
 _ESTIMATES_MOVE = 2
 """What is estimated of caches may be half of what it was when others were placed since, at the same event."""
 
@@ -61,6 +72,10 @@ class _Story:
     legs_opened: int = 0
     living_legs: dict[int, Target] = field(default_factory=dict)
     """Of that attempt, by number, and where each runs."""
+    reading_legs: set[int] = field(default_factory=set)
+    """Those of them that only read the prompt."""
+    is_read: bool = False
+    """The prompt has been read in this attempt, which lives on in a decode pool."""
     answering_legs: set[int] = field(default_factory=set)
     """Those of them that gave a first token."""
     failed_at: set[Target] = field(default_factory=set)
@@ -80,6 +95,7 @@ class Checker:
         self._assigned = 0
         self._accepts: dict[str, PlaceRule | None] = {}
         """By replica, from where it takes anything, as it was assigned."""
+        self._pools: dict[PoolName, PoolSpec] = {}
         self.held = self.held_for_a_cache = 0
         """How often a request was seen to be held for a replica; of these, for the sake of what its cache holds."""
 
@@ -109,6 +125,7 @@ class Checker:
         if isinstance(event, AssignmentApplied) and event.version > self._assigned:
             self._assigned = event.version
             self._accepts = {spec.replica_id: spec.accepts for spec in event.replicas}
+            self._pools = {pool.name: pool for pool in event.pools}
         elif isinstance(event, RequestArrived):
             self._check_refused_for_places(event.profile, effects)
             self._open(event.profile.request_id, _Story(self._rule_of(event), self._core.place))
@@ -130,6 +147,8 @@ class Checker:
 
     def _follow_leg_end(self, story: _Story, event: LegEnded) -> None:
         target = story.living_legs.pop(event.leg, None)
+        if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
+            story.is_read = True
         if target is not None and (event.result in _MAY_BE_FAILURES or event.refusal in _RESIDENCY_REFUSALS):
             story.failed_at.add(target)
 
@@ -153,7 +172,7 @@ class Checker:
             self._fail("every request ends exactly once", f"{leg.request_id} was started after its end")
             return
         where = f"{leg.request_id}/{leg.attempt}.{leg.leg}"
-        if leg.attempt == story.attempt and not story.living_legs:
+        if leg.attempt == story.attempt and not (story.living_legs or (story.is_read and leg.role is LegRole.DECODE)):
             self._fail("only a living attempt opens further legs", where)
             return
         if leg.attempt == story.attempt:
@@ -162,6 +181,10 @@ class Checker:
             self._expect("one attempt at a time", not story.living_legs, where)
             self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
             story.answering_legs.clear()
+            story.reading_legs.clear()
+            story.is_read = False
+        if leg.role is LegRole.PREFILL:
+            story.reading_legs.add(leg.leg)
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
         story.living_legs[leg.leg] = leg.target
@@ -178,6 +201,8 @@ class Checker:
             origin = self._stories[leg.request_id].origin
             taken = self._takes_from(leg.target.id, origin)
             self._expect("a replica takes only what its home accepts", taken, f"{where}, from {origin.region}")
+            role = ReplicaRole.UNIFIED if isinstance(spec, PeerSpec) else spec.role
+            self._expect("a replica runs the part that is its own", _ROLES[leg.role] is role, f"{where} as {leg.role}")
         else:
             crossed = request.hops.cross_region > 0
             self._expect("a forwarded request is never forwarded again", not crossed, where)
@@ -208,7 +233,7 @@ class Checker:
             story = self._stories.get(request.request_id)
             self._expect("nothing is remembered after its end", story is not None, request.request_id)
             waits = request in self._core.waiting
-            runs = request.attempt is not None and bool(request.attempt.legs)
+            runs = request.attempt is not None and not request.attempt.is_over
             self._expect(
                 "whoever has not ended waits or runs",
                 (waits, runs) == (request.phase is Phase.WAITING, request.phase is not Phase.WAITING),
@@ -248,8 +273,25 @@ class Checker:
                 state.backlog_bytes == unread.get(id(state), 0) == sum(state.prefilling.values()),
                 f"{state.target}: {state.backlog_bytes} counted, {unread.get(id(state), 0)} left to read",
             )
+        for pool in self._core.decode_pools:
+            self._check_pool(pool)
         waiting = [request for request in self._core.requests.values() if request.phase is Phase.WAITING]
         self._expect("the queue's length is true", len(self._core.waiting) == len(waiting), f"{len(waiting)} wait")
+
+    def _check_pool(self, pool: DecodePool) -> None:
+        attempts = [each.attempt for each in self._core.requests.values() if each.attempt is not None]
+        ours = [attempt for attempt in attempts if attempt.pool is pool]
+        legs = [leg.role for attempt in ours for leg in attempt.legs.values()]
+        reading = legs.count(LegRole.PREFILL) if pool.is_sequential else 0
+        figures = pool.tier.figures(0)
+        counted = pool.in_prefill, figures.pooled, figures.dispatched + figures.running
+        alive = reading, sum(attempt.is_pooled for attempt in ours), legs.count(LegRole.DECODE)
+        self._expect(
+            "a pool's books equal the attempts in it", counted == alive, f"{pool.spec.name}: {counted}, {alive}"
+        )
+        for state in self._core.replicas:
+            kept = sum(attempt.is_retained and attempt.prefill is state for attempt in attempts)
+            self._expect("what is retained is what waits to be fetched", state.retained == kept, str(state.target))
 
     def _unread_bytes(self, request: RequestState, leg: LegState) -> int:
         story = self._stories.get(request.request_id)
@@ -311,6 +353,8 @@ class Checker:
         if wanted.pinned not in (None, state.target):
             return False
         free = self._core.replicas.pushable if self._core.placer.weighs_everybody else self._core.replicas.available
+        if not self._takes_part(state, wanted):
+            return False
         return (
             bool(free >> state.slot & 1)
             and wanted.model in state.spec.models
@@ -318,6 +362,13 @@ class Checker:
             and self._takes_from(state.target.id, self._stories[request.request_id].origin)
             and state.target not in self._stories[request.request_id].failed_at
         )
+
+    def _takes_part(self, state: ReplicaState, wanted: RequestClass) -> bool:
+        """Is it one that such a request is placed at?"""
+        if state.spec.role is ReplicaRole.UNIFIED:
+            return True
+        pool = self._pools.get(state.spec.pool)
+        return state.spec.role is ReplicaRole.PREFILL and pool is not None and pool.connector in wanted.connectors
 
     def _check_somebody_may_come(self) -> None:
         for head in self._core.waiting.all_heads():
@@ -336,7 +387,11 @@ class Checker:
             return place is not None and wanted.rule.allows(place) and self._takes_from(wanted.pinned.id, origin)
         if wanted.model in self._core.away:
             return True  # whoever has what is ours is not known yet, or it comes home
-        own = (state.spec for state in self._core.replicas if wanted.model in state.spec.models)
+        own = (
+            state.spec
+            for state in self._core.replicas
+            if wanted.model in state.spec.models and self._takes_part(state, wanted)
+        )
         if any(wanted.rule.allows(spec.place) and self._takes_from(spec.replica_id, origin) for spec in own):
             return True
         return any(self._may_come_from(peer, request) for peer in self._core.peers)
@@ -351,7 +406,10 @@ class Checker:
             return False
         capacities = None if peer.report is None else peer.served
         return capacities is None or any(
-            each.model == wanted.model and wanted.rule.allows(each.place) for each in capacities
+            each.model == wanted.model
+            and wanted.rule.allows(each.place)
+            and (each.connector is None or each.connector in wanted.connectors)
+            for each in capacities
         )
 
     def _check_refused_for_places(self, profile: RequestProfile, effects: list[Effect]) -> None:
@@ -366,6 +424,7 @@ class Checker:
             str(state.target)
             for state in self._core.replicas
             if profile.model in state.spec.models
+            and state.spec.role is ReplicaRole.UNIFIED
             and self._allows(profile, state.spec.place)
             and self._takes_from(state.target.id, self._core.place)
         ]

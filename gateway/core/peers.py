@@ -11,6 +11,8 @@ from gateway.core.config import CoreConfig
 from gateway.core.targets import AVAILABLE, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
     LoadReport,
     ModelCapacity,
     ModelName,
@@ -71,7 +73,7 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
-        self._answers: dict[tuple[ModelName, PlaceRule], _Answer] = {}
+        self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector]], _Answer] = {}
         self.served_version = 0
         """Changes with what anybody among them serves, and where, as far as is known; never with how busy they are."""
 
@@ -116,28 +118,29 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     # What is asked of them
 
-    def available(self, model: ModelName, rule: PlaceRule) -> int:
+    def available(self, model: ModelName, rule: PlaceRule, *, connectors: frozenset[Connector] = ALL_CONNECTORS) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
+        `connectors`: by which it can be handed from a prefill to a decode worker.
 
         O(peers that changed since the same was last asked).
         """
-        answer = self._answers.get((model, rule))
+        answer = self._answers.get((model, rule, connectors))
         if answer is None:
             if len(self._answers) >= _ANSWERS_MAX:
                 self._answers.clear()
-            answer = self._answers[model, rule] = _Answer(0, self.usable)
+            answer = self._answers[model, rule, connectors] = _Answer(0, self.usable)
         answer.available &= ~answer.unsure
         for slot in slots_of(answer.unsure & self.usable):
-            if self.standing_for(self._by_slot[slot], model, rule) is AVAILABLE:
+            if self.standing_for(self._by_slot[slot], model, rule, connectors=connectors) is AVAILABLE:
                 answer.available |= 1 << slot
         answer.unsure = 0
         return answer.available
 
-    def eligible(self, model: ModelName, rule: PlaceRule) -> int:
+    def eligible(self, model: ModelName, rule: PlaceRule, *, connectors: frozenset[Connector] = ALL_CONNECTORS) -> int:
         """Mask of the peers that serve the model where the rule allows, as far as we ever heard, available or not."""
         mask = 0
         for state in self:
-            if rule.allows(state.spec.place) and _advertises(state, model, rule):
+            if rule.allows(state.spec.place) and any(_fits(each, model, rule, connectors) for each in state.served):
                 mask |= 1 << state.slot
         return mask
 
@@ -159,7 +162,14 @@ class Peers(Targets[PeerState, PeerSpec]):
     def queue_length(self, state: PeerState, model: ModelName) -> int:
         return state.queue_lengths.get(model, 0)
 
-    def standing_for(self, state: PeerState, model: ModelName, rule: PlaceRule) -> Standing:
+    def standing_for(
+        self,
+        state: PeerState,
+        model: ModelName,
+        rule: PlaceRule,
+        *,
+        connectors: frozenset[Connector] = ALL_CONNECTORS,
+    ) -> Standing:
         """Could it take one more request for the model at a place the rule allows, and if not, why not?"""
         if not rule.allows(state.spec.place):
             return Standing.NOT_ALLOWED
@@ -168,9 +178,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         if self.queue_length(state, model) > self._config.placement.peer_queue_length_max:
             return Standing.QUEUE
         advertised = sum(
-            capacity.available
-            for capacity in state.report.capacities
-            if capacity.model == model and rule.allows(capacity.place)
+            capacity.available for capacity in state.report.capacities if _fits(capacity, model, rule, connectors)
         )
         return AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
@@ -211,8 +219,10 @@ class Peers(Targets[PeerState, PeerSpec]):
         return state.observation.generated_ns + max(3 * keep_alive_ns, 2 * state.observation.rtt_p99_ns)
 
 
-def _advertises(state: PeerState, model: ModelName, rule: PlaceRule) -> bool:
-    return any(capacity.model == model and rule.allows(capacity.place) for capacity in state.served)
+def _fits(capacity: ModelCapacity, model: ModelName, rule: PlaceRule, connectors: frozenset[Connector]) -> bool:
+    if capacity.model != model or not rule.allows(capacity.place):
+        return False
+    return capacity.connector is None or capacity.connector in connectors
 
 
 def _says_the_same(report: LoadReport, last: LoadReport | None) -> bool:
@@ -225,7 +235,7 @@ def _serves_the_same(report: LoadReport, served: tuple[ModelCapacity, ...]) -> b
     if len(report.capacities) != len(served):
         return False
     return all(
-        now.model == before.model and now.place == before.place
+        now.model == before.model and now.place == before.place and now.connector is before.connector
         for now, before in zip(report.capacities, served, strict=True)
     )
 

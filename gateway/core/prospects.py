@@ -9,6 +9,7 @@ none about policies.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gateway.core.bits import slots_of
 from gateway.core.config import OverflowMode
@@ -16,7 +17,7 @@ from gateway.core.peers import PeerState
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.residency import Verdict, may_process, may_process_under
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import ModelName, Outcome, Place, RequestProfile, ResidencyStamp, Standing
+from gateway.core.vocabulary import ALL_CONNECTORS, ModelName, Outcome, Place, RequestProfile, ResidencyStamp, Standing
 
 _PLACES_NAMED_MAX = 3
 _TARGETS_NAMED_MAX = 4
@@ -35,7 +36,7 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
         return None if model in core.away else _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None
-    return _why_nobody(core, profile, request_class, None)
+    return _only_handed_over(core, request_class) or _why_nobody(core, profile, request_class, None)
 
 
 def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None:
@@ -56,7 +57,7 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
     if request_class.pinned is not None:
         return Outcome.REJECTED_UNKNOWN_RESPONSE, "where the response was made is not within reach any more"
     stamp = None if request.origin_gateway_id is None else request.stamp
-    return _why_nobody(core, request.profile, request_class, stamp)
+    return _only_handed_over(core, request_class) or _why_nobody(core, request.profile, request_class, stamp)
 
 
 def waits_for(core: GatewayState, request: RequestState) -> str:
@@ -95,6 +96,16 @@ def _why_nobody(
     if allowed_peers and core.config.placement.overflow_of(model) is not OverflowMode.ON:
         return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` is not served here, and nothing leaves the region"
     return _does_not_exist(model)
+
+
+def _only_handed_over(core: GatewayState, request_class: RequestClass) -> Refusal | None:
+    """Of a call that has to run whole, where the model is served by disaggregated pools alone."""
+    anyhow = replace(request_class, connectors=ALL_CONNECTORS)
+    if request_class.connectors == ALL_CONNECTORS or not core.placer.may_ever_serve(anyhow):
+        return None
+    told = f"where `{request_class.model}` is served, prompts are read and answers written by different engines, and"
+    told += " this call needs one that does both"
+    return Outcome.REJECTED_UNSUPPORTED, told
 
 
 def _does_not_exist(model: ModelName) -> Refusal:
@@ -173,7 +184,10 @@ def _peer_in_words(core: GatewayState, request: RequestState, state: PeerState) 
     request_class = request.request_class
     if request_class.failed_peers >> state.slot & 1:
         return _in_words(Standing.FAILED_BEFORE, "")
-    return _in_words(core.peers.standing_for(state, request_class.model, request_class.rule), state.detail)
+    standing = core.peers.standing_for(
+        state, request_class.model, request_class.rule, connectors=request_class.connectors
+    )
+    return _in_words(standing, state.detail)
 
 
 def _in_words(standing: Standing, detail: str) -> str:

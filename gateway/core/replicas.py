@@ -13,13 +13,17 @@ from gateway.core.config import CoreConfig, PushingMode
 from gateway.core.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
     LegResult,
     ModelCapacity,
     ModelName,
     Place,
     PlaceRule,
     PoolName,
+    PoolSpec,
     ReplicaObservation,
+    ReplicaRole,
     ReplicaSpec,
     Standing,
     replica_target,
@@ -29,6 +33,8 @@ _PENDING: Final = PushingMode.PENDING
 _OUTSTANDING: Final = PushingMode.OUTSTANDING
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
+_UNIFIED: Final = ReplicaRole.UNIFIED
+_Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None]
 _SIGNS_MISSED_MAX = 3
 
 
@@ -74,7 +80,16 @@ class LoadLevels:
 class ReplicaState(TargetState[ReplicaSpec]):
     """One replica: its last probe, and our legs there."""
 
-    __slots__ = ("answered_ns", "assigned_ns", "kv_tokens", "kv_usage", "running", "sampled_ns", "waiting")
+    __slots__ = (
+        "answered_ns",
+        "assigned_ns",
+        "kv_tokens",
+        "kv_usage",
+        "retained",
+        "running",
+        "sampled_ns",
+        "waiting",
+    )
 
     def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: CoreConfig) -> None:
         super().__init__(
@@ -96,6 +111,8 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.waiting = 0
         self.kv_usage = 0.0
         self.kv_tokens = 0
+        self.retained = 0
+        """Prompts that it has read for us and keeps until a decode worker has fetched them."""
 
     @property
     def free_tokens(self) -> int:
@@ -111,7 +128,12 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
-        self._groups: dict[tuple[ModelName, PoolName, Place, PlaceRule | None], int] = {}
+        self._groups: dict[_Group, int] = {}
+        """Without decode workers, which nobody is placed at, and whose prefill workers stand for them."""
+        self._connectors: dict[PoolName, Connector] = {}
+        """Of disaggregated pools."""
+        self._full_pools: set[PoolName] = set()
+        """Disaggregated ones that have no decode slot for what they would read."""
         self._models: dict[ModelName, None] = {}
         """Those of the groups, in order."""
         self.ask_origins = False
@@ -136,11 +158,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     # What changes them
 
-    def assign(self, specs: Iterable[ReplicaSpec], now_ns: int) -> tuple[list[ReplicaState], list[ReplicaState]]:
+    def assign(
+        self, specs: Iterable[ReplicaSpec], now_ns: int, pools: Iterable[PoolSpec] = ()
+    ) -> tuple[list[ReplicaState], list[ReplicaState]]:
         """Own exactly these replicas from now on. Gives those that joined and those that left; a changed spec does
         both, unless only its models changed, or what it accepts: then it stays what it is, with all that is known of
         it."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
+        self._connectors = {pool.name: pool.connector for pool in pools if pool.connector is not None}
         for state in self:
             spec = wanted.get(state.spec.replica_id)
             if spec is not None and spec == replace(state.spec, models=spec.models, accepts=spec.accepts):
@@ -174,7 +199,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         state.kv_usage = observation.kv_usage
         state.kv_tokens = observation.kv_tokens
         self._believe(state, observation.sampled_ns)
-        if state.healthy and not state.waiting and self._stays_available(state, now_ns):
+        is_simple = state.healthy and not state.waiting and state.spec.role is _UNIFIED
+        if is_simple and self._stays_available(state, now_ns):
             self._levels.put(state.slot, state.load)
         else:
             self.refresh(state, now_ns)
@@ -197,14 +223,36 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if state.listed:
             self._levels.put(state.slot, state.load)
 
+    def pool_is_full(self, pool: PoolName, now_ns: int, *, is_full: bool) -> None:
+        """Are there as many requests in prefill, or read and not yet decoding, as the pool can decode?"""
+        if is_full is (pool in self._full_pools):
+            return
+        if is_full:
+            self._full_pools.add(pool)
+        else:
+            self._full_pools.discard(pool)
+        for state in self:
+            if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
+                self.refresh(state, now_ns)
+
     # What is asked of them
 
-    def eligible(self, model: ModelName, rule: PlaceRule, origin: Place | None = None) -> int:
+    def eligible(
+        self,
+        model: ModelName,
+        rule: PlaceRule,
+        origin: Place | None = None,
+        *,
+        connectors: frozenset[Connector] = ALL_CONNECTORS,
+    ) -> int:
         """Mask of the replicas that serve the model in a place the rule allows and take what arrived at `origin`,
-        available or not. None: nobody asks."""
+        available or not. None: nobody asks. `connectors`: by which it can be handed over, besides those that
+        run all of it."""
         mask = 0
-        for (served, _, place, accepts), members in self._groups.items():
-            if served == model and rule.allows(place) and _takes_from(origin, accepts):
+        for (served, _, place, accepts, connector), members in self._groups.items():
+            if served != model or (connector is not None and connector not in connectors):
+                continue
+            if rule.allows(place) and _takes_from(origin, accepts):
                 mask |= members
         return mask
 
@@ -212,7 +260,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Mask of those that would be eligible but for where it arrived."""
         mask = 0
         if self.ask_origins:
-            for (served, _, place, accepts), members in self._groups.items():
+            for (served, _, place, accepts, _), members in self._groups.items():
                 if served == model and rule.allows(place) and not _takes_from(origin, accepts):
                     mask |= members
         return mask
@@ -254,9 +302,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         )
 
     def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
-        for (model, pool, place, accepts), members in self._groups.items():
+        for (model, pool, place, accepts, connector), members in self._groups.items():
             available = (members & self.available).bit_count()
-            yield ModelCapacity(model, pool, place, members.bit_count(), available, accepts), members
+            replicas = members.bit_count()
+            yield ModelCapacity(model, pool, place, replicas, available, accepts, connector=connector), members
 
     def _with_load(self, capacity: ModelCapacity, members: int) -> ModelCapacity:
         states = [self._by_slot[slot] for slot in slots_of(members)]
@@ -300,13 +349,21 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             self.reachable |= bit
 
     def _rebuild_groups(self) -> None:
+        """Prefill workers serve nothing in a pool that has no decode worker, or that nothing is known of."""
         self._groups = {}
+        decoding = {state.spec.pool for state in self if state.spec.role is ReplicaRole.DECODE}
         for state in self:
-            for model in state.spec.models:
-                group = (model, state.spec.pool, state.spec.place, state.spec.accepts)
+            spec = state.spec
+            connector = None
+            if spec.role is not _UNIFIED:
+                connector = self._connectors.get(spec.pool)
+                if spec.role is ReplicaRole.DECODE or spec.pool not in decoding or connector is None:
+                    continue
+            for model in spec.models:
+                group = (model, spec.pool, spec.place, spec.accepts, connector)
                 self._groups[group] = self._groups.get(group, 0) | 1 << state.slot
-        self._models = dict.fromkeys(model for model, _, _, _ in self._groups)
-        self.ask_origins = any(accepts is not None for _, _, _, accepts in self._groups)
+        self._models = dict.fromkeys(model for model, *_ in self._groups)
+        self.ask_origins = any(accepts is not None for _, _, _, accepts, _ in self._groups)
 
     def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
         standing = super()._standing(state, now_ns)
@@ -314,6 +371,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def _fullness(self, state: ReplicaState) -> Standing:
         """What selective pushing says of a healthy replica."""
+        role = state.spec.role
+        if role is not _UNIFIED:
+            if role is ReplicaRole.DECODE:
+                return AVAILABLE  # how much it is given is the decode tier's affair
+            if state.spec.pool in self._full_pools:
+                return Standing.DECODE_FULL
+            if state.kv_usage > self._config.decode.prefill_kv_max_share:
+                return Standing.KV_FULL
         pushing = self._config.pushing
         mode = _mode_for(state.spec, pushing.mode)
         if mode is _PENDING:

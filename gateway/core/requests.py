@@ -16,10 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.core.decode_pools import DecodePool
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
     GatewayId,
     Hops,
     LegResult,
@@ -53,6 +56,8 @@ class RequestClass:
     """The one target that has the stored response it refers to."""
     is_control: bool = False
     """Needs a target that answers, not one that is free."""
+    connectors: frozenset[Connector] = ALL_CONNECTORS
+    """Prefill workers will do whose pool hands over by one of these."""
     origin: Place | None = None
     """Where it arrived, while we have replicas that do not take everything; None: nobody asks."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
@@ -61,7 +66,14 @@ class RequestClass:
         """It is looked up several times for each request, and the same all its life."""
         if not self._hash:
             told = (self.model, self.rule, self.may_stay_in_region, self.may_cross_regions)
-            own = (self.failed_replicas, self.failed_peers, self.pinned, self.is_control, self.origin)
+            own = (
+                self.failed_replicas,
+                self.failed_peers,
+                self.pinned,
+                self.is_control,
+                self.connectors,
+                self.origin,
+            )
             object.__setattr__(self, "_hash", hash((told, own)))
         return self._hash
 
@@ -159,7 +171,7 @@ class LegEnd:
 class AttemptState:
     """One numbered try of one request, alive until the last of its legs has ended."""
 
-    __slots__ = ("failures", "legs", "legs_opened", "number")
+    __slots__ = ("failures", "is_pooled", "is_retained", "legs", "legs_opened", "number", "pool", "prefill")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -168,6 +180,17 @@ class AttemptState:
         self.legs_opened = 0
         self.failures: list[LegEnd] = []
         """Of its legs, before the client had anything. Once there is one, what still lives is on its way out."""
+        self.prefill: ReplicaState | None = None
+        """In a disaggregated pool: who reads the prompt, or has read it."""
+        self.pool: DecodePool | None = None
+        self.is_retained = False
+        """The prefill worker keeps what it has read, until the decode worker has begun."""
+        self.is_pooled = False
+        """The prompt has been read, and no decode worker is chosen yet: it lives without a leg."""
+
+    @property
+    def is_over(self) -> bool:
+        return not self.legs and not self.is_pooled
 
 
 class RequestState:

@@ -7,6 +7,7 @@ import random
 
 from gateway.core.admission import WaitingRoom
 from gateway.core.config import CoreConfig
+from gateway.core.decode_pools import DecodePools
 from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns
@@ -40,4 +41,5 @@ class GatewayState:
         self.placer = Placer(
             place.region, self.config.placement, self.replicas, self.peers, random.Random(seed), plug_ins=plug_ins
         )
+        self.decode_pools = DecodePools(self.config.decode, self.replicas, self.timers, random.Random(seed))
         self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)

@@ -18,6 +18,8 @@ class TimerKind(Word):
     REPLICA = "replica"
     PEER = "peer"
     PUBLISH = "publish"
+    DECODE = "decode"
+    """Of a disaggregated pool: its next tick, or the end of somebody's lease."""
 
 
 class Timer:

@@ -110,6 +110,28 @@ class PlaceRule:
         )
 
 
+class Connector(Word):
+    """How the engines of a disaggregated pool hand a KV cache over. It decides what the gateway has to say to either,
+    and whether decoding is asked for after the prefill or beside it."""
+
+    NIXL = "nixl"
+    """vLLM: the prefill's answer says where its blocks are, and the decode worker pulls them."""
+    MOONCAKE = "mooncake"
+    """vLLM: both are asked at once, and meet under an id that the gateway made."""
+    ASCEND = "ascend"
+    """vllm-ascend: sequential as NIXL, with a mask on the prefill's one token."""
+    SGLANG = "sglang"
+    """Both are asked at once, and meet in a bootstrap room."""
+
+    @property
+    def is_sequential(self) -> bool:
+        """Is the decode worker chosen only when the prompt has been read?"""
+        return self in (Connector.NIXL, Connector.ASCEND)
+
+
+ALL_CONNECTORS: Final = frozenset(Connector)
+
+
 @value
 class RequestProfile:
     """What a decision may know of a request. It holds no text, so neither does the journal."""
@@ -134,6 +156,8 @@ class RequestProfile:
     process: PlaceRule | None = None
     """What the client's key says besides the policy about where it may be processed: it can only narrow. A forward
     carries none, since the origin's stamp has it in."""
+    connectors: frozenset[Connector] = ALL_CONNECTORS
+    """Over which its call can be handed from a prefill to a decode worker. None: one replica has to run all of it."""
 
     @property
     def prefix_blocks(self) -> int:
@@ -197,6 +221,8 @@ class Outcome(Word):
     """This tenant has as many requests waiting as it may."""
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
     """It refers to a stored response that no replica in reach made, as far as we remember."""
+    REJECTED_UNSUPPORTED = "rejected_unsupported"
+    """The model is served, but only where this call cannot be run: a disaggregated pool takes no embeddings."""
     EXPIRED_IN_QUEUE = "expired_in_queue"
     EXPIRED_RUNNING = "expired_running"
     FAILED_BEFORE_FIRST_BYTE = "failed_before_first_byte"
@@ -267,6 +293,8 @@ class PlacementReason(Word):
     REMOTE_POLICY = "remote_policy"
     STORED_RESPONSE = "stored_response"
     """The only place that has the response it refers to."""
+    DECODE_POLICY = "decode_policy"
+    """The prompt has been read elsewhere; the decode tier's policy chose who writes the answer."""
 
 
 class Standing(Word):
@@ -290,6 +318,10 @@ class Standing(Word):
     CREDIT = "credit"
     """Our own pushes since its last probe have used up the in-band credit."""
     OUTSTANDING = "outstanding"
+    KV_FULL = "kv_full"
+    """A prefill worker whose KV cache is fuller than it may be: what it has handed over stays until it is fetched."""
+    DECODE_FULL = "decode_full"
+    """A prefill worker whose pool has no decode slot left for what it would read."""
     QUEUE = "queue"
     """The peer's queue is longer than τ."""
     BUSY = "busy"
@@ -314,6 +346,18 @@ class Costs:
 
 
 @value
+class DecodeLoad:
+    """A decode worker as it stood when it was looked at."""
+
+    group: str
+    free_slots: int
+    load_tokens: int
+    """In its KV cache."""
+    margin_tokens: int
+    """How much less that is than what the fullest of its group has."""
+
+
+@value
 class Candidate:
     """One target that was looked at for a placement, with what spoke for and against it."""
 
@@ -325,6 +369,8 @@ class Candidate:
     rtt_ns: int = 0
     costs: Costs | None = None
     """Where costs were compared."""
+    decode: DecodeLoad | None = None
+    """Of a decode worker."""
 
 
 @value
@@ -346,25 +392,6 @@ class PoolKind(Word):
     """Each replica runs a request from the prompt to the last token."""
     DISAGGREGATED = "disaggregated"
     """Prefill workers read prompts, and hand their KV cache over to decode workers, which write answers."""
-
-
-class Connector(Word):
-    """How the engines of a disaggregated pool hand a KV cache over. It decides what the gateway has to say to either,
-    and whether decoding is asked for after the prefill or beside it."""
-
-    NIXL = "nixl"
-    """vLLM: the prefill's answer says where its blocks are, and the decode worker pulls them."""
-    MOONCAKE = "mooncake"
-    """vLLM: both are asked at once, and meet under an id that the gateway made."""
-    ASCEND = "ascend"
-    """vllm-ascend: sequential as NIXL, with a mask on the prefill's one token."""
-    SGLANG = "sglang"
-    """Both are asked at once, and meet in a bootstrap room."""
-
-    @property
-    def is_sequential(self) -> bool:
-        """Is the decode worker chosen only when the prompt has been read?"""
-        return self in (Connector.NIXL, Connector.ASCEND)
 
 
 class ReplicaRole(Word):
@@ -457,6 +484,9 @@ class ModelCapacity:
     """Of prompts, what the one among them that has least to read has to read, likewise."""
     free_tokens: int | None = None
     """Room in the KV cache of the one among them that has most, likewise; None: nobody knows."""
+    connector: Connector | None = None
+    """Of a disaggregated pool, whose replicas are its prefill workers: only calls that can be handed over it are for
+    it."""
 
 
 @value

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gateway.config.targets import ReplicaConfig
 from gateway.core.events import AssignmentApplied
-from gateway.core.vocabulary import ControlVersion, ModelName, PeerSpec, ReplicaId
+from gateway.core.vocabulary import ControlVersion, ModelName, PeerSpec, PoolName, PoolSpec, ReplicaId, ReplicaSpec
 
 Follow = Callable[[tuple[ReplicaConfig, ...]], None]
 """Told the replicas before the core is, so that no leg is ordered to one that cannot be reached yet."""
@@ -24,7 +24,9 @@ class Assignments:
         self._follow = follow
         self._configured: tuple[ReplicaConfig, ...] = ()
         self._peers: tuple[PeerSpec, ...] = ()
+        self._pools: dict[PoolName, PoolSpec] = {}
         self._ordered: tuple[ReplicaConfig, ...] = ()
+        self._ordered_pools: dict[PoolName, PoolSpec] = {}
         self._closed: frozenset[str] = frozenset()
         self._control = ControlVersion()
         self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
@@ -37,16 +39,30 @@ class Assignments:
         self._is_started = True
         self._tell()
 
-    def configure(self, replicas: Iterable[ReplicaConfig], peers: Iterable[PeerSpec], sources: Iterable[str]) -> None:
+    def configure(
+        self,
+        replicas: Iterable[ReplicaConfig],
+        peers: Iterable[PeerSpec],
+        sources: Iterable[str],
+        pools: Iterable[PoolSpec] = (),
+    ) -> None:
         """What the region file names from now on; what other sources had found is forgotten."""
         self._configured, self._peers = tuple(replicas), tuple(peers)
+        self._pools = {each.name: each for each in pools}
         self._found = {name: self._found[name] for name in sources if name in self._found}
         self._tell(always_follow=True)
 
-    def order(self, replicas: Iterable[ReplicaConfig], closed: Iterable[str], control: ControlVersion) -> None:
+    def order(
+        self,
+        replicas: Iterable[ReplicaConfig],
+        closed: Iterable[str],
+        control: ControlVersion,
+        pools: Iterable[PoolSpec] = (),
+    ) -> None:
         """What a controller says from now on; `control` says when it said so. `closed` are the ids of what is not
         served here whoever describes it, as that of a single replica or of all its ranks."""
         self._ordered, self._closed, self._control = tuple(replicas), frozenset(closed), control
+        self._ordered_pools = {each.name: each for each in pools}
         self._tell(always_follow=True)
 
     def found(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> None:
@@ -69,7 +85,8 @@ class Assignments:
             self._followed = replicas
         self._forget_models_of_others()
         specs = tuple(each.spec for each in replicas)
-        told = AssignmentApplied(self.version + 1, specs, self._peers, self._control, self._away())
+        pools = self._used_pools(specs)
+        told = AssignmentApplied(self.version + 1, specs, self._peers, self._control, self._away(), pools)
         if self._told is None or replace(told, version=self.version) != self._told:
             self.version += 1
             self._told = told
@@ -95,6 +112,11 @@ class Assignments:
         """What those serve that are ours and left to others."""
         closed = (each for each in self._described() if self._is_closed(each))
         return tuple(sorted({model for each in closed for model in each.spec.models}))
+
+    def _used_pools(self, specs: Iterable[ReplicaSpec]) -> tuple[PoolSpec, ...]:
+        """What is known of those that any replica names; what a controller says counts first."""
+        known = self._pools | self._ordered_pools
+        return tuple(known[name] for name in dict.fromkeys(spec.pool for spec in specs) if name in known)
 
     def _is_closed(self, config: ReplicaConfig) -> bool:
         return not self._closed.isdisjoint((config.spec.replica_id, _name(config)))

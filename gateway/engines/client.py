@@ -15,17 +15,20 @@ from typing import Self
 import msgspec
 
 from gateway.core.effects import StartLeg
-from gateway.core.vocabulary import LegResult, ReplicaId
+from gateway.core.vocabulary import LegResult, LegRole, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
+from gateway.engines.handoff.bootstrap import Bootstrap
+from gateway.engines.handoff.meeting import leg_headers, meeting
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
 from gateway.ground.clock import Clock
 from gateway.ground.shortage import is_our_shortage
 from gateway.request.body_edits import CACHE_SALT
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
-from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest
+from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, Part
 
 _SECOND_NS = 1_000_000_000
 _ERROR_BYTES_MAX = 512 * 1024
@@ -71,14 +74,44 @@ class EngineClient:
         if request.path == TOKENIZE_PATH:
             request = in_words_of(endpoint.dialect, request)
         origin, prefix = origin_of(endpoint.url, endpoint.tls)
-        headers = _headers(endpoint, order, request)
-        lead, body = _body(endpoint, request)
+        if request.part is None:
+            headers, (lead, body) = _headers(endpoint, order, request), _body(endpoint, request)
+        else:
+            headers, (lead, body) = self._part(endpoint, order, request, request.part)
         try:
             return endpoint, await self._pool.request(
                 request.method, origin, prefix + request.path, headers, body, lead=lead
             )
         except OSError as error:
             raise LegFailure(_result_of(error), f"no answer: {_in_words(error)}") from error
+
+    def _part(
+        self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: Part
+    ) -> tuple[list[tuple[str, str]], LegBody]:
+        """What one of two engines is sent that share a request."""
+        assert order.connector is not None, "a part is handed over by something"
+        met = meeting(part.nonce, order.attempt)
+        own = endpoint.own_headers
+        headers = [pair for pair in leg_headers(request.headers, met) if pair[0] not in own]
+        headers += own.items()
+        salt = request.cache_salt if endpoint.takes_cache_salt else None
+        bootstrap = None if order.connector.is_sequential else self._bootstrap(endpoint, order)
+        if order.role is LegRole.PREFILL:
+            body = prefill_body(order.connector, request.path, request.body, met, bootstrap=bootstrap, salt=salt)
+        else:
+            told = part.told
+            body = decode_body(order.connector, request.body, met, told=told, bootstrap=bootstrap, salt=salt)
+        return headers, body
+
+    def _bootstrap(self, endpoint: ReplicaEndpoint, order: StartLeg) -> Bootstrap:
+        """Where the two engines meet: at the prefill worker."""
+        prefill = endpoint if order.prefill is None else self._endpoints.get(ReplicaId(order.prefill.id))
+        if prefill is None:
+            raise LegFailure(LegResult.BUSY, "the prefill worker is no longer assigned to this gateway")
+        bootstrap = self._endpoints.bootstrap_of(prefill)
+        if bootstrap is None:
+            raise LegFailure(LegResult.BUSY, "the prefill worker has not said yet where it is met")
+        return bootstrap
 
     async def read_error(self, endpoint: ReplicaEndpoint, response: Response, order: StartLeg) -> ErrorLeg:
         """Raises LegFailure where the error does not mean what its status says."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Place, ReplicaId
+from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.tls import EngineTls, TlsContexts
 from gateway.request.legs import RanAt
 
@@ -81,6 +82,7 @@ class ReplicaEndpoints:
         self._by_id: dict[ReplicaId, ReplicaEndpoint] = {}
         self._by_engine: dict[Engine, list[ReplicaEndpoint]] = {}
         self._closing_until_ns: dict[str, int] = {}
+        self._bootstraps: dict[ReplicaId, Bootstrap] = {}
         self._put(endpoints)
 
     def get(self, replica_id: ReplicaId) -> ReplicaEndpoint | None:
@@ -104,6 +106,15 @@ class ReplicaEndpoints:
     async def until_replaced(self) -> None:
         await self._changed.wait()
 
+    # Where a prefill worker is met, of connectors that start both engines at once: it says so itself.
+
+    def meets_at(self, replica_id: ReplicaId, bootstrap: Bootstrap) -> None:
+        if replica_id in self._by_id:
+            self._bootstraps[replica_id] = bootstrap
+
+    def bootstrap_of(self, endpoint: ReplicaEndpoint) -> Bootstrap | None:
+        return self._bootstraps.get(endpoint.replica_id)
+
     # An engine that is shutting down answers probes as before, and idler from one to the next.
 
     def closes(self, url: str, until_ns: int) -> None:
@@ -122,5 +133,6 @@ class ReplicaEndpoints:
         self._by_engine = {}
         for endpoint in self._by_id.values():
             self._by_engine.setdefault(endpoint.engine, []).append(endpoint)
+        self._bootstraps = {each: met for each, met in self._bootstraps.items() if each in self._by_id}
         urls = {endpoint.url for endpoint in self._by_id.values()}
         self._closing_until_ns = {url: ns for url, ns in self._closing_until_ns.items() if url in urls}

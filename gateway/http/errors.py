@@ -123,6 +123,14 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
+    Outcome.REJECTED_UNSUPPORTED: ErrorKind(
+        400,
+        _BAD_REQUEST,
+        "call_not_supported",
+        "Where the model is served, this call cannot be run.",
+        may_retry=False,
+        shows_detail=True,
+    ),
     Outcome.EXPIRED_IN_QUEUE: ErrorKind(504, _OURS, "queue_timeout", "No engine was free in time.", 2.0),
     Outcome.EXPIRED_RUNNING: ErrorKind(
         504, _OURS, "deadline_exceeded", "The answer was not complete before the deadline.", may_retry=False

@@ -39,6 +39,7 @@ from gateway.http.settings import HttpSettings
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
 from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
+from gateway.request.handoffs import takers_of
 from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import CacheSalt, Headers
 from gateway.request.model_names import ModelNames, body_for
@@ -147,6 +148,7 @@ def read_request(
         output_tokens_max=_plausible(body.output_tokens_max()),
         follows=follows,
         process=caller.process,
+        connectors=takers_of(body),
     )
     salted = settings.cache_salts.salt(caller.tenant, body)
     if model == asked:

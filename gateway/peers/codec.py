@@ -20,7 +20,9 @@ from gateway.core.events import ForwardArrived
 from gateway.core.forwarding import UNKNOWN_REFUSAL
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
     PREFIX_HASH_BYTES,
+    Connector,
     ControlVersion,
     GatewayId,
     Hops,
@@ -109,6 +111,7 @@ _FORBIDDEN_HEADERS = frozenset(
 )
 """What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
 
+_CONNECTORS_TOLD = {each.value: each for each in Connector}
 _BODILESS = frozenset({204, 205, 304})
 """Behind these a client expects no body, and takes what comes for another answer. No engine call has such an answer."""
 
@@ -163,6 +166,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 load=min(each.load, LOAD_MAX),
                 backlog_bytes=min(each.backlog_bytes, BACKLOG_BYTES_MAX),
                 free_tokens=None if each.free_tokens is None else min(each.free_tokens, FREE_TOKENS_MAX),
+                connector=each.connector or "",
             )
             for each in report.capacities
         ],
@@ -185,11 +189,16 @@ def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
         accepting=message.accepting,
         assignment_version=message.assignment_version,
         policy_digest=read_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
-        capacities=tuple(_capacity(each) for each in message.capacities),
+        capacities=tuple(_capacity(each) for each in message.capacities if _is_of_use(each)),
         queues=tuple(ModelQueue(_model(each.model), each.length) for each in message.queues),
         control=ControlVersion(message.control_term, message.control_version),
     )
     return report, age_ns
+
+
+def _is_of_use(message: pb.ModelCapacity) -> bool:
+    """Nothing of ours can be handed over by a connector that we do not know."""
+    return not message.connector or message.connector in _CONNECTORS_TOLD
 
 
 def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
@@ -206,6 +215,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         load=message.load,
         backlog_bytes=message.backlog_bytes,
         free_tokens=message.free_tokens if message.HasField("free_tokens") else None,
+        connector=_CONNECTORS_TOLD.get(message.connector),
     )
 
 
@@ -278,6 +288,7 @@ def _profile_to_pb(profile: RequestProfile) -> pb.Profile:
         output_tokens_max=profile.output_tokens_max,
         follows=profile.follows,
         is_control=profile.is_control,
+        connectors=sorted(profile.connectors),
     )
 
 
@@ -302,7 +313,16 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         output_tokens_max=profile.output_tokens_max if profile.HasField("output_tokens_max") else None,
         follows=read_text(profile.follows, "follows", KEY_LENGTH_MAX),
         is_control=profile.is_control,
+        connectors=_connectors(profile.connectors),
     )
+
+
+def _connectors(told: Collection[str]) -> frozenset[Connector]:
+    """One that we do not know is none of ours."""
+    if len(told) == len(_CONNECTORS_TOLD) and set(told) == _CONNECTORS_TOLD.keys():
+        return ALL_CONNECTORS
+    require(len(told) <= LIST_LENGTH_MAX, "too many connectors")
+    return frozenset(_CONNECTORS_TOLD[each] for each in told if each in _CONNECTORS_TOLD)
 
 
 def _stamp_to_pb(stamp: ResidencyStamp) -> pb.ResidencyStamp:

@@ -57,6 +57,8 @@ _STANDINGS: dict[str, str] = {
     Standing.PENDING: "had pending requests",
     Standing.CREDIT: "had been given all that one probe allows",
     Standing.OUTSTANDING: "had as many requests as allowed",
+    Standing.KV_FULL: "had a KV cache fuller than a prefill worker's may be",
+    Standing.DECODE_FULL: "had no decode slot in its pool for what it would read",
     Standing.QUEUE: "had a queue that was too long",
     Standing.BUSY: "had no free replica",
 }

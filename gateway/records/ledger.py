@@ -200,6 +200,7 @@ class Ledger:
                 | events.RequestAbandoned()
                 | events.LegAccepted()
                 | events.ResponseStored()
+                | events.ProgressSampled()
             ):
                 pass
             case _ as never:
@@ -226,7 +227,13 @@ class Ledger:
                     record = self._open.get(effect.request_id)
                     if record is not None:
                         record.shadow = effect
-                case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                case (
+                    ordered.PublishLoad()
+                    | ordered.StopLeg()
+                    | ordered.AcceptForward()
+                    | ordered.RefuseForward()
+                    | ordered.SampleProgress()
+                ):
                     pass
                 case _ as never:
                     assert_never(never)

@@ -210,7 +210,7 @@ class Metrics:
                 self._models.of(event.profile.model)  # a name is made a label by the first request for it
             case events.FirstToken():
                 self._first_token_came(event, now_ns)
-            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted():
+            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted() | events.ProgressSampled():
                 pass
             case events.PeersObserved():
                 self._peers_observed(event)
@@ -242,7 +242,13 @@ class Metrics:
                     self._request_ended(effect)
                 case ordered.RecordShadow():
                     self._shadows.add(self._peer(GatewayId(effect.target.id)))
-                case ordered.PublishLoad() | ordered.StopLeg() | ordered.AcceptForward() | ordered.RefuseForward():
+                case (
+                    ordered.PublishLoad()
+                    | ordered.StopLeg()
+                    | ordered.AcceptForward()
+                    | ordered.RefuseForward()
+                    | ordered.SampleProgress()
+                ):
                     pass
                 case _ as never:
                     assert_never(never)

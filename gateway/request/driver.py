@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from gateway.core.effects import Effect, EndRequest, PublishLoad, RecordShadow, StartLeg
-from gateway.core.events import Event, TimePassed
+from gateway.core.effects import Effect, EndRequest, PublishLoad, RecordShadow, SampleProgress, StartLeg
+from gateway.core.events import Event, ProgressSampled, TimePassed
 from gateway.core.vocabulary import LoadReport, Outcome, RequestId
 from gateway.ground.clock import Clock
 from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step
 from gateway.request.mailbox import Mailbox, cancelled
+from gateway.request.progress import ProgressBoard
 
 GatewayStep: TypeAlias = Step[Event, Effect]
 GatewayCrash: TypeAlias = Crash[Event, Effect]
@@ -35,6 +36,7 @@ class Driver(Pump[Event, Effect]):
         super().__init__(core, clock, TimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps)
         self._publish: Callable[[LoadReport], None] | None = None
         self._mailboxes: dict[RequestId, Mailbox] = {}
+        self.progress = ProgressBoard()
 
     @property
     def open_requests(self) -> int:
@@ -63,6 +65,9 @@ class Driver(Pump[Event, Effect]):
             return
         if isinstance(effect, RecordShadow):
             return  # a record for the observers
+        if isinstance(effect, SampleProgress):
+            self.submit(ProgressSampled(effect.pool, self.progress.sample()))
+            return
         mailbox = self._mailboxes.get(effect.request_id)
         if mailbox is not None:
             mailbox.deliver(effect)

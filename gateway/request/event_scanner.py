@@ -91,6 +91,11 @@ class EventScanner:
         return not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads(b"data:"))
 
     @property
+    def events_since_token(self) -> int:
+        """Data events from the first token on, the last ones included. Costs nothing; ask whenever you like."""
+        return self.data_events - self._events_before_token if self.saw_token else 0
+
+    @property
     def content_events(self) -> int:
         """Data events that brought something generated: not those before the first token, nor the last ones that only
         say how it ended. Decodes; ask once, at the end, where there is no usage."""

@@ -110,6 +110,8 @@ class Handoff:
 
     told: bytes = b""
     """A JSON object, as it came; empty where the two meet by other means."""
+    answer: bytes = b""
+    """What the prefill answered besides: `assembling.py` goes by it."""
 
 
 class _Prefilled(msgspec.Struct):
@@ -133,7 +135,8 @@ def handoff_in(answer: bytes, connector: Connector) -> Handoff:
         raise LegFailure(LegResult.FAILED, f"the prefill hands over more than {HANDOFF_BYTES_MAX >> 10} KiB")
     if bytes(told[:1]) != b"{":
         raise LegFailure(LegResult.FAILED, "the prefill hands nothing over: its answer has no kv_transfer_params")
-    return Handoff(bytes(told))
+    handed = bytes(told)
+    return Handoff(handed, answer.replace(handed, b"null", 1))
 
 
 def _check_soundness(answer: bytes) -> None:

@@ -20,6 +20,7 @@ from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.value import value
 from gateway.core.vocabulary import LegResult, Place, RefusalReason, ReplicaId, RequestProfile
 
+NONCE_BYTES = 16
 Headers = tuple[tuple[str, str], ...]
 """Names and values. A value is what `header_values.py` says: its bytes, one character for each."""
 
@@ -32,6 +33,17 @@ class CacheSalt:
     """Letters and digits: it needs no escape in JSON."""
     replaces_own: bool
     """The body names a `cache_salt` itself, of which this one is made."""
+
+
+@value
+class Part:
+    """What the owner of a request knows, besides the client's words, when it sends only a part of it to an engine."""
+
+    nonce: bytes
+    """Chance, drawn for the request: what both engines have to call it is made of this."""
+    told: bytes = b""
+    """For a decode: what the prefill's answer says to it, as it came. It tells where a prompt's blocks are: it goes
+    into no event, log or record."""
 
 
 @value
@@ -50,6 +62,8 @@ class OutboundRequest:
     """The client's own name for the model, where `profile` has another: answers go by it."""
     cache_salt: CacheSalt | None = None
     """For engines that take one; other gateways work it out themselves. None: the body goes out as it came."""
+    part: Part | None = None
+    """Set where the leg is a prefill or a decode."""
 
 
 @value

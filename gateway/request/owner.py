@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import urandom
 from typing import assert_never
 
 from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
-from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, RequestProfile, TargetKind
+from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
 from gateway.request.engine_api import UNGENERATING_PATHS
-from gateway.request.legs import LegFailure, LegOpener, OutboundRequest, RequestSummary, Sink, SinkGone
+from gateway.request.legs import (
+    NONCE_BYTES,
+    LegFailure,
+    LegOpener,
+    OutboundRequest,
+    Part,
+    RequestSummary,
+    Sink,
+    SinkGone,
+)
 from gateway.request.mailbox import cancelled
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
 
@@ -51,6 +61,7 @@ class RequestOwner:
         "_context",
         "_driver",
         "_mailbox",
+        "_nonce",
         "_outbound",
         "_relay",
         "_sink",
@@ -70,6 +81,8 @@ class RequestOwner:
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """The legs that run in tasks of their own."""
+        self._nonce = b""
+        """Drawn with the first leg that runs only a part."""
         self._relay = Relay(
             context.driver,
             context.clock,
@@ -172,7 +185,8 @@ class RequestOwner:
             self._summary.prompt_taken = True
             with scope:
                 opener = self._context.openers[order.target.kind]
-                async with opener.open(order, self._outbound, on_accepted=feed.accepted) as leg:
+                outbound = self._outbound if order.role is LegRole.WHOLE else self._part_of(order)
+                async with opener.open(order, outbound, on_accepted=feed.accepted) as leg:
                     ended = await feed.run(leg)
         except LegFailure as failure:
             ended = feed.ended_early(failure.result, failure.detail, failure.refusal)
@@ -197,6 +211,13 @@ class RequestOwner:
                 self._summary.prompt_taken = False  # turned down or failed: it is nobody's to pay for
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)
+
+    def _part_of(self, order: StartLeg) -> OutboundRequest:
+        """What is sent to an engine that runs only a part of the request."""
+        if not self._nonce:
+            self._nonce = urandom(NONCE_BYTES)
+        told = self._relay.handed_over if order.role is LegRole.DECODE else b""
+        return replace(self._outbound, part=Part(self._nonce, told))
 
     def _has_run_out(self, ended: LegEnded) -> bool:
         """Did it work up to the request's deadline? That is no failure of the target's."""

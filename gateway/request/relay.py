@@ -24,6 +24,7 @@ from gateway.request.answers import (
 from gateway.request.driver import Driver
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
+from gateway.request.handoffs import handoff_in
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
 from gateway.request.model_names import Renamer
@@ -55,6 +56,7 @@ class Relay:
         "_driver",
         "_renamed",
         "_speaker",
+        "handed_over",
         "outbound",
         "put",
         "settings",
@@ -79,6 +81,8 @@ class Relay:
         self._speaker: StartLeg | None = None
         """The leg whose answer the client is getting, or has got."""
         self._renamed = None if not outbound.asked_model else Renamer(outbound.profile.model, outbound.asked_model)
+        self.handed_over = b""
+        """What the last prefill's answer says to its decode: the engines' own affair."""
         self.settings = settings
         self.sink = sink
         self.outbound = outbound
@@ -145,6 +149,16 @@ class Relay:
             summary.prompt_tokens, summary.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         if usage.output_tokens is not None:
             summary.output_tokens = (summary.output_tokens or 0) + usage.output_tokens
+
+    def decoding(self, order: StartLeg, events: Callable[[], int]) -> None:
+        """How far it has come may be asked for at any time, until it is over."""
+        self._driver.progress.begins(order.request_id, order.attempt, order.target, events)
+
+    def decoded(self, order: StartLeg, events: int, usage: TokenUsage | None) -> None:
+        progress = self._driver.progress
+        progress.ends(order.request_id, order.attempt)
+        if usage is not None and usage.output_tokens is not None:
+            progress.learn(order.target, events, usage.output_tokens)
 
     def completed(self, order: StartLeg, usage: TokenUsage | None) -> LegEnded:
         used = usage or TokenUsage()
@@ -244,14 +258,17 @@ class Feed:
             raise LegFailure(LegResult.FAILED, f"{what}, after the answer had begun")
 
     async def _keep_part(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
-        """A part of the work whose answer no client is shown."""
+        """A part of the work whose answer no client is shown: what it hands over is kept for the other part."""
         body, rest = await self._hold_whole(chunks)
         if rest is not None:
             raise LegFailure(LegResult.FAILED, "an answer too long for a prefill")
         answer = inspect_answer(body)
         if answer.fault is not None:
             return await self._answer_fault(head, answer.fault)
-        return leg_ended(self._order, LegResult.COMPLETED, "")
+        if self._order.connector is not None:
+            self._relay.handed_over = handoff_in(body, self._order.connector).told
+        prompt_tokens = None if answer.usage is None else answer.usage.prompt_tokens
+        return replace(leg_ended(self._order, LegResult.COMPLETED, ""), prompt_tokens=prompt_tokens)
 
     async def _relay_whole(self, head: LegHead, content_type: str, chunks: AsyncIterator[bytes]) -> LegEnded:
         """An answer in one piece is held until it is whole, so that one that breaks off can be had elsewhere."""
@@ -320,12 +337,15 @@ class Feed:
     async def _relay_events(self, leg: Leg) -> LegEnded:
         summary = self._relay.summary
         summary.is_event_stream = True
-        scanner = EventScanner(
-            event_bytes_max=self._settings.event_bytes_max, may_give_up=self._order.role is LegRole.DECODE
-        )
+        is_decode = self._order.role is LegRole.DECODE
+        scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max, may_give_up=is_decode)
+        if is_decode:
+            self._relay.decoding(self._order, lambda: scanner.events_since_token)
         try:
             return await self._relay_scanned(leg, scanner)
         finally:
+            if is_decode:
+                self._relay.decoded(self._order, scanner.events_since_token, self._usage)
             if self._has_sent:
                 summary.output_events += scanner.data_events
                 self._count_tokens(scanner)

@@ -89,6 +89,8 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
             return f"policy {event.policy.digest}"
         case events.AssignmentApplied():
             return f"assignment {event.version}"
+        case events.ProgressSampled():
+            return f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}"
         case events.TimePassed() | events.ConfigApplied() | events.DrainRequested() | events.LockdownChanged():
             return type(event).__name__
         case _ as never:
@@ -121,6 +123,8 @@ def _effect_in_words(effect: Effect) -> str:
             return f"end {effect.request_id} {effect.outcome}"
         case ordered.RecordShadow():
             return f"shadow {effect.request_id} {effect.target}"
+        case ordered.SampleProgress():
+            return f"sample {effect.pool}"
         case ordered.PublishLoad():
             return f"publish {effect.report.sequence}"
         case _ as never:

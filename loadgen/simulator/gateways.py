@@ -413,6 +413,8 @@ class SimGateway:
                 owner.line.to_near(owner.upstream.forward_refused, effect.reason, effect.detail)
             case ordered.RecordShadow():
                 pass
+            case ordered.SampleProgress():
+                self.tell(events.ProgressSampled(effect.pool, ()))
             case _ as never:
                 assert_never(never)
 

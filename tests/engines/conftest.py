@@ -1,5 +1,5 @@
-"""Two real vLLM for the whole session. Where they cannot be had the tests are skipped with the reason, unless
-`--require-engines` is given."""
+"""Two real vLLM for the whole session, and a pair that shares its work. Where they cannot be had the tests are skipped
+with the reason, unless `--require-engines` is given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.engines.real import LLAMACPP_FOLDER, VLLM_FOLDER, Engine, all_up, vllm, why_missing
+from tests.engines.real import (
+    LLAMACPP_FOLDER,
+    VLLM_FOLDER,
+    Engine,
+    all_up,
+    decode_worker,
+    prefill_worker,
+    vllm,
+    why_missing,
+)
 from tests.engines.regions import RealMesh
 
 
@@ -57,6 +66,41 @@ async def engines(running_engines: Engines) -> Engines:
     for engine in running_engines:
         await engine.until_holding(0)
     return running_engines
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One reads prompts and the other one writes answers. What the first has read moves over NIXL."""
+
+    prefill: Engine
+    decode: Engine
+
+    def __iter__(self) -> Iterator[Engine]:
+        yield self.prefill
+        yield self.decode
+
+
+@pytest.fixture(scope="session")
+def running_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    _needs(VLLM_FOLDER, request.config)
+    folder = tmp_path_factory.mktemp("pair")
+    pair = Pair(prefill_worker(folder / "prefill.log"), decode_worker(folder / "decode.log"))
+    try:
+        asyncio.run(all_up(pair))
+        yield pair
+    finally:
+        for engine in pair:
+            engine.kill()
+
+
+@pytest.fixture
+async def pair(running_pair: Pair) -> Pair:
+    """Both up and empty, whatever the test before did to them."""
+    await all_up(running_pair)
+    for engine in running_pair:
+        await engine.until_holding(0)
+        await engine.until_empty()
+    return running_pair
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -34,6 +35,8 @@ CONTEXT_TOKENS = 2048
 KV_BLOCKS = 129
 KV_BLOCK_TOKENS = 32
 """KV cache for twice the longest context (one block is vLLM's own): it fills, and forgets, within a test."""
+LEASE_S = 20
+"""How long a prefill worker here keeps what nobody fetches; vLLM's default is 30."""
 
 
 def why_missing(folder: Path) -> str:
@@ -140,13 +143,46 @@ class Engine:
             while await self.held() != requests:  # noqa: ASYNC110 - another process, which tells us nothing
                 await asyncio.sleep(_POLL_S)
 
+    async def until_empty(self, within_s: float = END_S) -> None:
+        """Until its KV cache holds nothing for anybody, neither for who runs nor for who might fetch it. What may be
+        forgotten at any time does not count."""
+        async with asyncio.timeout(within_s):
+            while (await self.counters())["vllm:kv_cache_usage_perc"] > 0:  # noqa: ASYNC110 - see above
+                await asyncio.sleep(_POLL_S)
+
     async def held(self) -> float:
         counters = await self.counters()
         return counters["vllm:num_requests_running"] + counters["vllm:num_requests_waiting"]
 
 
 def vllm(log: Path) -> Engine:
-    """A vLLM with the tiny random model."""
+    """A vLLM with the tiny random model, which refuses what would wait too long."""
+    return _vllm(log, {"max-num-queued-reqs": HELD_MAX}, {})
+
+
+def prefill_worker(log: Path) -> Engine:
+    """Keeps what it has read for whoever fetches it, `LEASE_S` at most."""
+    return _nixl(log, {"kv_role": "kv_producer", "kv_connector_extra_config": {"kv_lease_duration": LEASE_S}})
+
+
+def decode_worker(log: Path) -> Engine:
+    """Fetches what another one has read. What it cannot fetch is a failure, as by default."""
+    return _nixl(log, {"kv_role": "kv_consumer"})
+
+
+def _nixl(log: Path, role: dict[str, object]) -> Engine:
+    """NIXL over loopback, from memory to memory."""
+    config = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu", **role}
+    environment = {
+        "UCX_TLS": "tcp,sm,self",
+        "UCX_NET_DEVICES": "lo",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+    }
+    return _vllm(log, {"kv-transfer-config": json.dumps(config)}, environment)
+
+
+def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str]) -> Engine:
     port = free_port()
     options: dict[str, object] = {
         "host": "127.0.0.1",
@@ -155,9 +191,9 @@ def vllm(log: Path) -> Engine:
         "dtype": "float32",
         "max-model-len": CONTEXT_TOKENS,
         "max-num-seqs": RUNNING_MAX,
-        "max-num-queued-reqs": HELD_MAX,
         "block-size": KV_BLOCK_TOKENS,
         "num-gpu-blocks-override": KV_BLOCKS,
+        **more,
     }
     flags = ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
     named = [word for key, value in options.items() for word in (f"--{key}", str(value))]
@@ -173,6 +209,7 @@ def vllm(log: Path) -> Engine:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1",
+        **more_environment,
     }
     return Engine([*serve, *named, *flags], port, log, environment)
 

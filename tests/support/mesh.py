@@ -263,7 +263,7 @@ class Mesh:
                     )
             case ordered.EndRequest():
                 self._ended(name, effect)
-            case ordered.RecordShadow():
+            case ordered.RecordShadow() | ordered.SampleProgress():
                 pass
             case ordered.PublishLoad():
                 for other in self.cores:

@@ -10,6 +10,8 @@ from gateway.core.timers import Timer, TimerKind
 from gateway.core.vocabulary import ReplicaId, RequestId
 
 RANK_BITS = 32
+BOUNDLESS = 1 << 60
+"""More tokens than there are."""
 _SERIALS = 1 << RANK_BITS
 
 
@@ -44,18 +46,21 @@ class Worker:
         "is_open",
         "is_seeded",
         "load",
+        "number",
         "room_tokens",
         "running",
         "slots",
     )
 
-    def __init__(self, worker_id: ReplicaId, group: Group, slots: int, room_tokens: int) -> None:
+    def __init__(self, worker_id: ReplicaId, number: int, group: Group) -> None:
         self.id = worker_id
+        self.number = number
+        """No other one of the pool has it; of those that are free, the smallest is given."""
         self.group = group
-        self.slots = slots
+        self.slots = 0
         """How many may be in flight there."""
-        self.room_tokens = room_tokens
-        """0: not known."""
+        self.room_tokens = 0
+        """In its cache; 0: not known."""
         self.is_open = True
         """May it be sent anything?"""
         self.is_seeded = False
@@ -79,14 +84,12 @@ class Worker:
     def total_load(self) -> int:
         return self.load + self.inherited_tokens
 
-    def fits(self, tokens: int) -> bool:
-        """Is there room for that much more? For one request there always is where nothing else is."""
+    @property
+    def room_left(self) -> int:
+        """The largest request, in tokens, that fits. Any does where nothing else is."""
         if not self.room_tokens or not (self.in_flight or self.inherited):
-            return True
-        return self.total_load + tokens <= self.room_tokens
-
-    def can_take(self, tokens: int) -> bool:
-        return self.is_open and self.free > 0 and self.fits(tokens)
+            return BOUNDLESS
+        return self.room_tokens - self.total_load
 
 
 class Entry:

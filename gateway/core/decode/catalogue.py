@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.decode.balance_route import BalanceRoute
 from gateway.core.decode.config import DecodePolicyName
 from gateway.core.decode.join_shortest_queue import JoinShortestQueue
 from gateway.core.decode.least_kv_tokens import LeastKvTokens
@@ -16,4 +17,6 @@ BUILT_IN: dict[str, type[DecodePolicy]] = {
     DecodePolicyName.POWER_OF_TWO: PowerOfTwo,
     DecodePolicyName.JOIN_SHORTEST_QUEUE: JoinShortestQueue,
     DecodePolicyName.LEAST_KV_TOKENS: LeastKvTokens,
+    DecodePolicyName.BR_0: BalanceRoute,
+    DecodePolicyName.BR_H: BalanceRoute,
 }

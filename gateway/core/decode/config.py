@@ -71,6 +71,8 @@ class DecodeConfig:
     """Is an entry sent at once, wherever fewer than `in_flight_margin` beyond its batch are in flight?"""
     in_flight_margin: int = 2
     """Of a worker that is sent requests before it has a free slot: with `bypass`, or by a concurrent connector."""
+    prefill_kv_max_share: float = 0.95
+    """A prefill worker whose KV cache is fuller is sent nothing: what it has handed over stays until it is fetched."""
     considered_max: int = 5
     """Workers recorded with each admission, for `explain`; 0 records none."""
     balance: BalanceConfig = BalanceConfig()

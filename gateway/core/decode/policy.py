@@ -22,7 +22,7 @@ from gateway.core.decode.predictor import Predictor
 class Watcher(Protocol):
     """Whoever is told what was sent."""
 
-    def sent(self, entry: Entry) -> None: ...
+    def sent(self, entry: Entry, worker: Worker) -> None: ...
 
 
 class Round:
@@ -42,27 +42,24 @@ class Round:
         self.now_ns = now_ns
         self.admissions: list[Admission] = []
         self._watcher = watcher
-        self._left = config.admissions_max
+        self.left = config.admissions_max
+        """So many may still be sent."""
         self._considered_max = config.considered_max
         self._roomiest: list[WorkerView] | None = None
 
     @property
     def is_over(self) -> bool:
         """Nobody waits any more, or enough were sent for one round."""
-        return self._left <= 0 or not len(self.pool)
-
-    def takers(self, tokens: int) -> list[Worker]:
-        """Who may be sent a request that brings so many tokens."""
-        return takers(self.groups, tokens)
+        return self.left <= 0 or not len(self.pool)
 
     def send(self, entry: Entry, worker: Worker, reason: AdmissionReason) -> None:
-        assert self._left > 0, "more than one round may send"
-        self._left -= 1
+        assert self.left > 0, "more than one round may send"
+        self.left -= 1
         considered = self._considered(worker)
         if self.pool.take(entry.key) is None:
             raise AssertionError(f"{entry.key} does not wait")
         dispatch(entry, worker)
-        self._watcher.sent(entry)
+        self._watcher.sent(entry, worker)
         self.admissions.append(Admission(entry.key, worker.id, reason, self.now_ns - entry.pooled_ns, considered))
 
     def _considered(self, worker: Worker) -> tuple[WorkerView, ...]:
@@ -91,42 +88,35 @@ class DecodePolicy(ABC):
     def admit(self, round_: Round) -> None:
         """Send as many as it sees fit. A policy that only chooses workers takes those who wait as they came; whoever
         fits nowhere lets others pass, until it has waited for half of its time."""
-        reserved: set[str] = set()
+        workers = with_slots(round_.groups)
         for entry in round_.pool.in_order():
-            if round_.is_over:
+            if round_.is_over or not workers:
                 return
-            takers = [worker for worker in round_.takers(entry.weight) if worker.id not in reserved]
+            takers = [worker for worker in workers if worker.room_left >= entry.weight]
             if takers:
-                round_.send(entry, self.choose(entry.weight, takers), AdmissionReason.POLICY)
+                worker = self.choose(entry.weight, takers)
+                round_.send(entry, worker, AdmissionReason.POLICY)
+                if not worker.free:
+                    workers.remove(worker)
             elif entry.aged_ns <= round_.now_ns:
-                reserve(entry, round_, reserved)
+                # it gets the next room: nobody else is sent to the worker that has most
+                workers.remove(max(workers, key=_room))
 
     # What it is told
 
-    def sent(self, entry: Entry) -> None:  # noqa: B027 - a policy keeps the books that it needs
+    def sent(self, entry: Entry, worker: Worker) -> None:  # noqa: B027 - a policy keeps the books that it needs
         """An entry is at its worker from now on."""
 
     def progressed(self, entry: Entry) -> None:  # noqa: B027
         """It has generated more tokens."""
 
     def over(self, entry: Entry) -> None:  # noqa: B027
-        """It has left its worker."""
+        """It has left its worker, or that has left the pool."""
 
 
-def reserve(entry: Entry, round_: Round, reserved: set[str]) -> None:
-    """Whoever has waited long and fits nowhere gets the next room: nobody else is sent to the worker that has most."""
-    workers = [
-        worker
-        for group in round_.groups
-        for worker in group.workers
-        if worker.is_open and worker.id not in reserved and not worker.fits(entry.weight)
-    ]
-    if workers:
-        reserved.add(max(workers, key=_room).id)
-
-
-def takers(groups: list[Group], tokens: int) -> list[Worker]:
-    return [worker for group in groups for worker in group.workers if worker.can_take(tokens)]
+def with_slots(groups: list[Group]) -> list[Worker]:
+    """Who may be sent something."""
+    return [worker for group in groups for worker in group.workers if worker.is_open and worker.free]
 
 
 def roomiest(groups: list[Group], count: int) -> list[WorkerView]:
@@ -151,7 +141,7 @@ def view_of(worker: Worker, load_max: int) -> WorkerView:
 
 
 def _room(worker: Worker) -> int:
-    return worker.room_tokens - worker.total_load
+    return worker.room_left
 
 
 def _roominess(view: WorkerView) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from gateway.core.decode.books import RANK_BITS, Entry
+from gateway.core.decode.books import BOUNDLESS, RANK_BITS, Entry
 from gateway.core.timers import Timers
 from gateway.core.vocabulary import RequestId
 
@@ -60,12 +60,13 @@ class Pool:
 
     def no_heavier_than(self, tokens: float) -> int:
         """How many are."""
-        if tokens == float("inf"):
+        if tokens >= BOUNDLESS:
             return len(self._ranks)
         return bisect_right(self._ranks, ((int(tokens) + 1) << RANK_BITS) - 1)
 
     def nth_lightest(self, n: int) -> Entry:
-        return self._by_rank[n]
+        """Counted from 0. Of those that weigh as much, the oldest."""
+        return self._by_rank[self.no_heavier_than(self._by_rank[n].weight) - 1]
 
     def slice_by_weight(self, start: int, stop: int) -> list[Entry]:
         """Lightest first."""

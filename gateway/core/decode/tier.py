@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import random
 
+from gateway.core.bits import lowest_slot
 from gateway.core.decode import books
 from gateway.core.decode.admissions import Admission, AdmissionReason, DecodeFigures, GroupFigures
 from gateway.core.decode.books import Entry, Group, Worker
 from gateway.core.decode.catalogue import BUILT_IN
 from gateway.core.decode.config import DecodeConfig, check_decode
-from gateway.core.decode.policy import DecodePolicy, Round, beside, roomiest, takers
+from gateway.core.decode.policy import DecodePolicy, Round, beside, roomiest, with_slots
 from gateway.core.decode.pool import Pool
 from gateway.core.decode.predictor import Facts, Predictor
 from gateway.core.vocabulary import PoolSpec, ReplicaId, RequestId
@@ -33,6 +34,8 @@ class DecodeTier:
         self._predictor = predictor
         self._workers: dict[ReplicaId, Worker] = {}
         self._groups: dict[str, Group] = {}
+        self._numbers = 0
+        """Those that workers have, as a mask."""
         self._pool = Pool()
         self._sent: dict[RequestId, Entry] = {}
         """Those that are at a worker, whether it is still one of ours or not."""
@@ -58,15 +61,16 @@ class DecodeTier:
         self._beyond = config.in_flight_margin if config.bypass or not connector.is_sequential else 0
         """How many more than its batch a worker may have in flight."""
         for worker in self._workers.values():
-            worker.slots = spec.decode_batch_max + self._beyond
-            worker.room_tokens = spec.kv_tokens
+            self._size(worker)
         self._policy = self._new_policy()
         self._dirty(now_ns)
 
     def _new_policy(self) -> DecodePolicy:
         policy = BUILT_IN[self._config.policy](self._config, self._rng, self._predictor)
         for entry in self._sent.values():
-            policy.sent(entry)
+            worker = entry.worker
+            if worker is not None and self._is_ours(worker):
+                policy.sent(entry, worker)
         return policy
 
     # Workers
@@ -84,19 +88,39 @@ class DecodeTier:
                 return
             self._leave_group(known)
         joined = self._groups.setdefault(name, Group(name))
-        worker = known or Worker(worker_id, joined, self._spec.decode_batch_max + self._beyond, self._spec.kv_tokens)
+        worker = known or self._new_worker(worker_id, joined)
         worker.group = joined
         worker.is_open = is_open if known is None else known.is_open
         joined.workers.append(worker)
         self._workers[worker_id] = worker
         self._dirty(now_ns)
 
+    def _new_worker(self, worker_id: ReplicaId, group: Group) -> Worker:
+        number = lowest_slot(~self._numbers & (self._numbers + 1))
+        self._numbers |= 1 << number
+        worker = Worker(worker_id, number, group)
+        self._size(worker)
+        return worker
+
+    def _size(self, worker: Worker) -> None:
+        worker.slots = self._spec.decode_batch_max + self._beyond
+        worker.room_tokens = self._spec.kv_tokens
+
+    def _is_ours(self, worker: Worker) -> bool:
+        """Has it not left? Another one of the same name may have joined since."""
+        return self._workers.get(worker.id) is worker
+
     def leave(self, worker_id: ReplicaId) -> None:
         """A worker is no longer one of the pool. What it has is told of by `ended`, as ever."""
         worker = self._workers.pop(worker_id, None)
-        if worker is not None:
-            self._leave_group(worker)
-            self._is_counted = False
+        if worker is None:
+            return
+        for entry in self._sent.values():
+            if entry.worker is worker:
+                self._policy.over(entry)
+        self._numbers &= ~(1 << worker.number)
+        self._leave_group(worker)
+        self._is_counted = False
 
     def _leave_group(self, worker: Worker) -> None:
         worker.group.workers.remove(worker)
@@ -155,7 +179,7 @@ class DecodeTier:
 
     def _choose_now(self, facts: Facts, now_ns: int, reason: AdmissionReason) -> Admission | None:
         groups = list(self._groups.values())
-        workers = takers(groups, facts.prompt_tokens)
+        workers = [worker for worker in with_slots(groups) if worker.room_left >= facts.prompt_tokens]
         if not workers:
             return None
         worker = self._policy.choose(facts.prompt_tokens, workers)
@@ -163,7 +187,7 @@ class DecodeTier:
         considered = beside(worker, roomiest(groups, considered_max)) if considered_max else ()
         entry = self._entry(facts, now_ns, now_ns)
         books.dispatch(entry, worker)
-        self.sent(entry)
+        self.sent(entry, worker)
         self._admitted[reason] += 1
         return Admission(entry.key, worker.id, reason, 0, considered)
 
@@ -232,11 +256,11 @@ class DecodeTier:
 
     # Those who are at a worker
 
-    def sent(self, entry: Entry) -> None:
+    def sent(self, entry: Entry, worker: Worker) -> None:
         """For rounds only."""
         self._sent[entry.key] = entry
         self._is_counted = False
-        self._policy.sent(entry)
+        self._policy.sent(entry, worker)
 
     def running(self, key: RequestId) -> None:
         """Its first token has come."""
@@ -250,14 +274,16 @@ class DecodeTier:
         if entry is not None and generated > entry.generated:
             books.start(entry)
             books.progress(entry, generated)
-            self._policy.progressed(entry)
+            if entry.worker is not None and self._is_ours(entry.worker):
+                self._policy.progressed(entry)
 
     def ended(self, key: RequestId, now_ns: int, output_tokens: int | None = None) -> None:
         """It has left its worker. How many tokens that were is told when it came to its own end, and not else."""
         entry = self._sent.pop(key, None)
         if entry is None:
             return
-        self._policy.over(entry)
+        if entry.worker is not None and self._is_ours(entry.worker):
+            self._policy.over(entry)
         books.end(entry)
         if output_tokens is not None and self._predictor is not None:
             self._predictor.ended(entry.facts, output_tokens, now_ns)

@@ -112,7 +112,7 @@ class Eligibility:
         within_reach = self._within_reach(request_class)
         if not within_reach:
             return 0
-        heard = self._peers.eligible(model, rule) & within_reach
+        heard = self._peers.eligible(model, rule, connectors=request_class.connectors) & within_reach
         unheard = self._peers.unheard(rule) & within_reach
         is_known = bool(heard) or self._replicas.serves(model) or self._peers.serves(model)
         return heard | unheard if is_known else 0
@@ -170,11 +170,16 @@ class Eligibility:
 
     def _untried_replicas_or_all(self, request_class: RequestClass) -> int:
         """A request avoids the replicas that failed it, as long as there is anywhere else it could ever go."""
-        everywhere = self._replicas.eligible(request_class.model, request_class.rule, request_class.origin)
+        everywhere = self._everywhere(request_class)
         untried = everywhere & ~request_class.failed_replicas
         if untried or self._has_untried_peer(request_class):
             return untried
         return everywhere
+
+    def _everywhere(self, request_class: RequestClass) -> int:
+        """Every replica that may serve it, whatever failed it before."""
+        wanted = request_class
+        return self._replicas.eligible(wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors)
 
     def _available_peers(self, request_class: RequestClass) -> int:
         targets = self._targets_of(request_class)
@@ -185,18 +190,18 @@ class Eligibility:
 
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:
         """Peers that failed the request are asked again only when there is nobody else whom it could ever ask."""
-        available = self._peers.available(request_class.model, request_class.rule)
+        available = self._peers.available(request_class.model, request_class.rule, connectors=request_class.connectors)
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
             return untried
-        everywhere = self._replicas.eligible(request_class.model, request_class.rule, request_class.origin)
+        everywhere = self._everywhere(request_class)
         return untried if everywhere & ~request_class.failed_replicas else available
 
     def _has_untried_peer(self, request_class: RequestClass) -> bool:
         within_reach = self._within_reach(request_class)
         if not within_reach:
             return False
-        eligible = self._peers.eligible(request_class.model, request_class.rule)
+        eligible = self._peers.eligible(request_class.model, request_class.rule, connectors=request_class.connectors)
         return bool(eligible & within_reach & ~request_class.failed_peers)
 
     def _within_reach(self, request_class: RequestClass) -> int:

@@ -353,7 +353,9 @@ class Placer:
     def _peer_candidate(self, request: RequestState, state: PeerState) -> Candidate:
         request_class, slot = request.request_class, state.slot
         failed = request_class.failed_peers >> slot & 1
-        standing = self._peers.standing_for(state, request_class.model, request_class.rule)
+        standing = self._peers.standing_for(
+            state, request_class.model, request_class.rule, connectors=request_class.connectors
+        )
         matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         load = self._fleet.peer_load(slot, request_class.model)
         standing = Standing.FAILED_BEFORE if failed else standing

@@ -10,9 +10,8 @@ from hashlib import blake2b
 
 from gateway.core.value import value
 from gateway.request.engine_api import REQUEST_ID_HEADER
-from gateway.request.legs import Headers
+from gateway.request.legs import NONCE_BYTES, Headers
 
-NONCE_BYTES = 16
 _ROOM_BITS = 63
 """SGLang's rooms are signed 64-bit numbers."""
 

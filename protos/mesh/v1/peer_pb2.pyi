@@ -129,6 +129,7 @@ class ModelCapacity(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
     FREE_TOKENS_FIELD_NUMBER: _builtins.int
+    CONNECTOR_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
@@ -142,6 +143,10 @@ class ModelCapacity(_message.Message):
     """Of prompts, what the one of these replicas that has least to read has to read first; likewise."""
     free_tokens: _builtins.int
     """Room in the KV cache of the one that has most, in tokens; likewise. Left out: nobody knows, and nothing is kept away."""
+    connector: _builtins.str
+    """Of a disaggregated pool, whose replicas are its prefill workers: how it hands over. Empty: the pool is unified. Whoever
+    does not know the field forwards as ever, and what it forwards is taken for a call that cannot be handed over.
+    """
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -155,10 +160,11 @@ class ModelCapacity(_message.Message):
         load: _builtins.int = ...,
         backlog_bytes: _builtins.int = ...,
         free_tokens: _builtins.int | None = ...,
+        connector: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "free_tokens", b"free_tokens", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "available", b"available", "backlog_bytes", b"backlog_bytes", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
     _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
@@ -326,6 +332,7 @@ class Profile(_message.Message):
     OUTPUT_TOKENS_MAX_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
     IS_CONTROL_FIELD_NUMBER: _builtins.int
+    CONNECTORS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -338,6 +345,10 @@ class Profile(_message.Message):
     follows: _builtins.str
     """Key of the stored response that it refers to; empty if none."""
     is_control: _builtins.bool
+    @_builtins.property
+    def connectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """By which connectors the call can be handed from a prefill to a decode worker; none of them: one replica has to run it."""
+
     def __init__(
         self,
         *,
@@ -351,10 +362,11 @@ class Profile(_message.Message):
         output_tokens_max: _builtins.int | None = ...,
         follows: _builtins.str = ...,
         is_control: _builtins.bool = ...,
+        connectors: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "follows", b"follows", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "connectors", b"connectors", "follows", b"follows", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015

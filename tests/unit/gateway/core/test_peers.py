@@ -13,6 +13,7 @@ from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.peers import _ANSWERS_MAX, Peers, PeerState
 from gateway.core.timers import Timers
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
     GatewayId,
     Jurisdiction,
     LegResult,
@@ -147,7 +148,7 @@ def test_a_peer_is_looked_at_again_only_when_it_has_changed() -> None:
         fleet.hear()
     question = MODELS[0], RULES[0]
     before = fleet.peers.available(*question)
-    answer = fleet.peers._answers[question]
+    answer = fleet.peers._answers[*question, ALL_CONNECTORS]
     assert answer.unsure == 0
     changed = next(state for state in fleet.peers if state.standing is Standing.AVAILABLE)
     fleet.peers.started(changed, (RequestId("one"), 1, 1), fleet.now_ns)

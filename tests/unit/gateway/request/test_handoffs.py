@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from gateway.core.vocabulary import Connector, LegResult
 from gateway.request import engine_api, handoffs
 from gateway.request.bodies import read_body
-from gateway.request.handoffs import handoff_in, takers_of, why_whole
+from gateway.request.handoffs import Handoff, handoff_in, takers_of, why_whole
 from gateway.request.legs import LegFailure
 
 CHAT, COMPLETIONS = engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH
@@ -81,7 +82,14 @@ ANSWER = (
 class TestWhatAPrefillHandsOn:
     def test_it_is_the_very_bytes_that_came(self) -> None:
         for connector in (Connector.NIXL, Connector.ASCEND):
-            assert handoff_in(ANSWER % TOLD, connector).told == TOLD
+            assert handoff_in(ANSWER % TOLD, connector) == Handoff(TOLD, ANSWER % b"null")
+
+    def test_of_a_real_engine(self) -> None:
+        answer = (Path(__file__).parents[3] / "recordings/vllm-0.32.0/chat.prefill.json").read_bytes()
+        handed = handoff_in(answer, Connector.NIXL)
+        assert json.loads(handed.told) == json.loads(answer)["kv_transfer_params"]
+        assert json.loads(handed.answer) == json.loads(answer) | {"kv_transfer_params": None}
+        assert b"remote_block_ids" not in handed.answer
 
     @pytest.mark.parametrize("connector", [Connector.MOONCAKE, Connector.SGLANG])
     def test_who_meets_by_other_means_hands_nothing_on(self, connector: Connector) -> None:

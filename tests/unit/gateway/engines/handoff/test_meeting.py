@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.engines.handoff.meeting import NONCE_BYTES, Meeting, leg_headers, meeting
+from gateway.engines.handoff.meeting import Meeting, leg_headers, meeting
+from gateway.request.legs import NONCE_BYTES
 
 NONCE = bytes(range(NONCE_BYTES))
 

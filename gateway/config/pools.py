@@ -1,0 +1,99 @@
+"""What a region file says of pools, and what has to hold between them and the replicas that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import model_validator
+
+from gateway.config.targets import Dialect
+from gateway.core.vocabulary import DEFAULT_POOL, Connector, PoolKind, PoolName, PoolSpec, ReplicaRole
+from gateway.ground.faults import Fault, KeyFaults
+from gateway.ground.settings import FileModel
+from gateway.ground.values import Count, Duration, Id
+
+_LEASE_NS = PoolSpec(DEFAULT_POOL).lease_ns
+_DIALECTS = {Connector.SGLANG: Dialect.SGLANG}
+"""Of the engines that speak it, where that is not vLLM's."""
+
+
+class PoolFile(FileModel):
+    name: Id
+    kind: PoolKind = PoolKind.UNIFIED
+    connector: Connector | None = None
+    decode_batch_max: Count | None = None
+    kv_tokens: Count | None = None
+    context_tokens_max: Count | None = None
+    lease: Duration = _LEASE_NS
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        is_disaggregated = self.kind is PoolKind.DISAGGREGATED
+        for key in ("connector", "decode_batch_max"):
+            if is_disaggregated and getattr(self, key) is None:
+                raise KeyFaults(Fault(key, "a disaggregated pool needs it"))
+        for key in ("connector", "decode_batch_max", "kv_tokens"):
+            if not is_disaggregated and getattr(self, key) is not None:
+                raise KeyFaults(Fault(key, "belongs to a disaggregated pool"))
+        if not is_disaggregated and self.lease != _LEASE_NS:
+            raise KeyFaults(Fault("lease", "belongs to a disaggregated pool"))
+        return self
+
+    def as_spec(self) -> PoolSpec:
+        return PoolSpec(
+            PoolName(self.name),
+            self.kind,
+            self.connector,
+            self.decode_batch_max or 0,
+            self.kv_tokens or 0,
+            self.context_tokens_max or 0,
+            self.lease,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica, or those behind a name, as far as its pool is concerned."""
+
+    path: str
+    """Of its entry in the file."""
+    pool: PoolName
+    role: ReplicaRole
+    group: str | None
+    dialect: Dialect
+    region: str
+
+
+def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[Member]) -> Iterator[Fault]:
+    """Of those that are described, and of whoever names them."""
+    places: dict[PoolName, str] = {}
+    roles: dict[PoolName, set[ReplicaRole]] = {}
+    for member in members:
+        spec = pools.get(member.pool, PoolSpec(member.pool))
+        yield from _member_faults(member, spec)
+        roles.setdefault(member.pool, set()).add(member.role)
+        if spec.kind is PoolKind.DISAGGREGATED and places.setdefault(member.pool, member.region) != member.region:
+            yield Fault(f"{member.path}.region", f"the disaggregated pool {member.pool} stands in one region")
+    for index, (name, spec) in enumerate(pools.items()):
+        missing = {ReplicaRole.PREFILL, ReplicaRole.DECODE} - roles.get(name, set())
+        if spec.kind is PoolKind.DISAGGREGATED and missing:
+            yield Fault(f"pools[{index}]", f"{name} has no {' and no '.join(sorted(missing))} worker")
+
+
+def _member_faults(member: Member, spec: PoolSpec) -> Iterator[Fault]:
+    if spec.kind is PoolKind.UNIFIED:
+        if member.role is not ReplicaRole.UNIFIED:
+            yield Fault(f"{member.path}.role", f"{member.role} is for a disaggregated pool, and {spec.name} is not one")
+        elif member.group is not None:
+            yield Fault(f"{member.path}.group", "belongs to a decode worker")
+        return
+    if member.role is ReplicaRole.UNIFIED:
+        yield Fault(f"{member.path}.role", f"in the disaggregated pool {spec.name} it is prefill or decode")
+    if member.group is not None and member.role is not ReplicaRole.DECODE:
+        yield Fault(f"{member.path}.group", "belongs to a decode worker")
+    assert spec.connector is not None, "checked with the pool"
+    wanted = _DIALECTS.get(spec.connector, Dialect.VLLM)
+    if member.dialect is not wanted:
+        yield Fault(f"{member.path}.dialect", f"the connector {spec.connector} of pool {spec.name} is {wanted}'s")

@@ -1,0 +1,166 @@
+"""BalanceRoute, both of it: BR-0, which looks at this step alone, and BR-H, which looks ahead (§3.2, §4.2).
+
+They are one algorithm with two sets of parameters, and where a predictor that BR-H asks for is missing, stale or talks
+nonsense, the tick goes on with those of BR-0, and is counted. Workers that stand alone step with nobody: to them,
+requests go as they came.
+"""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.decode.admissions import AdmissionReason
+from gateway.core.decode.board import Board
+from gateway.core.decode.books import BOUNDLESS, Entry, Worker
+from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName
+from gateway.core.decode.policy import DecodePolicy, Round
+from gateway.core.decode.predictor import Numbers, Predictor
+from gateway.core.decode.projection import Projection
+from gateway.core.decode.subset import best_subset
+
+
+class BalanceRoute(DecodePolicy):
+    def __init__(self, config: DecodeConfig, rng: random.Random, predictor: Predictor | None = None) -> None:
+        super().__init__(config, rng, predictor)
+        self._balance: BalanceConfig = config.balance
+        self._looks_ahead = config.policy == DecodePolicyName.BR_H
+        self._projection: Projection | None = None
+        if self._looks_ahead and predictor is not None:
+            self._projection = Projection(config.balance, predictor)
+
+    def sent(self, entry: Entry, worker: Worker) -> None:
+        if self._projection is not None:
+            self._projection.sent(entry, worker)
+
+    def progressed(self, entry: Entry) -> None:
+        if self._projection is not None:
+            self._projection.progressed(entry)
+
+    def over(self, entry: Entry) -> None:
+        if self._projection is not None:
+            self._projection.over(entry)
+
+    def choose(self, tokens: int, workers: list[Worker], /) -> Worker:
+        """By this step alone, on all that was sent there: F is what is left of the tokens beside what they add to the
+        fullest; of equal ones, where the margin is widest (D.6)."""
+        load_max = {worker.group.name: 0 for worker in workers}
+        for worker in workers:
+            name = worker.group.name
+            load_max[name] = load_max[name] or worker.group.load_max()
+        best, best_key = workers[0], (-float("inf"), 0, 0)
+        for worker in workers:
+            margin = load_max[worker.group.name] - worker.total_load
+            key = (tokens - len(worker.group.workers) * max(0.0, tokens - margin), margin, worker.free)
+            if key > best_key:
+                best, best_key = worker, key
+        return best
+
+    def admit(self, round_: Round) -> None:
+        board = self._board(round_)
+        self._admit_aged(round_, board)
+        above = self._balance.greedy_above_slots
+        threshold = len(board.workers) if above is None else above
+        while not round_.is_over and board.free_total > threshold:
+            self._admit_greedily(round_, board)
+        while not round_.is_over and board.free_total:
+            self._admit_subset(round_, board)
+
+    def _board(self, round_: Round) -> Board:
+        projected: Numbers | None = None
+        if self._looks_ahead:
+            workers = [worker for group in round_.groups for worker in group.workers]
+            projected = None if self._projection is None else self._projection.loads(workers, round_.now_ns)
+            self.is_degraded = projected is None
+        if projected is None:
+            return Board(round_.groups, None, [1.0], reward_weight=1.0, penalty_weight=None)
+        balance = self._balance
+        discounts = [balance.discount**step for step in range(balance.horizon_steps + 1)]
+        return Board(
+            round_.groups,
+            projected,
+            discounts,
+            reward_weight=balance.reward_weight,
+            penalty_weight=balance.penalty_weight,
+        )
+
+    def _admit_aged(self, round_: Round, board: Board) -> None:
+        """Who has waited for half of its time goes first, wherever it does least harm. Where it fits nobody, whoever
+        has most room is kept for it."""
+        for entry in round_.pool.aged(round_.now_ns):
+            if round_.is_over or not board.free_total:
+                return
+            place = board.best_taker(entry.weight)
+            if place is None:
+                board.keep_roomiest(entry.weight)
+            else:
+                self._send(round_, board, entry, place, AdmissionReason.AGED)
+
+    def _admit_greedily(self, round_: Round, board: Board) -> None:
+        """Stage 1: to whoever has most free slots, the one request that is worth most there."""
+        place = board.emptiest()
+        self._send_single(round_, board, place, AdmissionReason.GREEDY)
+
+    def _admit_subset(self, round_: Round, board: Board) -> None:
+        """Stage 2: to whoever has most free slots and the widest margin, those of the heaviest that are worth most
+        together; if all of them do harm, the one of the whole pool that does least."""
+        place = board.next_to_fill()
+        chosen = [] if board.is_alone(place) else self._best_subset(round_, board, place)
+        for entry in chosen:
+            self._send(round_, board, entry, place, AdmissionReason.SUBSET)
+        if not chosen:
+            self._send_single(round_, board, place, AdmissionReason.SINGLE)
+
+    def _best_subset(self, round_: Round, board: Board, place: int) -> list[Entry]:
+        """Empty, if none is worth anything."""
+        room = board.room(place)
+        fitting = round_.pool.no_heavier_than(room)
+        window = round_.pool.slice_by_weight(max(0, fitting - self._balance.window), fitting)
+        if not window:
+            return []
+        window.reverse()
+        count_max = min(board.free[place], round_.left)
+        heaviest = [entry.weight for entry in window[:count_max]]
+        total = sum(heaviest)
+        if total <= room and 0 < total <= board.margin(place):
+            return window[:count_max]
+        score = board.score(place)
+        unit = self._balance.block_tokens
+        weights = [max(1, -(-entry.weight // unit)) for entry in window]
+        sum_max = None if room >= BOUNDLESS else room // unit
+        chosen = [window[at] for at in best_subset(weights, count_max, score, unit, sum_max)]
+        return chosen if chosen and score.at(sum([entry.weight for entry in chosen])) > 0 else []
+
+    def _best_single(self, round_: Round, board: Board, place: int) -> Entry | None:
+        """Of all that wait and fit. O(log n), but for those who stand alone."""
+        pool = round_.pool
+        room = board.room(place)
+        if board.is_alone(place):
+            for entry in pool.in_order():
+                if entry.weight <= room:
+                    return entry
+            return None
+        fitting = pool.no_heavier_than(room)
+        if not fitting:
+            return None
+        if pool.nth_lightest(fitting - 1).weight <= board.margin(place):
+            return pool.nth_lightest(fitting - 1)
+        score = board.score(place)
+        above = min(fitting, pool.no_heavier_than(score.peak))
+        if above == 0:
+            return pool.nth_lightest(0)
+        below = pool.nth_lightest(above - 1)
+        if above == fitting:
+            return below
+        beyond = pool.nth_lightest(above)
+        return beyond if score.at(beyond.weight) >= score.at(below.weight) else below
+
+    def _send_single(self, round_: Round, board: Board, place: int, reason: AdmissionReason) -> None:
+        entry = self._best_single(round_, board, place)
+        if entry is None:
+            board.shut(place)
+        else:
+            self._send(round_, board, entry, place, reason)
+
+    def _send(self, round_: Round, board: Board, entry: Entry, place: int, reason: AdmissionReason) -> None:
+        round_.send(entry, board.workers[place], reason)
+        board.admitted(place, entry.weight)

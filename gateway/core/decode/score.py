@@ -1,0 +1,54 @@
+"""What it is worth to give a worker that much more: BalanceRoute's F-score (§3.1 and §4.1). It only computes.
+
+    F_g(Δ) = α·Γ·Δ − β·Σ_h γ^h·(Δ − m_g(h))^+        Γ = Σ_h γ^h, over the steps h = 0 … H
+
+m_g(h) is how far the worker stays below the fullest of its group h steps from now. With H = 0, α = 1 and β = G, it is
+by how much the imbalance Σ_g (L_max − L_g) shrinks: each token is worth one while it fits, and costs G − 1 beyond.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+INFINITE = float("inf")
+
+
+class Score:
+    """Of one worker. Piecewise linear and concave in Δ: it rises up to its peak, and falls from there on."""
+
+    __slots__ = ("_kinks", "_penalty", "_reward", "_sums", "_weights", "peak")
+
+    def __init__(
+        self, margins: list[float], discounts: list[float], reward_weight: float, penalty_weight: float
+    ) -> None:
+        """One margin and one γ^h for each step."""
+        self._reward = reward_weight * sum(discounts)
+        self._penalty = penalty_weight
+        pairs = sorted(zip(margins, discounts, strict=True))
+        self._kinks = [margin for margin, _ in pairs]
+        self._weights = [0.0]
+        self._sums = [0.0]
+        self.peak = INFINITE
+        """The smallest Δ of which more is worth no more."""
+        weight = total = 0.0
+        for margin, discount in pairs:
+            weight += discount
+            total += discount * margin
+            self._weights.append(weight)
+            self._sums.append(total)
+            if self.peak == INFINITE and penalty_weight * weight >= self._reward:
+                self.peak = margin
+
+    def at(self, delta: float) -> float:
+        """O(log H)."""
+        beyond = bisect_left(self._kinks, delta)
+        return self._reward * delta - self._penalty * (self._weights[beyond] * delta - self._sums[beyond])
+
+    def best_of(self, weights: list[int]) -> int:
+        """Which of some weights, lightest first, is worth most; of equal ones, the heaviest. O(log n)."""
+        above = bisect_right(weights, self.peak)
+        if above == 0:
+            return 0
+        if above < len(weights) and self.at(weights[above]) >= self.at(weights[above - 1]):
+            return above
+        return above - 1

@@ -1,0 +1,185 @@
+"""The disaggregated pools of this gateway, between requests and the decode tier: how many prompts are being read for
+each, and which decode worker takes over from there.
+
+The tier knows workers and requests by their ids; here workers are replicas, with their health. It starts no leg, and
+the tier alone says who goes where.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+from gateway.core.bits import slots_of
+from gateway.core.decode.admissions import Admission
+from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.predictor import Facts
+from gateway.core.decode.tier import DecodeTier
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.timers import Timer, TimerKind, Timers
+from gateway.core.vocabulary import (
+    PREFIX_HASH_BYTES,
+    Candidate,
+    DecodeLoad,
+    PoolKind,
+    PoolName,
+    PoolSpec,
+    ReplicaObservation,
+    ReplicaRole,
+    RequestId,
+    RequestProfile,
+)
+
+_BYTES_A_TOKEN = 4
+"""Where an engine did not count the prompt that it read, or has not read it yet."""
+
+
+class DecodePool:
+    """One of them: its books are the tier's."""
+
+    __slots__ = ("in_prefill", "spec", "tier", "timer", "workers")
+
+    def __init__(self, spec: PoolSpec, config: DecodeConfig, rng: random.Random) -> None:
+        self.spec = spec
+        self.tier = DecodeTier(config, spec, rng)
+        self.timer = Timer(TimerKind.DECODE, spec.name)
+        self.workers = 0
+        """Mask of its decode workers."""
+        self.in_prefill = 0
+        """Prompts that are being read, and go to no decode worker yet."""
+
+    @property
+    def is_sequential(self) -> bool:
+        assert self.spec.connector is not None, "checked with the config"
+        return self.spec.connector.is_sequential
+
+
+class DecodePools:
+    """All of them, by name. Empty in a gateway whose pools are unified, and then it costs nothing."""
+
+    def __init__(self, config: DecodeConfig, replicas: Replicas, timers: Timers, rng: random.Random) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._timers = timers
+        self._rng = rng
+        self._pools: dict[PoolName, DecodePool] = {}
+        self._open = 0
+        """Mask of the decode workers that may be sent something, as the tiers were told."""
+
+    def __bool__(self) -> bool:
+        return bool(self._pools)
+
+    def __iter__(self) -> Iterator[DecodePool]:
+        return iter(self._pools.values())
+
+    def get(self, name: PoolName) -> DecodePool | None:
+        return self._pools.get(name)
+
+    # What changes them
+
+    def configure(self, config: DecodeConfig, now_ns: int) -> None:
+        if config == self._config:
+            return
+        self._config = config
+        for pool in self:
+            pool.tier.configure(config, pool.spec, now_ns)
+        self.look_again(now_ns)
+
+    def assign(
+        self, specs: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int
+    ) -> list[DecodePool]:
+        """Have exactly these from now on. Gives those that are gone, with whatever stands in them."""
+        wanted = {spec.name: spec for spec in specs if spec.kind is PoolKind.DISAGGREGATED}
+        gone = [pool for name, pool in self._pools.items() if wanted.get(name) != pool.spec]
+        for pool in gone:
+            self._timers.cancel(pool.timer)
+            del self._pools[pool.spec.name]
+            self._replicas.pool_is_full(pool.spec.name, now_ns, is_full=False)
+        for state in left:
+            if (kept := self._decoding_for(state)) is not None:
+                kept.tier.leave(state.spec.replica_id)
+                kept.workers &= ~(1 << state.slot)
+            self._open &= ~(1 << state.slot)
+        fresh = [name for name in wanted if name not in self._pools]
+        for name in fresh:
+            self._pools[name] = DecodePool(wanted[name], self._config, self._rng)
+        newcomers = joined if not fresh else list(self._replicas)
+        for state in newcomers:
+            if (into := self._decoding_for(state)) is not None and not into.workers >> state.slot & 1:
+                into.tier.join(state.spec.replica_id, state.spec.group, now_ns, is_open=False)
+                into.workers |= 1 << state.slot
+                self._open &= ~(1 << state.slot)
+        self.look_again(now_ns)
+        return gone
+
+    def observe(self, observations: Iterable[ReplicaObservation], now_ns: int) -> None:
+        """What decode workers say of themselves: all that a gateway knows of requests that it took over."""
+        for seen in observations:
+            state = self._replicas.get(seen.replica_id)
+            pool = None if state is None else self._decoding_for(state)
+            if pool is not None and seen.healthy:
+                room = pool.spec.kv_tokens or seen.kv_tokens
+                in_use = round(seen.kv_usage * room)
+                pool.tier.observe(
+                    seen.replica_id,
+                    now_ns,
+                    running=seen.running,
+                    waiting=seen.waiting,
+                    kv_tokens=in_use,
+                    room_tokens=room,
+                )
+
+    def look_again(self, now_ns: int) -> None:
+        """Decode workers may have come back or gone, and slots become free: whether more may be read for a pool, and
+        when its tier is to be asked, may have changed."""
+        for pool in self:
+            may_be_sent = self._replicas.available & pool.workers
+            for slot in slots_of((may_be_sent ^ self._open) & pool.workers):
+                is_open = bool(may_be_sent >> slot & 1)
+                pool.tier.set_open(self._replicas.at(slot).spec.replica_id, is_open, now_ns)
+                self._open ^= 1 << slot
+            self._replicas.pool_is_full(pool.spec.name, now_ns, is_full=not pool.tier.has_room(pool.in_prefill))
+            next_ns = pool.tier.next_ns()
+            if next_ns is None:
+                self._timers.cancel(pool.timer)
+            else:
+                self._timers.set(pool.timer, max(next_ns, now_ns))
+
+    # A request passes through
+
+    def read(
+        self, pool: DecodePool, profile: RequestProfile, prompt_tokens: int | None, now_ns: int
+    ) -> Admission | None:
+        """Its prompt has been read, and the prefill worker keeps it for the lease's time. Whoever is sent on at once is
+        told of; anybody else waits for a tick."""
+        return pool.tier.add(_facts_of(profile, prompt_tokens), now_ns, now_ns + pool.spec.lease_ns)
+
+    def commit(self, pool: DecodePool, profile: RequestProfile, now_ns: int) -> Admission:
+        """Both of its legs start now. There is room, or it would not have been placed."""
+        admission = pool.tier.commit(_facts_of(profile, None), now_ns)
+        assert admission is not None, f"{pool.spec.name}: nobody decodes what was placed there"
+        return admission
+
+    # For the record
+
+    def considered(self, admission: Admission) -> tuple[Candidate, ...]:
+        """The chosen worker first, then others that were looked at."""
+        return tuple(self._candidates(admission))
+
+    def _candidates(self, admission: Admission) -> Iterator[Candidate]:
+        for view in admission.considered:
+            state = self._replicas.get(view.worker_id)
+            if state is not None:
+                load = DecodeLoad(view.group, view.free_slots, view.load_tokens, view.margin_tokens)
+                yield Candidate(state.target, state.standing, 0, state.load, decode=load)
+
+    # Inside
+
+    def _decoding_for(self, state: ReplicaState) -> DecodePool | None:
+        return self._pools.get(state.spec.pool) if state.spec.role is ReplicaRole.DECODE else None
+
+
+def _facts_of(profile: RequestProfile, prompt_tokens: int | None) -> Facts:
+    """A prompt is told apart by the last of its hashes, which chain over all before."""
+    tokens = prompt_tokens or max(1, profile.prompt_bytes // _BYTES_A_TOKEN)
+    return Facts(RequestId(profile.request_id), tokens, profile.prefix[-PREFIX_HASH_BYTES:])

@@ -1,0 +1,54 @@
+"""How far the requests that are being decoded have come, in tokens: counted by events, which cost nothing to count.
+
+An event may hold several tokens. How many it holds on average is learnt from answers that told their usage, engine by
+engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.core.events import DecodeProgress
+from gateway.core.vocabulary import RequestId, Target
+
+_FORGET = 0.98
+"""What an answer still counts after the next one."""
+_RATIO_MAX = 64.0
+"""No engine is believed that claims to put more into one event."""
+_TARGETS_MAX = 4096
+
+Count = Callable[[], int]
+"""Data events with content, so far."""
+
+
+class ProgressBoard:
+    """One gateway's."""
+
+    def __init__(self) -> None:
+        self._decoding: dict[RequestId, tuple[int, Target, Count]] = {}
+        self._tokens_an_event: dict[Target, float] = {}
+
+    def begins(self, request_id: RequestId, attempt: int, target: Target, events: Count) -> None:
+        self._decoding[request_id] = (attempt, target, events)
+
+    def ends(self, request_id: RequestId, attempt: int) -> None:
+        """Another attempt may have begun meanwhile."""
+        known = self._decoding.get(request_id)
+        if known is not None and known[0] == attempt:
+            del self._decoding[request_id]
+
+    def learn(self, target: Target, events: int, output_tokens: int) -> None:
+        """An answer of so many events turned out to be so many tokens."""
+        if events < 1 or output_tokens < 1:
+            return
+        ratio = min(output_tokens / events, _RATIO_MAX)
+        if len(self._tokens_an_event) >= _TARGETS_MAX:
+            self._tokens_an_event.clear()
+        known = self._tokens_an_event.get(target, ratio)
+        self._tokens_an_event[target] = _FORGET * known + (1 - _FORGET) * ratio
+
+    def sample(self) -> tuple[DecodeProgress, ...]:
+        return tuple(
+            DecodeProgress(request_id, attempt, round(events() * self._tokens_an_event.get(target, 1.0)))
+            for request_id, (attempt, target, events) in self._decoding.items()
+        )

@@ -1,0 +1,220 @@
+"""A disaggregated pool behind a whole gateway: what each engine is sent, what the client gets, and what is left when
+either engine fails or the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from gateway.app.gateway import GatewayHandle
+from gateway.core.vocabulary import PoolName
+from tests.fakes.engine import (
+    DONE,
+    GOOD_ANSWER,
+    GOOD_STREAM,
+    ROLE,
+    FakeEngine,
+    Script,
+    answer,
+    error_event,
+    hang,
+    stream,
+    stream_and_cut,
+    stream_and_hang,
+    token,
+)
+from tests.support.background import in_background
+from tests.support.core import US
+from tests.support.gateways import ENOUGH_S, ask, free_replicas, region_document, serving_file, until
+
+_HANDED_OVER = (
+    b'{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2]],"remote_engine_id":"d1f3",'
+    b'"remote_request_id":"cmpl-1","remote_host":"127.0.0.1","remote_port":5600, "later":{"spaced" : [1, 2.50]}}'
+)
+"""As an engine might write it: passed on byte for byte."""
+_READ = b'{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"H"},'
+_READ += b'"finish_reason":"length"}],"usage":{"prompt_tokens":22,"completion_tokens":1},"kv_transfer_params":%b}'
+PREFILLED = answer(body=_READ % _HANDED_OVER)
+
+
+@dataclass
+class Pair:
+    prefill: FakeEngine
+    decode: FakeEngine
+    gateway: GatewayHandle
+    session: aiohttp.ClientSession
+
+    @property
+    def books(self) -> tuple[int, ...]:
+        """All that has to come to nothing once nobody asks."""
+        core = self.gateway.core
+        pool = core.decode_pools.get(PoolName("chat"))
+        assert pool is not None
+        figures = pool.tier.figures(0)
+        of_replicas = (state.in_flight + state.retained for state in core.replicas)
+        return pool.in_prefill, figures.pooled, figures.dispatched, figures.running, *of_replicas
+
+    async def comes_to_rest(self) -> None:
+        await until(lambda: not any(self.books) and not self.gateway.core.requests)
+
+
+def _region(folder: Path, prefill: FakeEngine, decode: FakeEngine, **more: object) -> dict[str, object]:
+    engine = {"models": ["llama"], "pool": "chat"}
+    replicas = [
+        {"id": "p", "url": prefill.url, "role": "prefill", **engine},
+        {"id": "d", "url": decode.url, "role": "decode", **engine},
+    ]
+    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}
+    return region_document(folder, "us-1", US, replicas=replicas, pools=[pool], **more)
+
+
+@asynccontextmanager
+async def _paired(folder: Path, **more: object) -> AsyncIterator[Pair]:
+    async with AsyncExitStack() as stack:
+        prefill = await stack.enter_async_context(FakeEngine().serving())
+        decode = await stack.enter_async_context(FakeEngine().serving())
+        prefill.plays(PREFILLED)
+        path = folder / "us.yaml"
+        path.write_text(yaml.safe_dump(_region(folder, prefill, decode, **more)))
+        gateway = await stack.enter_async_context(serving_file(path))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        await until(lambda: free_replicas(gateway) == 2)
+        yield Pair(prefill, decode, gateway, session)
+
+
+async def _answered(pair: Pair, **changes: object) -> tuple[int, bytes]:
+    async with ask(pair.session, pair.gateway.http_url, **changes) as response:
+        return response.status, await response.read()
+
+
+async def test_one_engine_reads_and_another_one_writes(tmp_path: Path) -> None:
+    async with _paired(tmp_path) as pair:
+        status, body = await _answered(pair, max_tokens=7, min_tokens=2, stream_options={"include_usage": True})
+        assert (status, body) == (200, b"".join(GOOD_STREAM))
+        (read,), (written,) = pair.prefill.received, pair.decode.received
+        first, second = json.loads(read.body), json.loads(written.body)
+        assert (first["stream"], first["max_tokens"], first["min_tokens"]) == (False, 1, 0)
+        assert first["kv_transfer_params"]["do_remote_decode"] is True
+        assert (second["stream"], second["max_tokens"], second["min_tokens"]) == (True, 7, 2)
+        assert _HANDED_OVER in written.body, "byte for byte"
+        assert first["messages"] == second["messages"]
+        assert read.headers["x-request-id"] == written.headers["x-request-id"]
+        await pair.comes_to_rest()
+
+
+async def test_a_clients_own_word_about_hand_offs_reaches_no_engine(tmp_path: Path) -> None:
+    async with _paired(tmp_path) as pair:
+        claimed = {"do_remote_prefill": True, "remote_host": "10.0.0.9"}
+        status, body = await _answered(pair, kv_transfer_params=claimed)
+        assert (status, b"kv_transfer_params" in body) == (400, True)
+        assert not pair.prefill.received
+        assert not pair.decode.received
+
+
+async def test_a_whole_answer_is_written_elsewhere_too(tmp_path: Path) -> None:
+    async with _paired(tmp_path) as pair:
+        pair.decode.plays(answer())
+        status, body = await _answered(pair, stream=False)
+        assert (status, json.loads(body)) == (200, json.loads(GOOD_ANSWER))
+        await pair.comes_to_rest()
+
+
+async def test_a_call_that_cannot_be_handed_over_is_told_so(tmp_path: Path) -> None:
+    async with _paired(tmp_path) as pair:
+        body = {"model": "llama", "input": "hello"}
+        async with pair.session.post(f"{pair.gateway.http_url}/v1/embeddings", json=body) as response:
+            told = await response.json()
+        assert (response.status, told["error"]["code"]) == (400, "call_not_supported")
+        assert "different engines" in told["error"]["message"]
+        assert not pair.prefill.received
+        assert not pair.decode.received
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        answer(body=_READ % b"null"),
+        answer(body=GOOD_ANSWER),
+        answer(body=b"[]"),
+        answer(500, b'{"error":{"message":"no","code":500}}'),
+        stream(error_event(500)),
+    ],
+)
+async def test_a_prefill_that_hands_nothing_over_has_failed(tmp_path: Path, script: Script) -> None:
+    async with _paired(tmp_path, attempt={"attempts_max": 2}) as pair:
+        pair.prefill.plays(script, PREFILLED)
+        status, body = await _answered(pair)
+        assert (status, body) == (200, b"".join(GOOD_STREAM)), "the second time it went well"
+        assert len(pair.prefill.received) == 2
+        await pair.comes_to_rest()
+
+
+async def test_a_fault_of_the_clients_is_the_answer(tmp_path: Path) -> None:
+    async with _paired(tmp_path) as pair:
+        pair.prefill.plays(answer(400, b'{"error":{"message":"too long","code":400}}'))
+        status, body = await _answered(pair)
+        assert (status, json.loads(body)["error"]["message"]) == (400, "too long")
+        assert not pair.decode.received
+        await pair.comes_to_rest()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [answer(503, b'{"error":{"message":"busy","code":503}}'), stream(error_event(500), DONE), stream_and_cut(ROLE)],
+)
+async def test_a_decode_that_fails_before_its_first_token_means_a_new_prefill(tmp_path: Path, script: Script) -> None:
+    async with _paired(tmp_path) as pair:
+        pair.decode.plays(script, stream(*GOOD_STREAM))
+        status, body = await _answered(pair)
+        assert (status, body) == (200, b"".join(GOOD_STREAM))
+        assert len(pair.prefill.received) == 2, "what the first one kept may be gone"
+        first, second = (received.headers["x-request-id"] for received in pair.prefill.received)
+        assert first != second
+        await pair.comes_to_rest()
+
+
+async def test_a_decode_that_dies_after_its_first_token_ends_the_stream_with_an_error(tmp_path: Path) -> None:
+    async with _paired(tmp_path) as pair:
+        pair.decode.plays(stream_and_cut(ROLE + token("Hello")))
+        status, body = await _answered(pair)
+        assert status == 200
+        assert b'"engine_failed_midstream"' in body
+        assert len(pair.prefill.received) == 1
+        await pair.comes_to_rest()
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode", "answering"])
+async def test_a_client_that_leaves_reaches_the_engine_that_works_for_it(tmp_path: Path, stage: str) -> None:
+    async with _paired(tmp_path) as pair:
+        if stage == "prefill":
+            pair.prefill.plays(hang)
+        pair.decode.plays(hang if stage == "decode" else stream_and_hang(ROLE + token("Hello")))
+        working = pair.prefill if stage == "prefill" else pair.decode
+        async with in_background(_answered(pair)):
+            await working.arrived.reaches(1)
+            if stage == "answering":
+                await until(lambda: pair.books[3] == 1)
+        await working.aborted.reaches(1)
+        await pair.comes_to_rest()
+
+
+async def test_progress_is_counted_while_others_come(tmp_path: Path) -> None:
+    """How far a stream has come is asked for when the next request goes to its decode worker."""
+    async with _paired(tmp_path) as pair:
+        tokens = [token(f"t{number}") for number in range(40)]
+        pair.decode.plays(stream_and_hang(ROLE, *tokens), stream(*GOOD_STREAM))
+        pool = pair.gateway.core.decode_pools.get(PoolName("chat"))
+        assert pool is not None
+        async with in_background(_answered(pair)), asyncio.timeout(ENOUGH_S):
+            await until(lambda: pair.books[3] == 1)
+            while pool.tier.figures(0).groups[0].load_max < 22 + len(tokens):
+                await _answered(pair)
+        await pair.comes_to_rest()

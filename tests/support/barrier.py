@@ -1,0 +1,87 @@
+"""A miniature world of decode workers that step behind one barrier, around a real decode tier: no gateways, no engines,
+no time but steps."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.predictor import Facts, Numbers, Predictor
+from gateway.core.decode.tier import DecodeTier
+from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
+
+_STEP_NS = 30_000_000
+_FAR_NS = 1 << 60
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of each request, when its prompt has been read (a step), and how many tokens it has and gets."""
+
+    arrivals: list[int]
+    prompts: list[int]
+    outputs: list[int]
+
+
+def heavy_tailed(requests: int, slots: int, offered: float, seed: int) -> Load:
+    """As many requests a step as keep that many slots busy, times `offered`."""
+    rng = random.Random(seed)
+    prompts = [min(30_000, max(50, int(rng.lognormvariate(7.0, 1.0)))) for _ in range(requests)]
+    outputs = [min(1_000, max(8, int(rng.lognormvariate(4.0, 1.0)))) for _ in range(requests)]
+    last = requests / (offered * slots / fmean(outputs))
+    return Load(sorted(int(rng.uniform(0, last)) for _ in range(requests)), prompts, outputs)
+
+
+class Oracle(Predictor):
+    """Knows how long each will be."""
+
+    def __init__(self, load: Load) -> None:
+        self._outputs = {f"q{number}": output for number, output in enumerate(load.outputs)}
+
+    def estimate(self, ages: npt.NDArray[np.int64], facts: list[Facts], horizon: int) -> tuple[Numbers, Numbers]:
+        left = np.array([self._outputs[each.request_id] for each in facts], np.float64) - ages
+        return (left <= horizon).astype(np.float64), left
+
+
+@dataclass(frozen=True)
+class Played:
+    imbalance: float
+    """max − min of the KV tokens, on average over the steps while requests came, without the first ones."""
+    deficit: float
+    steps: int
+    degraded: int
+
+
+def play(config: DecodeConfig, load: Load, *, workers: int, batch: int, predictor: Predictor | None = None) -> Played:
+    spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, batch)
+    tier = DecodeTier(config, spec, random.Random(1), predictor)
+    for number in range(workers):
+        tier.join(ReplicaId(f"w{number:03}"), "dp", 0)
+    running: dict[RequestId, tuple[int, int]] = {}
+    imbalances, deficits = [], []
+    come = step = 0
+    last, first = load.arrivals[-1], load.arrivals[len(load.arrivals) // 5]
+    while come < len(load.arrivals) or running or tier.figures(step).pooled:
+        now_ns = step * _STEP_NS
+        while come < len(load.arrivals) and load.arrivals[come] <= step:
+            tier.add(Facts(RequestId(f"q{come}"), load.prompts[come]), now_ns, _FAR_NS)
+            come += 1
+        for admission in tier.tick(now_ns):
+            running[admission.key] = (0, load.outputs[int(admission.key[1:])])
+        if first <= step <= last:
+            (group,) = tier.figures(now_ns).groups
+            imbalances.append(group.imbalance)
+            deficits.append(group.deficit)
+        for key, (generated, output) in list(running.items()):
+            running[key] = generated + 1, output
+            tier.progressed(key, generated + 1)
+            if generated + 1 >= output:
+                del running[key]
+                tier.ended(key, now_ns, output)
+        step += 1
+    return Played(fmean(imbalances), fmean(deficits), step, tier.figures(0).ticks_degraded)

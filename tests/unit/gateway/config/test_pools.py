@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.core.vocabulary import Connector, PoolKind, ReplicaRole
+from tests.support.region_files import load_config, region_at, region_faults
+
+_CHAT = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 8}
+
+
+def _engine(name: str, **more: object) -> dict[str, object]:
+    return {"id": name, "url": f"http://127.0.0.1/{name}", "models": ["llama"]} | more
+
+
+def _document(**more: object) -> dict[str, object]:
+    engines = [_engine("p", pool="chat", role="prefill"), _engine("d", pool="chat", role="decode")]
+    region = {"gateway": "us-1", "region": "us-east-1", "jurisdiction": "US", "pools": [_CHAT], "replicas": engines}
+    return region | more
+
+
+def test_a_disaggregated_pool_is_read(tmp_path: Path) -> None:
+    decoder = _engine("d", pool="chat", role="decode", data_parallel_ranks=2)
+    document = _document(replicas=[_engine("p", pool="chat", role="prefill"), decoder])
+    config = load_config(region_at(tmp_path, yaml.safe_dump(document)), environ={})
+    (pool,) = config.pools
+    assert (pool.name, pool.kind, pool.connector) == ("chat", PoolKind.DISAGGREGATED, Connector.NIXL)
+    assert (pool.decode_batch_max, pool.lease_ns) == (8, 30_000_000_000)
+    roles = [(each.spec.replica_id, each.spec.role, each.spec.group) for each in config.replicas]
+    assert roles == [
+        ("p", ReplicaRole.PREFILL, ""),
+        ("d@0", ReplicaRole.DECODE, "d"),
+        ("d@1", ReplicaRole.DECODE, "d"),
+    ], "ranks of one engine step together"
+
+
+def test_whoever_adopts_a_replica_is_told_of_its_pool(tmp_path: Path) -> None:
+    config = load_config(region_at(tmp_path, yaml.safe_dump(_document())), environ={})
+    told = [json.loads(each) for each in config.replica_documents]
+    assert [each["pool"] for each in told] == [_CHAT, _CHAT]
+
+
+@pytest.mark.parametrize(
+    "changed,fault",
+    [
+        ({"pools": [_CHAT | {"connector": None}]}, "pools[0].connector: a disaggregated pool needs it"),
+        ({"pools": [{"name": "chat"}]}, "replicas[0].role: prefill is for a disaggregated pool, and chat is not one"),
+        ({"pools": [{"name": "chat", "connector": "nixl"}]}, "pools[0].connector: belongs to a disaggregated pool"),
+        ({"pools": [_CHAT, _CHAT]}, "pools[1].name: 'chat' is used twice"),
+        ({"pools": [_CHAT | {"connector": "sglang"}]}, "dialect: the connector sglang of pool chat is sglang's"),
+        ({"replicas": [_engine("p", pool="chat", role="prefill")]}, "pools[0]: chat has no decode worker"),
+        (
+            {"replicas": [_engine("p", pool="chat", role="prefill"), _engine("d", pool="chat")]},
+            "replicas[1].role: in the disaggregated pool chat it is prefill or decode",
+        ),
+        (
+            {
+                "replicas": [
+                    _engine("p", pool="chat", role="prefill"),
+                    _engine("d", pool="chat", role="decode", region="eu", jurisdiction="EU"),
+                ]
+            },
+            "replicas[1].region: the disaggregated pool chat stands in one region",
+        ),
+        ({"replicas": [_engine("a", group="x")], "pools": []}, "replicas[0].group: belongs to a decode worker"),
+        ({"replicas": [_engine("a", pool=_CHAT)], "pools": []}, "replicas[0].pool: names a pool, which is described"),
+    ],
+)
+def test_what_does_not_go_together_is_named(tmp_path: Path, changed: dict[str, object], fault: str) -> None:
+    found = region_faults(tmp_path, yaml.safe_dump(_document(**changed)))
+    assert any(fault in each for each in found), found
+
+
+def test_a_policy_that_chooses_late_is_refused_where_engines_meet(tmp_path: Path) -> None:
+    concurrent = _CHAT | {"connector": "mooncake"}
+    found = region_faults(tmp_path, yaml.safe_dump(_document(pools=[concurrent], decode={"policy": "br_h"})))
+    assert any("decode: policy br_h chooses among requests whose prompts have been read" in each for each in found)

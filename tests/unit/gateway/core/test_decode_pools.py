@@ -1,0 +1,365 @@
+"""A prompt is read at one replica, and its answer written at another one: what the core orders, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from gateway.core import effects as ordered
+from gateway.core import events
+from gateway.core.config import CoreConfig
+from gateway.core.decode.config import DecodeConfig
+from gateway.core.effects import Effect, StartLeg, StopLeg
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import (
+    Connector,
+    GatewayId,
+    LegResult,
+    LegRole,
+    ModelName,
+    PlacementReason,
+    PoolKind,
+    PoolName,
+    PoolSpec,
+    ReplicaId,
+    ReplicaRole,
+    ReplicaSpec,
+    RequestId,
+    Standing,
+    Target,
+    TargetKind,
+)
+from tests.support.core import (
+    EU,
+    MODEL,
+    MS,
+    SECOND,
+    US,
+    Desk,
+    ended,
+    forward,
+    of_kind,
+    peer_spec,
+    policy,
+    profile,
+    replica_spec,
+    started,
+)
+
+POOL = PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=2, lease_ns=30 * SECOND)
+
+
+def worker(name: str, role: ReplicaRole, group: str = "") -> ReplicaSpec:
+    return ReplicaSpec(ReplicaId(name), US, (MODEL,), POOL.name, role=role, group=group)
+
+
+def workers(prefill: int = 1, decode: int = 2) -> tuple[ReplicaSpec, ...]:
+    readers = (worker(f"p{number}", ReplicaRole.PREFILL) for number in range(prefill))
+    writers = (worker(f"d{number}", ReplicaRole.DECODE, "dp") for number in range(decode))
+    return (*readers, *writers)
+
+
+def pair(
+    specs: Iterable[ReplicaSpec] = workers(),
+    *,
+    pool: PoolSpec = POOL,
+    config: CoreConfig | None = None,
+    margin: int = 32,
+) -> Desk:
+    """A region with one disaggregated pool, its workers probed idle."""
+    desk = Desk(GatewayCore(GatewayId("gw-us"), US, seed=1))
+    config = config or CoreConfig()
+    desk.tell(events.ConfigApplied(replace(config, decode=replace(config.decode, room_margin=margin))))
+    desk.tell(events.PolicyApplied(policy(US)))
+    peers = (peer_spec("gw-eu", EU),)
+    desk.tell(events.AssignmentApplied(1, tuple(specs), peers, pools=(pool,)))
+    desk.probe()
+    return desk
+
+
+def leg_ended(
+    desk: Desk, request_id: str, leg: int, result: LegResult = LegResult.COMPLETED, *, attempt: int = 1, **more: object
+) -> list[Effect]:
+    return desk.tell(events.LegEnded(RequestId(request_id), attempt, leg, result, **more))  # type: ignore[arg-type]
+
+
+def roles(effects: Iterable[Effect]) -> list[tuple[str, str, str]]:
+    return [(each.request_id, each.role.value, each.target.id) for each in of_kind(StartLeg, effects)]
+
+
+def books(desk: Desk) -> tuple[int, ...]:
+    """All that has to come to nothing."""
+    pool = desk.core.decode_pools.get(POOL.name)
+    assert pool is not None
+    figures = pool.tier.figures(desk.now_ns)
+    retained = sum(state.retained for state in desk.core.replicas)
+    in_flight = sum(state.in_flight for state in desk.core.replicas)
+    return pool.in_prefill, figures.pooled, figures.dispatched, figures.running, retained, in_flight
+
+
+def read(desk: Desk, request_id: str, prompt_tokens: int = 100) -> list[Effect]:
+    """The prompt comes in, and is read; whoever is free takes over."""
+    effects = desk.ask(request_id)
+    effects += leg_ended(desk, request_id, 1, prompt_tokens=prompt_tokens)
+    return effects + desk.wait(20 * MS)
+
+
+def test_a_prompt_is_read_at_one_and_its_answer_written_at_another() -> None:
+    desk = pair()
+    assert roles(desk.ask("a")) == [("a", "prefill", "p0")]
+    assert books(desk)[:2] == (1, 0)
+    leg_ended(desk, "a", 1, prompt_tokens=100)
+    (order,) = of_kind(StartLeg, desk.effects)[1:]
+    assert order.role is LegRole.DECODE
+    assert order.target.id in ("d0", "d1")
+    assert order.prefill == Target(TargetKind.REPLICA, "p0")
+    assert order.decision.reason is PlacementReason.DECODE_POLICY
+    chosen = order.decision.considered[0]
+    assert chosen.target == order.target
+    assert chosen.decode is not None
+    assert chosen.decode.group == "dp"
+    assert books(desk) == (0, 0, 1, 0, 1, 1)
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    assert books(desk) == (0, 0, 0, 1, 0, 1), "what was kept has been fetched"
+    assert ended(leg_ended(desk, "a", 2, prompt_tokens=100, output_tokens=7)) == [("a", "completed")]
+    assert books(desk) == (0, 0, 0, 0, 0, 0)
+    assert not desk.core.requests
+
+
+def test_decode_workers_are_no_targets_and_no_capacity() -> None:
+    desk = pair(workers(prefill=1, decode=2))
+    (capacity,) = desk.core.replicas.capacities()
+    assert (capacity.replicas, capacity.available, capacity.connector) == (1, 1, Connector.NIXL)
+    for name in "abcdefgh":
+        desk.ask(name)
+    assert {target for _, _, target in roles(desk.effects)} == {"p0"}
+
+
+def test_who_has_to_wait_waits_before_the_prefill() -> None:
+    """Two workers of two slots each, and a margin of one: the sixth waits, where it could still go elsewhere."""
+    desk = pair(margin=1)
+    for number in range(8):
+        desk.ask(f"r{number}")
+    assert len(roles(desk.effects)) == 5
+    state = desk.core.replicas.get("p0")
+    assert state is not None
+    assert state.standing is Standing.DECODE_FULL
+    (capacity,) = desk.core.replicas.capacities()
+    assert capacity.available == 0, "and peers are told so"
+    leg_ended(desk, "r0", 1, LegResult.CLIENT_ERROR)
+    assert len(roles(desk.effects)) == 6
+
+
+def test_a_full_pool_overflows_and_refuses_forwards() -> None:
+    desk = pair(workers(decode=1), margin=0)
+    desk.hear("gw-eu", EU)
+    assert [target for _, _, target in roles(desk.ask("a") + desk.ask("b"))] == ["p0", "p0"]
+    assert started(desk.ask("c")) == ["gw-eu"]
+
+
+def test_no_pool_is_served_without_decode_workers() -> None:
+    desk = pair(workers(decode=0))
+    assert ended(desk.ask("a")) == [("a", "rejected_unknown_model")]
+
+
+def test_a_call_that_cannot_be_handed_over_needs_a_unified_replica() -> None:
+    desk = pair()
+    desk.hear("gw-eu", EU, model=ModelName("another"))
+    whole = replace(profile("a"), connectors=frozenset())
+    effects = desk.tell(events.RequestArrived(whole, 600 * SECOND))
+    assert ended(effects) == [("a", "rejected_unsupported")]
+    over_another = replace(profile("b"), connectors=frozenset({Connector.SGLANG}))
+    assert ended(desk.tell(events.RequestArrived(over_another, 600 * SECOND))) == [("b", "rejected_unsupported")]
+
+
+def test_a_call_that_cannot_be_handed_over_goes_to_the_unified_replica() -> None:
+    desk = pair((*workers(), replica_spec("u0")))
+    whole = replace(profile("a"), connectors=frozenset())
+    assert roles(desk.tell(events.RequestArrived(whole, 600 * SECOND))) == [("a", "whole", "u0")]
+
+
+def test_decode_slots_bound_what_runs_and_a_free_one_is_taken() -> None:
+    desk = pair(workers(decode=1))
+    for name in "abc":
+        read(desk, name)
+    assert [role for _, role, _ in roles(desk.effects)].count("decode") == 2
+    assert books(desk)[:2] == (0, 1)
+    for leg in ("a", "b"):
+        desk.tell(events.FirstToken(RequestId(leg), 1, 2))
+    assert roles(leg_ended(desk, "a", 2)) == [("c", "decode", "d0")]
+
+
+def test_a_lease_that_ends_means_a_new_prefill() -> None:
+    desk = pair(workers(decode=1), config=CoreConfig(decode=DecodeConfig(pool_ttl_ns=40 * SECOND)))
+    for name in "abc":
+        read(desk, name)
+    effects: list[Effect] = []
+    for _ in range(31):
+        desk.probe()
+        effects += desk.wait(SECOND)
+    again = [each for each in of_kind(StartLeg, desk.effects) if each.attempt == 2]
+    assert [(each.request_id, each.role) for each in again] == [("c", LegRole.PREFILL)]
+    assert not ended(effects)
+
+
+@pytest.mark.parametrize("stage", ["prefill", "pooled", "decode", "answering"])
+def test_a_client_that_leaves_leaves_nothing_behind(stage: str) -> None:
+    desk = pair(workers(decode=1))
+    for name in ("x", "y"):
+        read(desk, name)
+    before = books(desk)
+    desk.ask("a")
+    leg = 1
+    if stage != "prefill":
+        leg_ended(desk, "a", 1, prompt_tokens=10)
+        desk.wait(20 * MS)
+    if stage in ("decode", "answering"):
+        leg_ended(desk, "x", 2)
+        desk.wait(20 * MS)
+        leg = 2
+        before = books(desk)
+    if stage == "answering":
+        desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    effects = desk.tell(events.RequestAbandoned(RequestId("a")))
+    assert ended(effects) == [("a", "abandoned")]
+    if stage != "pooled":
+        leg_ended(desk, "a", leg, LegResult.CANCELLED)
+    assert RequestId("a") not in desk.core.requests
+    assert sum(books(desk)) <= sum(before)
+    pool = desk.core.decode_pools.get(POOL.name)
+    assert pool is not None
+    assert not pool.tier.is_pooled(RequestId("a"))
+    assert pool.in_prefill == 0
+
+
+def test_a_decode_worker_that_fails_before_its_first_token_means_a_new_prefill() -> None:
+    desk = pair(workers(prefill=2, decode=2))
+    read(desk, "a")
+    effects = leg_ended(desk, "a", 2, LegResult.FAILED, detail="it died")
+    (again,) = of_kind(StartLeg, effects)
+    assert (again.attempt, again.role) == (2, LegRole.PREFILL)
+    leg_ended(desk, "a", 1, attempt=2, prompt_tokens=100)
+    desk.wait(20 * MS)
+    first, second = (each.target for each in of_kind(StartLeg, desk.effects) if each.role is LegRole.DECODE)
+    assert first != second, "the one that failed has not been heard of since"
+
+
+def test_a_decode_worker_that_fails_after_its_first_token_breaks_the_stream_off() -> None:
+    desk = pair()
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    assert ended(leg_ended(desk, "a", 2, LegResult.FAILED)) == [("a", "failed_midstream")]
+    assert not any(books(desk))
+
+
+def test_a_prefill_that_fails_is_tried_elsewhere() -> None:
+    desk = pair(workers(prefill=2))
+    (first,) = started(desk.ask("a"))
+    (second,) = started(leg_ended(desk, "a", 1, LegResult.FAILED))
+    assert {first, second} == {"p0", "p1"}
+    assert books(desk)[0] == 1
+
+
+def test_the_first_tokens_deadline_holds_while_nobody_is_free_to_decode() -> None:
+    config = CoreConfig()
+    config = replace(config, attempt=replace(config.attempt, first_token_deadline_ns=2 * SECOND, attempts_max=1))
+    desk = pair(workers(decode=1), config=config)
+    for name in "ab":
+        read(desk, name)
+        desk.tell(events.FirstToken(RequestId(name), 1, 2))
+    read(desk, "c")
+    effects: list[Effect] = []
+    for _ in range(3):
+        desk.probe()
+        effects += desk.wait(SECOND)
+    assert ended(effects) == [("c", "failed_before_first_byte")]
+    assert not of_kind(StopLeg, effects)
+
+
+def test_a_pool_that_is_taken_away_lets_go_of_who_stands_in_it() -> None:
+    desk = pair(workers(decode=1))
+    for name in "abc":
+        read(desk, name)
+    effects = desk.tell(events.AssignmentApplied(2, (replica_spec("u0"),), ()))
+    assert not started(effects)
+    assert roles(desk.probe()) == [("c", "whole", "u0")]
+    assert ended(leg_ended(desk, "a", 2)) == [("a", "completed")], "what runs there ends as it would have"
+
+
+def test_a_lockdown_takes_back_a_forward_that_stands_in_the_pool() -> None:
+    desk = pair(workers(decode=1))
+    desk.hear("gw-eu", EU)
+    for name in "ab":
+        read(desk, name)
+    desk.tell(forward("c"))
+    leg_ended(desk, "c", 1, prompt_tokens=10)
+    assert ended(desk.tell(events.LockdownChanged(active=True))) == [("c", "failed_before_first_byte")]
+    assert RequestId("c") not in desk.core.requests
+
+
+def test_an_unhealthy_decode_worker_is_sent_nothing() -> None:
+    desk = pair()
+    desk.probe("d0", healthy=False)
+    for name in "abc":
+        read(desk, name)
+    assert {target for _, role, target in roles(desk.effects) if role == "decode"} == {"d1"}
+
+
+def test_a_prefill_worker_with_a_full_cache_is_passed_over() -> None:
+    desk = pair(workers(prefill=2))
+    desk.probe("p0", kv_usage=0.97, kv_tokens=10_000)
+    assert {started(desk.ask(name))[0] for name in "abcd"} == {"p1"}
+    state = desk.core.replicas.get("p0")
+    assert state is not None
+    assert state.standing is Standing.KV_FULL
+
+
+def test_both_legs_start_at_once_where_engines_meet() -> None:
+    pool = replace(POOL, connector=Connector.MOONCAKE)
+    desk = pair(pool=pool)
+    effects = desk.ask("a")
+    assert [role for _, role, _ in roles(effects)] == ["prefill", "decode"]
+    assert of_kind(StartLeg, effects)[1].prefill == Target(TargetKind.REPLICA, "p0")
+    assert not ended(leg_ended(desk, "a", 1))
+    assert ended(leg_ended(desk, "a", 2, output_tokens=3)) == [("a", "completed")]
+    assert not any(books(desk))
+
+
+def test_either_leg_failing_stops_the_other() -> None:
+    pool = replace(POOL, connector=Connector.MOONCAKE)
+    desk = pair(workers(prefill=2), pool=pool)
+    desk.ask("a")
+    effects = leg_ended(desk, "a", 1, LegResult.FAILED)
+    assert [(each.leg) for each in of_kind(StopLeg, effects)] == [2]
+    again = leg_ended(desk, "a", 2, LegResult.CANCELLED)
+    assert [(each.attempt, each.role.value) for each in of_kind(StartLeg, again)] == [(2, "prefill"), (2, "decode")]
+
+
+def test_concurrent_pools_are_full_when_every_worker_has_its_batch_in_flight() -> None:
+    pool = replace(POOL, connector=Connector.SGLANG)
+    desk = pair(workers(decode=1), pool=pool)
+    for number in range(10):
+        desk.ask(f"r{number}")
+    in_flight = [role for _, role, _ in roles(desk.effects)].count("decode")
+    assert in_flight == POOL.decode_batch_max + DecodeConfig().in_flight_margin
+    leg_ended(desk, "r0", 2)
+    leg_ended(desk, "r0", 1)
+    assert [role for _, role, _ in roles(desk.effects)].count("decode") == in_flight + 1
+
+
+def test_progress_is_asked_for_before_a_tick_and_counts() -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    desk.wait(SECOND)
+    desk.ask("b")
+    effects = leg_ended(desk, "b", 1, prompt_tokens=50)
+    assert of_kind(ordered.SampleProgress, effects) == [ordered.SampleProgress(POOL.name)]
+    assert not of_kind(StartLeg, effects)
+    told = events.ProgressSampled(POOL.name, (events.DecodeProgress(RequestId("a"), 1, 40),))
+    (order,) = of_kind(StartLeg, desk.tell(told))
+    view = order.decision.considered[0].decode
+    assert view is not None
+    assert view.load_tokens == 100 + 40
