@@ -33,6 +33,7 @@ from gateway.engines.shared_caches import shared_cache_notes
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
+from gateway.ground.logs import announce
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
 from gateway.security.keyring import read_keys
@@ -143,9 +144,15 @@ async def _run_until_signalled(region: RegionFile) -> int:
 
 def _announce(gateway: GatewayHandle) -> None:
     config = gateway.config
-    click.echo(
-        f"ready: gateway {config.gateway_id} in {config.place.region} ({config.place.jurisdiction}),"
-        f" clients {gateway.http_url}, admin {gateway.admin_url}, peers {gateway.peers_address}"
+    announce(
+        config.logging,
+        config.gateway_id,
+        "ready",
+        region=config.place.region,
+        jurisdiction=config.place.jurisdiction,
+        clients=gateway.http_url,
+        admin=gateway.admin_url,
+        peers=str(gateway.peers_address),
     )
 
 

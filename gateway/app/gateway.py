@@ -19,7 +19,7 @@ from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
 from gateway.app.in_force import InForce
-from gateway.app.listening import listen
+from gateway.app.listening import listen, named_by
 from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
@@ -36,6 +36,7 @@ from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
+from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api
 from gateway.http.settings import HttpSettings
@@ -183,7 +184,7 @@ async def serve_gateway(
         loops.run("reloader", reloader.run)
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
-        handle.peers_address = await peer_server.start(config.listen.peers)
+        handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
         admin = accounts.with_routes(_admin_app(config, desk, roster, certificates, control))
         api = _api(desk, owners, accounts, in_force)
         await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
@@ -224,6 +225,11 @@ async def _run_until(
         return 1
 
 
+async def _listen_for_peers(peer_server: PeerServer, address: Address) -> Address:
+    with named_by("listen.peers", address):
+        return await peer_server.start(address)
+
+
 def _engine_client(config: GatewayConfig, fleet: Fleet, clock: Clock) -> EngineClient:
     settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
     return EngineClient(fleet.endpoints, clock, settings)
@@ -261,8 +267,10 @@ async def _open_doors(
     settings = HttpSettings.from_config(handle.config)
     tls = certificates.http.context if certificates.http else None
     admin_tls = tls if asked.admin_tls else None
-    handle.admin_address = await listen(stack, desk, admin, settings, asked.admin, tls=admin_tls)
-    handle.http_address = await listen(stack, desk, api, settings, asked.http, tls=tls, reuse_port=asked.reuse_port)
+    handle.admin_address = await listen(stack, desk, admin, settings, asked.admin, key="listen.admin", tls=admin_tls)
+    handle.http_address = await listen(
+        stack, desk, api, settings, asked.http, key="listen.http", tls=tls, reuse_port=asked.reuse_port
+    )
 
 
 def _run_loops(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import errno
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from ssl import SSLContext
 
 from aiohttp import web
@@ -24,10 +26,12 @@ async def listen(
     settings: HttpSettings,
     address: Address,
     *,
+    key: str,
     tls: SSLContext | None,
     reuse_port: bool = False,
 ) -> Address:
-    """Listen until the stack is left. Returns the real address, also where the system chose the port."""
+    """Listen until the stack is left. Returns the real address, also where the system chose the port. Raises OSError,
+    which names the key of the region file that says where."""
     runner = make_runner(
         app,
         settings,
@@ -46,8 +50,21 @@ async def listen(
         handshake_s=handshake_s,
         reuse_port=reuse_port,
     )
-    await site.start()
+    with named_by(key, address):
+        await site.start()
     return Address(address.host, runner.addresses[0][1])
+
+
+@contextmanager
+def named_by(key: str, address: Address) -> Iterator[None]:
+    """What cannot be listened on is told by the key that says so: an error of the system's names neither."""
+    try:
+        yield
+    except OSError as error:
+        taken = f"port {address.port} is in use by another program on this machine: end that one, or change the port"
+        words = {errno.EADDRINUSE: taken, errno.EADDRNOTAVAIL: "this machine has no such address"}
+        why = words.get(error.errno or 0, error.strerror or str(error))
+        raise OSError(f"{key}: cannot listen on {address}: {why}") from error
 
 
 async def _stop_listening(runner: web.AppRunner, driver: Driver) -> None:

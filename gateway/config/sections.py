@@ -29,7 +29,7 @@ from gateway.ground.values import (
     WebUrl,
 )
 
-_CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
+_CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9900))
 
 
 class AuditSync(StrEnum):

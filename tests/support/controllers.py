@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,6 @@ from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_
 from tests.support.processes import keep_line
 
 ROOT = Path(__file__).parents[2]
-READY = re.compile(r"^ready: controller \S+, term (?P<term>\d+), gateways (?P<grpc>\S+), admin (?P<admin>\S+)$")
 QUICK = {
     "decisions": {"silence": "300ms", "unknown_for": "1s", "return_after": "200ms", "step": "50ms"},
     "probes": {"interval": "50ms", "timeout": "500ms"},
@@ -116,10 +115,9 @@ async def controller_process(file: Path, *, started_by: Sequence[str] = ()) -> A
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(running.read_log())
         try:
-            match = READY.match((await process.stdout.readline()).decode().strip())
-            assert match is not None, "the first line says where the controller is reached"
-            running.grpc_address, running.admin_url = match["grpc"], match["admin"]
-            running.term = int(match["term"])
+            said = json.loads(await process.stdout.readline())
+            assert said["event"] == "ready", "the first line says where the controller is reached"
+            running.grpc_address, running.admin_url, running.term = said["gateways"], said["admin"], said["term"]
             yield running
         finally:
             if process.returncode is None:
