@@ -17,17 +17,16 @@ _DEPTH_MAX = 16
 
 
 def meant_by(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
-    """The key nearest to the last part of the location, among those that may stand beside it; else among all, with its
-    path; None where nothing is near."""
+    """The key nearest to the last part of the location, among those that may stand beside it; else the path of the only
+    one in the file that is called so; None where nothing is near."""
     *way, written = location
     schema = _schema_of(model)
     beside = _names_at(schema, schema, tuple(way))
     near = difflib.get_close_matches(str(written), beside, n=1, cutoff=0.7)
     if near:
         return near[0]
-    elsewhere = {path.rpartition(".")[2]: path for path in reversed(_paths_in(model))}
-    near = difflib.get_close_matches(str(written), elsewhere, n=1, cutoff=0.85)
-    return elsewhere[near[0]] if near else None
+    elsewhere = [path for path in _paths_in(model) if path.rpartition(".")[2] == written]
+    return elsewhere[0] if len(elsewhere) == 1 else None
 
 
 @cache

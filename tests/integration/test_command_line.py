@@ -113,4 +113,4 @@ async def test_load_needs_nothing_of_a_simulator(tmp_path: Path, engine: FakeEng
     )
     status, told, said = await nightside("load", scenario, "--url", engine.url, "--model", MODEL, "--json")
     assert status == 0, said
-    assert json.loads(told)["scenario"]["name"] == "mine"
+    assert json.loads(told)["scenario"] == "mine"
