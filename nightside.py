@@ -27,6 +27,7 @@ COMMANDS = {
     ),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
     "completion": ("gateway.ground.completion_cli:completion", "Print what makes a shell complete these commands."),
+    "fit": ("loadgen.fit.main:fit", "Fit what predicts how long requests still decode, and say how good it is."),
     "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
     "sim": ("loadgen.simulator.main:sim", "Play a scenario in virtual time and report, or look for faults."),
@@ -39,7 +40,7 @@ COMMANDS = {
 """Each subcommand: where it lives (module:attribute) and the line that `--help` shows for it."""
 
 
-DEVELOPERS = frozenset({"engine", "demo", "sim", "load", "trace", "agreement", "results", "bench"})
+DEVELOPERS = frozenset({"fit", "engine", "demo", "sim", "load", "trace", "agreement", "results", "bench"})
 """Who tries something out, or builds it. All others are for operators."""
 
 

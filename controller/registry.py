@@ -225,7 +225,7 @@ class Registry:
     @cached_property
     def replica_entries(self) -> tuple[ReplicaEntry, ...]:
         return tuple(
-            ReplicaEntry(each.replica_id, each.home, each.pinned_to)
+            ReplicaEntry(each.replica_id, each.home, each.pinned_to, _moves_with(each.document))
             for each in self.replicas.values()
             if each.is_served
         )
@@ -292,6 +292,27 @@ def read_replica(document: str, home: Place) -> tuple[ReplicaId, str]:
     keys["region"] = msgspec.Raw(encode(home.region))
     keys["jurisdiction"] = msgspec.Raw(encode(home.jurisdiction))
     return ReplicaId(name), msgspec.json.encode(keys).decode()
+
+
+class _Pool(msgspec.Struct):
+    name: str = ""
+    kind: str = ""
+
+
+class _Member(msgspec.Struct):
+    pool: _Pool | str = ""
+
+
+def _moves_with(document: str) -> str:
+    """The disaggregated pool that it is of, whose members have one owner; empty if none. A document that says it in no
+    way that a gateway would understand is refused there, and moves by itself here."""
+    if '"disaggregated"' not in document:
+        return ""
+    try:
+        pool = msgspec.json.decode(document, type=_Member).pool
+    except msgspec.ValidationError:
+        return ""
+    return pool.name if isinstance(pool, _Pool) and pool.kind == "disaggregated" else ""
 
 
 def _listed(replicas: tuple[str, ...], home: Place) -> dict[ReplicaId, str | DocumentFault]:

@@ -7,6 +7,7 @@ and remembers only when the next steps are due.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from math import ceil
 
 from controller.core.adoption import Adopters, adopters_of, least_burdened
@@ -15,7 +16,9 @@ from controller.core.vocabulary import Condition, GatewayEntry, ReplicaEntry
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
 
-_Moves = dict[GatewayId, list[tuple[ReplicaId, GatewayId]]]
+_Unit = tuple[ReplicaId, ...]
+"""Replicas that have one owner: one alone, or a disaggregated pool."""
+_Moves = dict[GatewayId, list[tuple[_Unit, GatewayId]]]
 """By home, what would move where."""
 
 
@@ -49,20 +52,20 @@ class Assigner:
         settled: dict[ReplicaId, GatewayId] = {}
         waiting: _Moves = {}
         orphans: Counter[GatewayId] = Counter()
-        for replica_id, replica in self._mesh.replicas.items():
+        for unit, replica in _units(self._mesh.replicas):
             if replica.home in calm:
-                settled[replica_id] = replica.home
+                settled.update(dict.fromkeys(unit, replica.home))
                 continue
-            owner = owners.get(replica_id)
-            goal = search.goal(replica, owner)
+            owner = _owner_of(unit, owners)
+            goal = search.goal(replica, owner, len(unit))
             if owner is not None and search.may_keep(owner, replica):
-                settled[replica_id] = owner
+                settled.update(dict.fromkeys(unit, owner))
                 if goal is not None and goal != owner:
-                    waiting.setdefault(replica.home, []).append((replica_id, goal))
+                    waiting.setdefault(replica.home, []).append((unit, goal))
             elif goal is not None:
-                settled[replica_id] = goal
+                settled.update(dict.fromkeys(unit, goal))
             else:
-                orphans[replica.home] += 1
+                orphans[replica.home] += len(unit)
         settled |= self._step(waiting, now_ns)
         return Wanted(settled, {home: (count, search.adopters(home).why) for home, count in orphans.items()})
 
@@ -95,12 +98,35 @@ class Assigner:
             if now_ns < self._next_step_ns.get(home, now_ns):
                 continue
             at_once = max(1, ceil(config.step_share * homes[home]))
-            moved.update(sorted(moves)[:at_once])
-            if len(moves) > at_once:
+            left = sorted(moves)
+            while left and at_once > 0:
+                unit, goal = left.pop(0)
+                moved.update(dict.fromkeys(unit, goal))
+                at_once -= len(unit)
+            if left:
                 self._next_step_ns[home] = now_ns + config.step_ns
             else:
                 self._next_step_ns.pop(home, None)
         return moved
+
+
+def _units(replicas: Mapping[ReplicaId, ReplicaEntry]) -> Iterator[tuple[_Unit, ReplicaEntry]]:
+    """Each with the entry that speaks for all of it: an operator who moved one of a pool has moved the pool."""
+    pools: dict[tuple[GatewayId, str], list[ReplicaEntry]] = {}
+    for replica_id, replica in replicas.items():
+        if replica.pool:
+            pools.setdefault((replica.home, replica.pool), []).append(replica)
+        else:
+            yield (replica_id,), replica
+    for members in pools.values():
+        unit = tuple(each.replica_id for each in members)
+        yield unit, next((each for each in members if each.pinned_to is not None), members[0])
+
+
+def _owner_of(unit: _Unit, owners: Mapping[ReplicaId, GatewayId]) -> GatewayId | None:
+    """Who has most of it: a pool may have gained members since it was last given to anybody."""
+    having = Counter(owners[each] for each in unit if each in owners)
+    return min(having, key=lambda each: (-having[each], each), default=None)
 
 
 class _Search:
@@ -114,8 +140,9 @@ class _Search:
         self._adopters: dict[GatewayId, Adopters] = {}
         self._allowed: dict[tuple[GatewayId, GatewayId], bool] = {}
 
-    def goal(self, replica: ReplicaEntry, owner: GatewayId | None) -> GatewayId | None:
-        """Where it belongs, or whoever may take it in; None where it stays, or where there is nobody."""
+    def goal(self, replica: ReplicaEntry, owner: GatewayId | None, count: int) -> GatewayId | None:
+        """For so many that have one owner: where they belong, or whoever may take them in; None where they stay, or
+        where there is nobody."""
         belongs = self._belongs(replica, owner)
         if belongs is not None:
             return belongs
@@ -124,7 +151,7 @@ class _Search:
         if not adopters:
             return None
         adopter = least_burdened(adopters, self._burden)
-        self._burden[adopter] += 1
+        self._burden[adopter] += count
         return adopter
 
     def may_keep(self, owner: GatewayId, replica: ReplicaEntry) -> bool:

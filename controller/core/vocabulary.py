@@ -39,6 +39,8 @@ class ReplicaEntry:
     """Whose it is as long as that gateway lives."""
     pinned_to: GatewayId | None = None
     """An operator has moved it there, until told otherwise."""
+    pool: str = ""
+    """Of its home, where those of one pool have one owner: prefill and decode workers are of no use apart."""
 
 
 class Condition(Word):

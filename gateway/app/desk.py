@@ -13,7 +13,7 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import describe, gauges_of
+from gateway.core.description import decode_figures_of, describe, gauges_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
@@ -27,6 +27,7 @@ from gateway.peers.board import LoadBoard
 from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
+from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
@@ -76,6 +77,7 @@ class Desk:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
         self.metrics.registry.register(AuditLevels(self.audit))
+        self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)

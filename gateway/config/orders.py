@@ -121,9 +121,13 @@ def _replicas(
             left_out[name] = _want_of_credential(error, what)
         else:
             configs = file.as_configs(grant.home_place, local.probes)
-            served[name] = tuple(replace(each, spec=replace(each.spec, accepts=grant.accepts)) for each in configs)
+            pool = file.pool_name
             if not isinstance(file.pool, str):
-                pools[file.pool_name] = file.pool.as_spec()
+                pool = pool if grant.home == local.gateway_id else PoolName(f"{pool}@{grant.home}")
+                pools[pool] = replace(file.pool.as_spec(), name=pool)
+            served[name] = tuple(
+                replace(each, spec=replace(each.spec, accepts=grant.accepts, pool=pool)) for each in configs
+            )
     replicas = tuple(each for configs in served.values() for each in configs)
     return replicas, left_out, frozenset(adopted), tuple(pools.values())
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.core.decode.admissions import DecodeFigures
+from gateway.core.decode_pools import DecodePool
 from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import ReplicaState
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId, Standing, Word
+from gateway.core.vocabulary import GatewayId, ModelName, PoolName, ReplicaId, Standing, Word
 
 
 class ReplicaCondition(Word):
@@ -93,6 +95,11 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
     )
 
 
+def decode_figures_of(core: GatewayState, now_ns: int) -> dict[PoolName, DecodeFigures]:
+    """Of disaggregated pools, by name."""
+    return {pool.spec.name: pool.tier.figures(now_ns) for pool in core.decode_pools}
+
+
 def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
     """The whole state."""
     return {
@@ -113,6 +120,7 @@ def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
         "queue": {"length": len(core.waiting), "by_model": core.waiting.lengths()},
         "replicas": [_describe_replica(state, core, now_ns) for state in core.replicas],
         "peers": [_describe_peer(state, core.peers, now_ns) for state in core.peers],
+        "decode_pools": [_describe_pool(pool, now_ns) for pool in core.decode_pools],
         "prefix_index": {
             "replicas": _describe_index(core.placer.replica_index),
             "peers": _describe_index(core.placer.peer_index),
@@ -143,6 +151,30 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
         "breaker": state.breaker.state,
         "ramp_limit": state.ramp.limit,
         "probe_age_ms": None if state.answered_ns is None else (now_ns - state.answered_ns) / 1e6,
+    }
+
+
+def _describe_pool(pool: DecodePool, now_ns: int) -> dict[str, object]:
+    figures = pool.tier.figures(now_ns)
+    return {
+        "name": pool.spec.name,
+        "connector": pool.spec.connector,
+        "in_prefill": pool.in_prefill,
+        "pooled": figures.pooled,
+        "oldest_age_ms": figures.oldest_age_ns / 1e6,
+        "dispatched": figures.dispatched,
+        "running": figures.running,
+        "free_slots": figures.free_slots,
+        "groups": [
+            {
+                "name": group.name,
+                "workers": group.workers,
+                "free_slots": group.free_slots,
+                "load_max": group.load_max,
+                "imbalance": group.imbalance,
+            }
+            for group in figures.groups
+        ],
     }
 
 

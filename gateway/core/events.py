@@ -133,6 +133,8 @@ class FirstToken:
     request_id: RequestId
     attempt: int
     leg: int
+    is_sent: bool = True
+    """False: the client has nothing of it yet, and it may still be had elsewhere."""
 
 
 @value

@@ -444,7 +444,8 @@ class GatewayCore(GatewayState):
             self.placer.learn_first_token(request, leg, now_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         if request.phase is Phase.RUNNING:
-            request.move_to(Phase.ANSWERING)
+            if event.is_sent:
+                request.move_to(Phase.ANSWERING)
             self.timers.set(request.timer, request.deadline_ns)
 
     def _response_stored(self, event: ResponseStored) -> None:

@@ -140,7 +140,7 @@ class Checker:
             story = self._stories.get(event.request_id)
             if story is not None and story.attempt == event.attempt:
                 self._follow_leg_end(story, event)
-        elif isinstance(event, FirstToken):
+        elif isinstance(event, FirstToken) and event.is_sent:
             story = self._stories.get(event.request_id)
             if story is not None and story.attempt == event.attempt:
                 story.answering_legs.add(event.leg)

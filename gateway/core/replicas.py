@@ -194,8 +194,11 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             state.answered_ns = observation.sampled_ns
         state.detail = observation.detail
         self.changed |= 1 << state.slot
-        self.loads_version += state.waiting != observation.waiting or state.running != observation.running
-        state.running, state.waiting = observation.running, observation.waiting
+        waiting = observation.waiting
+        if state.spec.role is ReplicaRole.PREFILL:
+            waiting -= observation.deferred
+        self.loads_version += state.waiting != waiting or state.running != observation.running
+        state.running, state.waiting = observation.running, waiting
         state.kv_usage = observation.kv_usage
         state.kv_tokens = observation.kv_tokens
         self._believe(state, observation.sampled_ns)

@@ -465,6 +465,8 @@ class ReplicaObservation:
     kv_tokens: int = 0
     """Room in the KV cache; 0 where the engine does not tell."""
     detail: str = ""
+    deferred: int = 0
+    """Of those waiting, the ones that wait for something else than room, such as a KV cache that is on its way."""
 
 
 @value

@@ -99,8 +99,15 @@ class EngineClient:
         if order.role is LegRole.PREFILL:
             body = prefill_body(order.connector, request.path, request.body, met, bootstrap=bootstrap, salt=salt)
         else:
-            told = part.told
-            body = decode_body(order.connector, request.body, met, told=told, bootstrap=bootstrap, salt=salt)
+            body = decode_body(
+                order.connector,
+                request.body,
+                met,
+                told=part.told,
+                bootstrap=bootstrap,
+                salt=salt,
+                assembled=part.assembled,
+            )
         return headers, body
 
     def _bootstrap(self, endpoint: ReplicaEndpoint, order: StartLeg) -> Bootstrap:

@@ -32,6 +32,8 @@ class Reading:
     """Room in the KV cache; 0 where it does not tell, or tells nonsense: that says nothing against the engine."""
     unfit: str = ""
     """Why it takes no request although it answers."""
+    deferred: int = 0
+    """Of those that wait, the ones that wait for something else than room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ _KV_TOKENS = (b"sglang:max_total_num_tokens",)
 _CACHE_CONFIG = b"vllm:cache_config_info"
 """Tells in its labels: some forty of them, with every setting of the cache."""
 _SLEEP = b"vllm:engine_sleep_state"
-_WANTED = lines_about((*_WAITING, *_RUNNING, *_KV_USAGE, *_KV_TOKENS, _CACHE_CONFIG, _SLEEP))
+_WAITING_BY_REASON = b"vllm:num_requests_waiting_by_reason"
+_WANTED = lines_about((*_WAITING, _WAITING_BY_REASON, *_RUNNING, *_KV_USAGE, *_KV_TOKENS, _CACHE_CONFIG, _SLEEP))
 _RANK_LABELS = (b"engine", b"dp_rank")
 """vLLM's and SGLang's."""
 _REQUESTS_MAX = 10**9
@@ -103,8 +106,9 @@ def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
     kv_usage = _counted(first_present(lines, _KV_USAGE))
     kv_tokens = _kv_tokens(lines)
     asleep = [sample for sample in samples(lines, _SLEEP) if sample.value == 1]
+    deferred = [each for each in samples(lines, _WAITING_BY_REASON) if each.labels.get(b"reason") == b"deferred"]
     if ranks == 1:
-        return [_reading(waiting, running, kv_usage, kv_tokens, asleep)]
+        return [_reading(waiting, running, kv_usage, kv_tokens, asleep, deferred)]
     return [
         _reading(
             _required(_of_rank(waiting, rank), rank),
@@ -112,6 +116,7 @@ def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
             _of_rank(kv_usage, rank),
             _of_rank(kv_tokens, rank),
             _of_rank(asleep, rank),
+            _of_rank(deferred, rank),
         )
         for rank in _rank_labels(waiting, ranks)
     ]
@@ -225,12 +230,13 @@ def _number(label: bytes) -> int:
     return int(label)
 
 
-def _reading(
+def _reading(  # noqa: PLR0917 - one after the other, as a page tells them
     waiting: list[Sample],
     running: list[Sample],
     kv_usage: list[Sample],
     kv_tokens: list[Sample],
     asleep: list[Sample],
+    deferred: list[Sample],
 ) -> Reading:
     return Reading(
         _requests(sum([sample.value for sample in running])),
@@ -238,6 +244,7 @@ def _reading(
         _share(max([sample.value for sample in kv_usage], default=0.0)),
         _room(sum([sample.value for sample in kv_tokens])),
         _sleep_of(asleep),
+        _requests(sum([sample.value for sample in deferred])),
     )
 
 

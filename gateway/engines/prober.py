@@ -122,6 +122,7 @@ class Prober:
             healthy=not unfit,
             running=reading.running,
             waiting=reading.waiting,
+            deferred=min(reading.deferred, reading.waiting),
             kv_usage=reading.kv_usage,
             kv_tokens=reading.kv_tokens,
             detail=unfit,

@@ -12,6 +12,7 @@ from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.series import Described
 from gateway.records.audit import AuditLevels
 from gateway.records.control_metrics import ControlLevels
+from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.ledger import Ledger
 from gateway.records.metrics import Metrics
 
@@ -24,6 +25,7 @@ def catalogue() -> list[Described]:
     metrics = Metrics(lambda: gauges_of(core, 0), Ledger(_PLACE, open_max=1))
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
+    metrics.registry.register(DecodeLevels(dict))
     for each in DnsCounters().collectors():
         metrics.registry.register(each)
     return metrics.catalogue()

@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     Candidate,
     Costs,
     Decision,
+    DecodeLoad,
     GatewayId,
     ModelName,
     Place,
@@ -77,6 +78,17 @@ class ExplainedCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedDecode:
+    """A decode worker as it stood when it was looked at."""
+
+    group: str
+    free_slots: int
+    load_tokens: int
+    margin_tokens: int
+    """Below the fullest of its group."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainedCandidate:
     """A target that was looked at. The region is empty where it is no longer known."""
 
@@ -89,6 +101,8 @@ class ExplainedCandidate:
     rtt_ms: float
     costs: ExplainedCosts | UnsetType = UNSET
     """Only where costs were compared."""
+    decode: ExplainedDecode | UnsetType = UNSET
+    """Only of a decode worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +378,7 @@ class DecisionLog:
             load=candidate.load,
             rtt_ms=_in_ms(candidate.rtt_ns),
             costs=UNSET if candidate.costs is None else _costs_in_ms(candidate.costs),
+            decode=UNSET if candidate.decode is None else _decode_load(candidate.decode),
         )
 
     def _region_of(self, target: Target) -> RegionName | str:
@@ -450,11 +465,16 @@ def _size_of(record: RequestRecord) -> int:
 def _size_of_placement(decision: Decision) -> int:
     considered = decision.considered
     size = _PLACEMENT_BYTES + _CANDIDATE_BYTES * len(considered)
-    return size + _COSTS_BYTES * sum(each.costs is not None for each in considered)
+    parts = sum((each.costs is not None) + (each.decode is not None) for each in considered)
+    return size + _COSTS_BYTES * parts
 
 
 def _in_ms(duration_ns: int) -> float:
     return duration_ns / _MILLISECOND_NS
+
+
+def _decode_load(load: DecodeLoad) -> ExplainedDecode:
+    return ExplainedDecode(load.group, load.free_slots, load.load_tokens, load.margin_tokens)
 
 
 def _costs_in_ms(costs: Costs) -> ExplainedCosts:

@@ -122,6 +122,9 @@ def _print_side(request: ExplainedRequest, console: Console) -> None:
 
 
 def _print_considered(placement: ExplainedPlacement, console: Console) -> None:
+    if placement.reason == PlacementReason.DECODE_POLICY:
+        console.print(_decode_table(placement))
+        return
     console.print(_table(placement))
     if any(each.costs for each in placement.considered):
         console.print(_costs_table(placement))
@@ -154,6 +157,18 @@ def _row(candidate: ExplainedCandidate, placement: ExplainedPlacement, *, is_tak
     yield _share(candidate.matched_blocks, placement.prompt_blocks)
     yield str(candidate.load)
     yield _in_ms(candidate.rtt_ms) if candidate.kind == TargetKind.PEER else ""
+
+
+def _decode_table(placement: ExplainedPlacement) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for header in ("", "Decode worker", "Group", "Standing", "Free slots", "Tokens", "Below the fullest"):
+        table.add_column(header, justify="left" if header in ("", "Decode worker", "Group", "Standing") else "right")
+    for index, candidate in enumerate(placement.considered):
+        load = candidate.decode
+        numbers = (load.free_slots, load.load_tokens, load.margin_tokens) if load else ("", "", "")
+        first = ("→" if index == 0 else "", candidate.id, load.group if load else "", candidate.standing)
+        table.add_row(*map(_plain, (*first, *map(str, numbers))))
+    return table
 
 
 def _costs_table(placement: ExplainedPlacement) -> Table:
@@ -217,11 +232,20 @@ def because(placement: ExplainedPlacement) -> str:
         if alone
         else f"{not_here}; {region} was nearest ({distance})",
         PlacementReason.REMOTE_POLICY: f"{not_here}; the placement policy picked {region}",
+        PlacementReason.DECODE_POLICY: f"the decode tier chose {target}{_as_loaded(placement)}",
         PlacementReason.STORED_RESPONSE: f"{target} keeps the response that it refers to",
     }
     if not alone and placement.considered and placement.considered[0].costs and placement.reason in _COMPARED:
         return _was_cheapest(placement, placement.considered[0].costs)
     return words.get(placement.reason, f"of {placement.reason}")
+
+
+def _as_loaded(placement: ExplainedPlacement) -> str:
+    decode = placement.considered[0].decode if placement.considered else None
+    if not decode:
+        return ""
+    others = f", {decode.margin_tokens} below the fullest of group {decode.group}" if decode.margin_tokens else ""
+    return f", which had {decode.free_slots} free slots and {decode.load_tokens} tokens in its cache{others}"
 
 
 def _was_cheapest(placement: ExplainedPlacement, costs: ExplainedCosts) -> str:

@@ -25,6 +25,7 @@ from gateway.core.vocabulary import (
     ModelName,
     Place,
     PlaceRule,
+    ReplicaRole,
     RequestId,
     RequestProfile,
     Target,
@@ -280,10 +281,11 @@ class Ledger:
     def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
         record = self._open.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
-        if record is None or leg is None or leg.ended is not None or leg.first_token_ns is not None:
+        if record is None or leg is None or leg.ended is not None:
             return
-        leg.first_token_ns = now_ns
-        if record.first_leg is None:
+        if leg.first_token_ns is None:
+            leg.first_token_ns = now_ns
+        if record.first_leg is None and event.is_sent:
             record.first_leg, record.first_token_ns = leg, now_ns
 
     def _leg_ended(self, event: events.LegEnded, now_ns: int) -> None:
@@ -295,7 +297,8 @@ class Ledger:
         self.places = {replica_target(each.replica_id): each.place for each in event.replicas}
         self.places |= {peer_target(each.gateway_id): each.place for each in event.peers}
         self.replicas_of = {}
-        for model in (model for replica in event.replicas for model in replica.models):
+        placed_at = (each for each in event.replicas if each.role is not ReplicaRole.DECODE)
+        for model in (model for replica in placed_at for model in replica.models):
             self.replicas_of[model] = self.replicas_of.get(model, 0) + 1
 
 

@@ -24,6 +24,7 @@ from gateway.core.events import Event
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
+    LegRole,
     ModelName,
     ReplicaId,
     TargetKind,
@@ -133,6 +134,9 @@ class Metrics:
             "Legs that this gateway opened, at a replica or at a peer, by how they ended.",
             "target",
             "result",
+        )
+        self._parts = self._counter(
+            "parts", "Legs at replicas that run only a part of a request, by how they ended.", "role", "result"
         )
         self._placements = self._counter("placements", "Legs of attempts by the rule that placed them.", "reason")
         self._retries = self._counter("retries", "Further attempts, by what ended the one before.", "after")
@@ -281,6 +285,8 @@ class Metrics:
         if leg is None or leg.ended is not event:
             return
         self._attempts.add(leg.target.kind, event.result)
+        if leg.role is not LegRole.WHOLE:
+            self._parts.add(leg.role, event.result)
         if event.refusal is not None:
             self._refused.add(self._peer(GatewayId(leg.target.id)), event.refusal)
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.description import ReplicaCondition
-from gateway.core.vocabulary import LegResult, Outcome, PlacementReason, RefusalReason, TargetKind
+from gateway.core.vocabulary import LegResult, LegRole, Outcome, PlacementReason, RefusalReason, TargetKind
 from gateway.ground.naming.counters import ANSWERS, TYPES
 from gateway.ground.naming.counters import OTHER as OTHER_TYPE
 from gateway.ground.series import Described
@@ -43,6 +44,8 @@ LABELS: dict[str, Label] = {
     "after": Label("How the leg before ended.", tuple(LegResult)),
     "ran": Label("Where it ran: in this region, or forwarded.", ("local", "forward")),
     "peer": Label(_PEER),
+    "pool": Label("A disaggregated pool that the region file names."),
+    "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),
     "task": Label("The background loop."),
     "seen_by": Label("Whether we were the caller or the called.", ("caller", "called")),
@@ -65,6 +68,10 @@ LABELS_OF: dict[tuple[str, str], Label] = {
         ANSWERS,
     ),
     ("nightside_forwards_refused_total", "reason"): Label("Why the peer did not take it.", tuple(RefusalReason)),
+    ("nightside_parts_total", "role"): Label(
+        "Whether it read the prompt or wrote the answer.", (LegRole.PREFILL, LegRole.DECODE)
+    ),
+    ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),

@@ -13,16 +13,21 @@ it, is reasoning, which no recording here has.
 from __future__ import annotations
 
 import json
+from array import array
 from enum import Enum, auto
 from typing import Any
 
+import msgspec
+
 from gateway.request import engine_api
-from gateway.request.bodies import Body, ChatBody, CompletionBody, is_set
+from gateway.request.bodies import is_set
 from gateway.request.engine_errors import decode
 from gateway.request.sse import events, fields
 
-_NUMBER_BYTES = 8
-"""What a number counts against the limit on an answer that is held."""
+_ABSENT = msgspec.Raw()
+_NUMBERS = "q"
+"""Token ids are held as signed numbers of 64 bits."""
+_NUMBER_END = 1 << 63
 
 
 class Unassembled(Exception):
@@ -38,7 +43,7 @@ class From(Enum):
     """The stream tells it: the last word counts, and null where there is none."""
     TEXT = auto()
     """Piece by piece."""
-    LIST = auto()
+    NUMBERS = auto()
     """Some at a time."""
     COUNTS = auto()
     """An object of numbers, of which a stream leaves out those that are null."""
@@ -67,7 +72,7 @@ _CHOICE: Table = {
     "logprobs": From.NOTHING,
     "finish_reason": From.TOLD,
     "stop_reason": From.TOLD,
-    "token_ids": From.LIST,
+    "token_ids": From.NUMBERS,
     "routed_experts": From.NOTHING,
 }
 TOP: dict[str, Table] = {
@@ -102,12 +107,21 @@ MESSAGE: Table = {
 calls out of a text in another way than out of its pieces."""
 
 
-def can_be_assembled(body: Body) -> bool:
+class _Asked(msgspec.Struct):
+    logprobs: msgspec.Raw = _ABSENT
+    tools: msgspec.Raw = _ABSENT
+
+
+_ASKED = msgspec.json.Decoder(_Asked)
+
+
+def can_be_assembled(path: str, body: bytes) -> bool:
     """May the decode of this call be had as a stream for a client who wants none? `handoffs.py` has said that it can be
     handed off at all. Logprobs are many times their text, and better passed on than held."""
-    if body.stream or not isinstance(body, ChatBody | CompletionBody):
+    if path not in TOP:
         return False
-    return not is_set(body.logprobs) and not is_set(body.tools)
+    asked = _ASKED.decode(body)
+    return not is_set(asked.logprobs) and not is_set(asked.tools)
 
 
 class Assembler:
@@ -175,7 +189,7 @@ class Assembler:
 class _Part:
     """One object of the answer."""
 
-    __slots__ = ("_pieces", "_skeleton", "_table", "held", "told")
+    __slots__ = ("_numbers", "_skeleton", "_table", "_texts", "told")
 
     def __init__(self, skeleton: dict[str, Any], table: Table, *, holds: str = "") -> None:
         """`holds`: a field that is a part of its own."""
@@ -184,9 +198,15 @@ class _Part:
                 raise Unassembled(f"whole answers have {name[:64]!r}, and streams do not")
         self._skeleton = skeleton
         self._table = table
-        self._pieces: dict[str, list[Any]] = {}
+        self._texts: dict[str, bytearray] = {}
+        self._numbers: dict[str, array[int]] = {}
         self.told: dict[str, Any] = {}
-        self.held = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        numbers = sum(len(each) * each.itemsize for each in self._numbers.values())
+        return numbers + sum(map(len, self._texts.values()))
 
     def take(self, told: dict[str, Any]) -> None:
         for name, value in told.items():
@@ -196,11 +216,9 @@ class _Part:
                 case From.TOLD | From.COUNTS:
                     self.told[name] = value
                 case From.TEXT if isinstance(value, str):
-                    self._pieces.setdefault(name, []).append(value)
-                    self.held += len(value)
-                case From.LIST if isinstance(value, list):
-                    self._pieces.setdefault(name, []).extend(value)
-                    self.held += _NUMBER_BYTES * len(value)
+                    self._texts.setdefault(name, bytearray()).extend(value.encode())
+                case From.NUMBERS if isinstance(value, list) and all(map(_is_number, value)):
+                    self._numbers.setdefault(name, array(_NUMBERS)).extend(value)
                 case From.PREFILL | From.NULL:
                     pass
                 case _:
@@ -208,7 +226,7 @@ class _Part:
 
     def whole(self) -> dict[str, Any]:
         """In the order of the prefill's answer; what only the stream knows comes last."""
-        names = dict.fromkeys((*self._skeleton, *self.told, *self._pieces))
+        names = dict.fromkeys((*self._skeleton, *self.told, *self._texts, *self._numbers))
         return {name: self._value(name) for name in names}
 
     def _value(self, name: str) -> Any:
@@ -219,12 +237,16 @@ class _Part:
                 return self.told.get(name)
             case From.COUNTS:
                 return _counts(self._skeleton.get(name), self.told[name])
-            case From.TEXT if name in self._pieces:
-                return "".join(self._pieces[name])
-            case From.LIST if name in self._pieces:
-                return self._pieces[name]
+            case From.TEXT if name in self._texts:
+                return self._texts[name].decode()
+            case From.NUMBERS if name in self._numbers:
+                return list(self._numbers[name])
             case _:
                 return None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _NUMBER_END
 
 
 def _counts(skeleton: Any, told: Any) -> Any:

@@ -139,11 +139,10 @@ class Body(_Reserved, kw_only=True):
 class _Generating(Body, kw_only=True):
     tools: msgspec.Raw = _NOTHING
     max_tokens: int | None = None
-    # What decides whether two engines may share the work, and how: see `handoffs.py` and `assembling.py`
+    # What decides whether two engines may share the work: see `handoffs.py`
     n: msgspec.Raw = _NOTHING
     best_of: msgspec.Raw = _NOTHING
     use_beam_search: msgspec.Raw = _NOTHING
-    logprobs: msgspec.Raw = _NOTHING
     prompt_logprobs: msgspec.Raw = _NOTHING
     truncate_prompt_tokens: msgspec.Raw = _NOTHING
 

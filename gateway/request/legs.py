@@ -44,6 +44,8 @@ class Part:
     told: bytes = b""
     """For a decode: what the prefill's answer says to it, as it came. It tells where a prompt's blocks are: it goes
     into no event, log or record."""
+    assembled: bool = False
+    """For a decode: it is had as a stream, and put together here for a client who wants none."""
 
 
 @value

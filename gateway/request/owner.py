@@ -216,8 +216,10 @@ class RequestOwner:
         """What is sent to an engine that runs only a part of the request."""
         if not self._nonce:
             self._nonce = urandom(NONCE_BYTES)
-        told = self._relay.handed_over if order.role is LegRole.DECODE else b""
-        return replace(self._outbound, part=Part(self._nonce, told))
+        if order.role is not LegRole.DECODE:
+            return replace(self._outbound, part=Part(self._nonce))
+        part = Part(self._nonce, self._relay.handed_over, assembled=self._relay.assembler is not None)
+        return replace(self._outbound, part=part)
 
     def _has_run_out(self, ended: LegEnded) -> bool:
         """Did it work up to the request's deadline? That is no failure of the target's."""

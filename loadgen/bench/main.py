@@ -1,7 +1,7 @@
 """`nightside bench`: runs the benches beside this module and prints their figures. It judges none of them.
 
 A bench is a module here with a function `run()`, which returns the figures it measured by name, the unit last in each.
-`relay` and `scale`, packages, are commands of their own: one needs other projects' relays, both need minutes.
+`decode`, `relay` and `scale`, packages, are commands of their own: one needs other projects' relays, all need minutes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Protocol, cast
 import click
 
 import loadgen.bench
+from loadgen.bench.decode.main import decode
 from loadgen.bench.relay.main import relay
 from loadgen.bench.scale.main import scale
 
@@ -71,7 +72,7 @@ class _BenchGroup(click.Group):
         return super().parse_args(ctx, args if asks_for_command else [_PARTS, *args])
 
 
-@click.group(cls=_BenchGroup, commands={"relay": relay, "scale": scale})
+@click.group(cls=_BenchGroup, commands={"decode": decode, "relay": relay, "scale": scale})
 def bench() -> None:
     """Measure the parts that every request passes through, or a whole gateway beside other relays."""
 

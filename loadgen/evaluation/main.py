@@ -18,6 +18,7 @@ from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.placement.command import placement
 from loadgen.evaluation.placement.live.command import live
 from loadgen.evaluation.placement.trial import trial
+from loadgen.evaluation.predictors.command import predictors
 from loadgen.evaluation.progress import played
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
@@ -110,6 +111,7 @@ def failover(*, out: Path, rounds: int) -> None:
 results.add_command(placement)
 results.add_command(live)
 results.add_command(trial)
+results.add_command(predictors)
 
 
 def _others(folder: Path) -> dict[str, Figures]:

@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -125,6 +125,29 @@ class Engine:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(END_S)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It takes requests and gets nowhere with them: only its first process, which speaks HTTP, goes on."""
+        computing = self._computing()
+        for pid in computing:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in computing:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _computing(self) -> list[int]:
+        """VLLM's processes behind the first: they name themselves."""
+        assert self._process is not None
+        found = []
+        for each in Path("/proc").iterdir():
+            with suppress(OSError):  # it has ended meanwhile
+                if each.name.isdecimal() and (each / "comm").read_text().startswith("VLLM::"):
+                    found.append(int(each.name))
+        return [pid for pid in found if _group_of(pid) == self._process.pid]
+
     async def until_gone(self) -> None:
         assert self._process is not None
         try:
@@ -212,6 +235,12 @@ def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str]) 
         **more_environment,
     }
     return Engine([*serve, *named, *flags], port, log, environment)
+
+
+def _group_of(pid: int) -> int:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return 0
 
 
 async def all_up(engines: Iterable[Engine]) -> None:

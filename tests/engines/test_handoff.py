@@ -1,5 +1,5 @@
 """A real pair, one vLLM that reads prompts and one that writes answers, over NIXL on the CPU. First by hand, with what
-`gateway.engines.handoff` says to either; then behind a gateway."""
+`gateway.engines.handoff` says to either: without a gateway."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 import pytest
@@ -16,44 +15,14 @@ import pytest
 from gateway.core.vocabulary import Connector
 from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
 from gateway.engines.handoff.meeting import Meeting, leg_headers, meeting
-from gateway.request import engine_api
 from gateway.request.assembling import Assembler
 from gateway.request.event_scanner import EventScanner
 from gateway.request.handoffs import Handoff, handoff_in
-from tests.engines.conftest import Engines, Pair
+from tests.engines.calls import CHAT, COMPLETIONS, EXPIRED, FETCHED, PATHS, asked, comparable, long_text, said_in
+from tests.engines.conftest import Pair
 from tests.engines.real import KV_BLOCK_TOKENS, LEASE_S, Engine, reports_error
-from tests.support.core import MODEL
 
 pytestmark = pytest.mark.timeout(600)
-
-CHAT, COMPLETIONS = engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH
-TOKENS = 24
-FETCHED = "vllm:external_prefix_cache_hits_total"
-"""Tokens that an engine got from another one."""
-EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
-
-
-def long_text() -> str:
-    """Another one each time: nobody's cache knows it. Some ten blocks."""
-    return " ".join(f"region {os.urandom(3).hex()} sleeps" for _ in range(20))
-
-
-def asked(path: str, text: str, **changes: object) -> bytes:
-    """Everything that a client may say of its answer, so that each mutation meets what it is for."""
-    words: dict[str, dict[str, object]] = {
-        CHAT: {
-            "messages": [{"role": "user", "content": text}],
-            "max_completion_tokens": TOKENS,
-            "min_tokens": TOKENS,
-            "ignore_eos": True,
-            "logprobs": True,
-            "top_logprobs": 2,
-        },
-        COMPLETIONS: {"prompt": text, "max_tokens": TOKENS, "min_tokens": TOKENS, "ignore_eos": True, "logprobs": 2},
-        engine_api.MESSAGES_PATH: {"messages": [{"role": "user", "content": text}], "max_tokens": TOKENS},
-        engine_api.RESPONSES_PATH: {"input": text, "max_output_tokens": TOKENS, "store": False},
-    }
-    return json.dumps({"model": MODEL, "temperature": 0, **words[path], **changes}).encode()
 
 
 async def ask(
@@ -92,37 +61,11 @@ class ByHand:
             yield answer
 
 
-def said_in(path: str, said: bytes) -> list[Any]:
-    """What was generated, whether it came whole or in pieces, and with which logprobs: engines put two tokens into one
-    event now and then."""
-    events = [line[6:] for line in said.splitlines() if line.startswith(b"data: {")] or [said]
-    documents = [json.loads(event) for event in events]
-    if path in (CHAT, COMPLETIONS):
-        choices = [choice for document in documents for choice in document["choices"]]
-        parts = [choice.get("delta") or choice.get("message") or choice for choice in choices]
-        texts = [part.get("content") or part.get("text") or "" for part in parts]
-        logprobs = [list((choice["logprobs"] or {}).items()) for choice in choices]
-        flat = [
-            each for pairs in logprobs for name, values in pairs if name in ("content", "tokens") for each in values
-        ]
-        return ["".join(texts), flat]
-    if len(documents) > 1:
-        deltas = [each.get("delta") for each in documents]
-        return ["".join((d.get("text") or "") if isinstance(d, dict) else d for d in deltas if d)]
-    (document,) = documents
-    if path == engine_api.MESSAGES_PATH:
-        return ["".join(block["text"] for block in document["content"])]
-    return ["".join(part["text"] for item in document["output"] for part in item["content"])]
-
-
-PATHS = (CHAT, COMPLETIONS, engine_api.MESSAGES_PATH, engine_api.RESPONSES_PATH)
-
-
 class TestByHand:
     @pytest.mark.parametrize("stream", [False, True])
     @pytest.mark.parametrize("path", PATHS)
     async def test_what_two_engines_say_together_is_what_one_says(
-        self, pair: Pair, engines: Engines, session: aiohttp.ClientSession, path: str, stream: bool
+        self, pair: Pair, session: aiohttp.ClientSession, path: str, stream: bool
     ) -> None:
         more: dict[str, object] = {"stream": stream}
         if stream and path in (CHAT, COMPLETIONS):
@@ -131,7 +74,7 @@ class TestByHand:
         fetched = (await pair.decode.counters())[FETCHED]
         attempt = ByHand(session, pair, path, body)
         status, said = await attempt.decode(await attempt.prefill())
-        alone = await ask(session, engines.one, path, body, meeting(os.urandom(16), 1))
+        alone = await ask(session, pair.prefill, path, body, meeting(os.urandom(16), 1))
         assert (status, alone[0]) == (200, 200)
         assert said_in(path, said) == said_in(path, alone[1])
         assert said_in(path, said)[0]
@@ -141,7 +84,7 @@ class TestByHand:
 
     @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
     async def test_a_decode_had_as_a_stream_is_put_together_to_the_whole_answer(
-        self, pair: Pair, engines: Engines, session: aiohttp.ClientSession, path: str
+        self, pair: Pair, session: aiohttp.ClientSession, path: str
     ) -> None:
         """Equal in every field but the id, the time, and who had what in its cache."""
         body = asked(path, long_text(), logprobs=None, top_logprobs=None, return_token_ids=True)
@@ -150,9 +93,9 @@ class TestByHand:
         scanner, assembler = EventScanner(), Assembler(path, handed.answer, bytes_max=1 << 20)
         status, said = await attempt.decode(handed, assembled=True)
         assembler.feed(scanner.feed(said))
-        alone_status, alone = await ask(session, engines.one, path, body, attempt.met)
+        alone_status, alone = await ask(session, pair.prefill, path, body, meeting(os.urandom(16), 1))
         assert (status, alone_status, scanner.done) == (200, 200, True)
-        assert _comparable(assembler.finish()) == _comparable(alone)
+        assert comparable(assembler.finish()) == comparable(alone)
 
     async def test_a_prompt_too_large_to_be_searched_is_overruled_from_both_ends(
         self, pair: Pair, session: aiohttp.ClientSession
@@ -220,11 +163,3 @@ class TestByHand:
                 await answer.read()
         assert await pair.prefill.is_healthy()
         await pair.prefill.until_empty(3 * LEASE_S)
-
-
-def _comparable(answer: bytes) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(answer)
-    for name in ("created", "system_fingerprint"):
-        assert document.pop(name)
-    document["usage"].pop("prompt_tokens_details")
-    return document

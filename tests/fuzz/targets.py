@@ -38,6 +38,7 @@ from gateway.request.event_scanner import EventScanner
 from protos.mesh.v1 import control_pb2
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fuzz.dns_packets import DNS_WORDS, dns_packets, read_dns_packet
+from tests.fuzz.handoffs import LEG_WORDS, PREFILL_WORDS, legs, prefills, read_prefill, write_legs
 from tests.hostile.engine_answers import ENGINE_CASES
 from tests.hostile.http_requests import HTTP_CASES
 from tests.hostile.json_bodies import JSON_CASES
@@ -398,4 +399,6 @@ TARGETS = (
         ),
     ),
     Target("dns_packets", read_dns_packet, [*dns_packets()], DNS_WORDS),
+    Target("legs", write_legs, [*legs()], LEG_WORDS),
+    Target("prefills", read_prefill, [*prefills()], PREFILL_WORDS),
 )

@@ -24,11 +24,14 @@ from tests.fakes.engine import (
     FakeEngine,
     Script,
     answer,
+    chat_chunk,
     error_event,
+    event,
     hang,
     stream,
     stream_and_cut,
     stream_and_hang,
+    stream_until,
     token,
 )
 from tests.support.background import in_background
@@ -218,3 +221,79 @@ async def test_progress_is_counted_while_others_come(tmp_path: Path) -> None:
             while pool.tier.figures(0).groups[0].load_max < 22 + len(tokens):
                 await _answered(pair)
         await pair.comes_to_rest()
+
+
+class TestAStreamPutTogether:
+    """Its client wants the answer in one piece. Both sides say what a real vLLM said."""
+
+    async def test_the_client_gets_what_the_engine_would_have_said(self, tmp_path: Path) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(stream(_recorded("chat.stream.sse")))
+            async with ask(pair.session, pair.gateway.http_url, stream=False) as response:
+                assert (response.status, response.headers["content-type"]) == (200, "application/json")
+                assert await response.read() == _recorded("chat.whole.json")
+            written = json.loads(pair.decode.received[0].body)
+            assert (written["stream"], written["stream_options"]) == (True, {"include_usage": True})
+            await pair.comes_to_rest()
+
+    async def test_its_first_token_frees_the_reader_and_nothing_goes_out(self, tmp_path: Path) -> None:
+        """So that it can still be had elsewhere when the writer dies."""
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            gate = asyncio.Event()
+            begun, rest = _recorded("chat.stream.sse")[:900], _recorded("chat.stream.sse")
+            pair.decode.plays(stream_until(gate, (begun,)), stream(rest))
+            async with asyncio.TaskGroup() as tasks:
+                asked = tasks.create_task(_answered(pair, stream=False))
+                await until(lambda: pair.books[3] == 1)
+                assert [state.retained for state in pair.gateway.core.replicas] == [0, 0]
+                assert not asked.done()
+                gate.set()
+            assert asked.result() == (200, _recorded("chat.whole.json"))
+            assert len(pair.prefill.received) == 2
+            await pair.comes_to_rest()
+
+    async def test_what_cannot_be_put_together_is_asked_for_whole(self, tmp_path: Path) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(stream(ROLE, chat_chunk({"audio": "x"}), DONE), answer())
+            status, body = await _answered(pair, stream=False)
+            assert (status, json.loads(body)) == (200, json.loads(GOOD_ANSWER))
+            assert [json.loads(each.body)["stream"] for each in pair.decode.received] == [True, False]
+            await pair.comes_to_rest()
+
+    @pytest.mark.parametrize("changes", [{"tools": [{"type": "function"}]}, {"logprobs": True}])
+    async def test_what_only_whole_answers_have_is_asked_for_whole(
+        self, tmp_path: Path, changes: dict[str, object]
+    ) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(answer())
+            assert (await _answered(pair, stream=False, **changes))[0] == 200
+            assert json.loads(pair.decode.received[0].body)["stream"] is False
+
+    async def test_an_error_in_it_is_one_of_the_answers(self, tmp_path: Path) -> None:
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(stream(ROLE, error_event(400, "not that"), DONE))
+            status, body = await _answered(pair, stream=False)
+            assert (status, json.loads(body)["error"]["message"]) == (400, "not that")
+            await pair.comes_to_rest()
+
+    async def test_what_a_writer_gives_up_is_no_answer(self, tmp_path: Path) -> None:
+        given_up = {"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "recomputed"}
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(
+                stream(ROLE, token("a"), event({"choices": [given_up]}), DONE), stream(_recorded("chat.stream.sse"))
+            )
+            assert await _answered(pair, stream=False) == (200, _recorded("chat.whole.json"))
+            pair.decode.plays(stream(ROLE, token("a"), event({"choices": [given_up]}), DONE))
+            status, body = await _answered(pair, stream=True)
+            assert (status, b"engine_failed_midstream" in body, b"recomputed" in body) == (200, True, False)
+            await pair.comes_to_rest()
+
+
+def _recorded(name: str) -> bytes:
+    return (Path(__file__).parents[1] / "recordings/vllm-0.32.0" / name).read_bytes()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 @asynccontextmanager
-async def in_background(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+async def in_background(work: Coroutine[object, object, object]) -> AsyncIterator[None]:
     """Cancelled at the end of the block; if it breaks, so does the block."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(work)

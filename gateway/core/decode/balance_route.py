@@ -56,16 +56,13 @@ class BalanceRoute(DecodePolicy):
         return best
 
     def admit(self, round_: Round) -> None:
-        board = self._board(round_)
-        self._admit_aged(round_, board)
-        above = self._balance.greedy_above_slots
-        threshold = len(board.workers) if above is None else above
-        while not round_.is_over and board.free_total > threshold:
-            self._admit_greedily(round_, board)
-        while not round_.is_over and board.free_total:
-            self._admit_subset(round_, board)
+        board = self.prepare(round_)
+        self.admit_aged(round_, board)
+        self.admit_greedily(round_, board)
+        self.admit_refined(round_, board)
 
-    def _board(self, round_: Round) -> Board:
+    def prepare(self, round_: Round) -> Board:
+        """Loads as they are and will be, once a round."""
         projected: Numbers | None = None
         if self._looks_ahead:
             workers = [worker for group in round_.groups for worker in group.workers]
@@ -83,7 +80,7 @@ class BalanceRoute(DecodePolicy):
             penalty_weight=balance.penalty_weight,
         )
 
-    def _admit_aged(self, round_: Round, board: Board) -> None:
+    def admit_aged(self, round_: Round, board: Board) -> None:
         """Who has waited for half of its time goes first, wherever it does least harm. Where it fits nobody, whoever
         has most room is kept for it."""
         for entry in round_.pool.aged(round_.now_ns):
@@ -95,20 +92,23 @@ class BalanceRoute(DecodePolicy):
             else:
                 self._send(round_, board, entry, place, AdmissionReason.AGED)
 
-    def _admit_greedily(self, round_: Round, board: Board) -> None:
-        """Stage 1: to whoever has most free slots, the one request that is worth most there."""
-        place = board.emptiest()
-        self._send_single(round_, board, place, AdmissionReason.GREEDY)
+    def admit_greedily(self, round_: Round, board: Board) -> None:
+        """Stage 1, while many slots are free: to whoever has most of them, the one request that is worth most there."""
+        above = self._balance.greedy_above_slots
+        threshold = len(board.workers) if above is None else above
+        while not round_.is_over and board.free_total > threshold:
+            self._send_single(round_, board, board.emptiest(), AdmissionReason.GREEDY)
 
-    def _admit_subset(self, round_: Round, board: Board) -> None:
+    def admit_refined(self, round_: Round, board: Board) -> None:
         """Stage 2: to whoever has most free slots and the widest margin, those of the heaviest that are worth most
         together; if all of them do harm, the one of the whole pool that does least."""
-        place = board.next_to_fill()
-        chosen = [] if board.is_alone(place) else self._best_subset(round_, board, place)
-        for entry in chosen:
-            self._send(round_, board, entry, place, AdmissionReason.SUBSET)
-        if not chosen:
-            self._send_single(round_, board, place, AdmissionReason.SINGLE)
+        while not round_.is_over and board.free_total > 0:
+            place = board.next_to_fill()
+            chosen = [] if board.is_alone(place) else self._best_subset(round_, board, place)
+            for entry in chosen:
+                self._send(round_, board, entry, place, AdmissionReason.SUBSET)
+            if not chosen:
+                self._send_single(round_, board, place, AdmissionReason.SINGLE)
 
     def _best_subset(self, round_: Round, board: Board, place: int) -> list[Entry]:
         """Empty, if none is worth anything."""

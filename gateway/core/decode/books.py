@@ -38,6 +38,9 @@ class Worker:
     """One that decodes."""
 
     __slots__ = (
+        "counted_free",
+        "counted_in_batch",
+        "counted_open",
         "group",
         "id",
         "in_flight",
@@ -74,6 +77,10 @@ class Worker:
         self.inherited = 0
         """Requests there that were not sent by us, and have not drained yet."""
         self.inherited_tokens = 0
+        self.counted_open = False
+        """As it was when the tier counted last, as the next two."""
+        self.counted_free = 0
+        self.counted_in_batch = 0
 
     @property
     def free(self) -> int:

@@ -44,9 +44,9 @@ class DecodeTier:
         self._last_progress_ns = _LONG_AGO_NS
         self._dirty_ns: int | None = None
         """When last something changed that lets a tick admit what the one before it did not."""
-        self._is_counted = False
-        self._open = self._free = self._free_batch = 0
-        """Workers that may be sent something, their free slots, and of those the ones in their batches."""
+        self._open = self._free = self._free_in_batches = 0
+        """Workers that may be sent something, their free slots, and of those the ones in their batches: asked for far
+        more often than they change."""
         self._admitted = dict.fromkeys(AdmissionReason, 0)
         self._expired = self._ticks = self._ticks_degraded = 0
         self.configure(config, spec, _LONG_AGO_NS)
@@ -62,7 +62,8 @@ class DecodeTier:
         """How many more than its batch a worker may have in flight."""
         for worker in self._workers.values():
             self._size(worker)
-        self._policy = self._new_policy()
+            self._count(worker)
+        self.policy = self._new_policy()
         self._dirty(now_ns)
 
     def _new_policy(self) -> DecodePolicy:
@@ -93,6 +94,7 @@ class DecodeTier:
         worker.is_open = is_open if known is None else known.is_open
         joined.workers.append(worker)
         self._workers[worker_id] = worker
+        self._count(worker)
         self._dirty(now_ns)
 
     def _new_worker(self, worker_id: ReplicaId, group: Group) -> Worker:
@@ -117,10 +119,11 @@ class DecodeTier:
             return
         for entry in self._sent.values():
             if entry.worker is worker:
-                self._policy.over(entry)
+                self.policy.over(entry)
         self._numbers &= ~(1 << worker.number)
         self._leave_group(worker)
-        self._is_counted = False
+        worker.is_open = False
+        self._count(worker)
 
     def _leave_group(self, worker: Worker) -> None:
         worker.group.workers.remove(worker)
@@ -132,6 +135,7 @@ class DecodeTier:
         worker = self._workers.get(worker_id)
         if worker is not None and worker.is_open != is_open:
             worker.is_open = is_open
+            self._count(worker)
             self._dirty(now_ns)
 
     def observe(
@@ -152,7 +156,7 @@ class DecodeTier:
         worker.room_tokens = self._spec.kv_tokens or room_tokens
         before = worker.free
         books.inherit(worker, running, waiting, kv_tokens)
-        self._is_counted = False
+        self._count(worker)
         if worker.free > before:
             self._dirty(now_ns)
 
@@ -182,7 +186,7 @@ class DecodeTier:
         workers = [worker for worker in with_slots(groups) if worker.room_left >= facts.prompt_tokens]
         if not workers:
             return None
-        worker = self._policy.choose(facts.prompt_tokens, workers)
+        worker = self.policy.choose(facts.prompt_tokens, workers)
         considered_max = self._config.considered_max
         considered = beside(worker, roomiest(groups, considered_max)) if considered_max else ()
         entry = self._entry(facts, now_ns, now_ns)
@@ -218,7 +222,7 @@ class DecodeTier:
         return expiry_ns if tick_ns is None else min(expiry_ns, tick_ns)
 
     def _tick_due_ns(self) -> int | None:
-        if self._dirty_ns is None or not len(self._pool) or not self._has_slot():
+        if self._dirty_ns is None or not len(self._pool) or not self._free:
             return None
         return max(self._dirty_ns, self._last_tick_ns + self._config.tick_interval_ns)
 
@@ -238,20 +242,26 @@ class DecodeTier:
         due_ns = self._tick_due_ns()
         if due_ns is None or due_ns > now_ns:
             return []
+        round_ = self.begin(now_ns)
+        self.policy.admit(round_)
+        self.finish(round_)
+        return round_.admissions
+
+    def begin(self, now_ns: int) -> Round:
+        """The first part of a tick. For `tick`, and for whoever measures what the policy does in between."""
         self._last_tick_ns = now_ns
         self._dirty_ns = None
         self._ticks += 1
-        round_ = Round(self._pool, list(self._groups.values()), now_ns, config=self._config, watcher=self)
-        self._policy.admit(round_)
-        self._ticks_degraded += self._policy.is_degraded
+        return Round(self._pool, list(self._groups.values()), now_ns, config=self._config, watcher=self)
+
+    def finish(self, round_: Round) -> None:
+        self._ticks_degraded += self.policy.is_degraded
         for admission in round_.admissions:
             self._admitted[admission.reason] += 1
-        if len(round_.admissions) >= self._config.admissions_max:
-            self._dirty(now_ns)
-        return round_.admissions
+        if not round_.left:
+            self._dirty(round_.now_ns)
 
     def _dirty(self, now_ns: int) -> None:
-        self._is_counted = False
         self._dirty_ns = now_ns
 
     # Those who are at a worker
@@ -259,8 +269,8 @@ class DecodeTier:
     def sent(self, entry: Entry, worker: Worker) -> None:
         """For rounds only."""
         self._sent[entry.key] = entry
-        self._is_counted = False
-        self._policy.sent(entry, worker)
+        self._count(worker)
+        self.policy.sent(entry, worker)
 
     def running(self, key: RequestId) -> None:
         """Its first token has come."""
@@ -275,16 +285,20 @@ class DecodeTier:
             books.start(entry)
             books.progress(entry, generated)
             if entry.worker is not None and self._is_ours(entry.worker):
-                self._policy.progressed(entry)
+                self.policy.progressed(entry)
 
     def ended(self, key: RequestId, now_ns: int, output_tokens: int | None = None) -> None:
         """It has left its worker. How many tokens that were is told when it came to its own end, and not else."""
         entry = self._sent.pop(key, None)
         if entry is None:
             return
-        if entry.worker is not None and self._is_ours(entry.worker):
-            self._policy.over(entry)
+        worker = entry.worker
+        assert worker is not None, "whoever was sent is at a worker"
+        if self._is_ours(worker):
+            self.policy.over(entry)
         books.end(entry)
+        if self._is_ours(worker):
+            self._count(worker)
         if output_tokens is not None and self._predictor is not None:
             self._predictor.ended(entry.facts, output_tokens, now_ns)
         self._dirty(now_ns)
@@ -302,10 +316,10 @@ class DecodeTier:
         """May another prompt be read? While fewer are in prefill or pooled than there are free slots, and a margin; by
         a concurrent connector, while a worker may be committed."""
         if not self._connector.is_sequential:
-            return self._has_slot()
-        if not self._open_workers():
+            return self._free > 0
+        if not self._open:
             return False
-        return in_prefill + len(self._pool) < self._free_in_batches() + self._config.room_margin
+        return in_prefill + len(self._pool) < self._free_in_batches + self._config.room_margin
 
     def figures(self, now_ns: int) -> DecodeFigures:
         oldest_ns = self._pool.oldest_ns()
@@ -318,12 +332,12 @@ class DecodeTier:
             dispatched=in_flight - running,
             running=running,
             inherited=sum([worker.inherited for worker in self._workers.values()]),
-            free_slots=self._free_in_batches(),
+            free_slots=self._free_in_batches,
             admitted=dict(self._admitted),
             expired=self._expired,
             ticks=self._ticks,
             ticks_degraded=self._ticks_degraded,
-            is_degraded=self._policy.is_degraded,
+            is_degraded=self.policy.is_degraded,
         )
 
     def _figures_of(self, group: Group) -> GroupFigures:
@@ -340,25 +354,11 @@ class DecodeTier:
     def _free_in_batch(self, worker: Worker) -> int:
         return max(0, worker.free - self._beyond)
 
-    # What is asked far more often than it changes
-
-    def _open_workers(self) -> int:
-        self._count()
-        return self._open
-
-    def _free_in_batches(self) -> int:
-        self._count()
-        return self._free_batch
-
-    def _has_slot(self) -> bool:
-        self._count()
-        return self._free > 0
-
-    def _count(self) -> None:
-        if self._is_counted:
-            return
-        workers = [worker for worker in self._workers.values() if worker.is_open]
-        self._open = len(workers)
-        self._free = sum([worker.free for worker in workers])
-        self._free_batch = sum([self._free_in_batch(worker) for worker in workers])
-        self._is_counted = True
+    def _count(self, worker: Worker) -> None:
+        """Something of it has changed."""
+        self._open += worker.is_open - worker.counted_open
+        free = worker.free if worker.is_open else 0
+        in_batch = max(0, free - self._beyond)
+        self._free += free - worker.counted_free
+        self._free_in_batches += in_batch - worker.counted_in_batch
+        worker.counted_open, worker.counted_free, worker.counted_in_batch = worker.is_open, free, in_batch

@@ -51,6 +51,26 @@ def test_nothing_new_changes_nothing_and_something_new_only_what_it_is_of() -> N
     assert changed.announced[GatewayId("eu-1")] is registry.announced[GatewayId("eu-1")], "it is not read again"
 
 
+def test_members_of_a_disaggregated_pool_move_together() -> None:
+    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 8}
+    engine = json.loads(replica_document("p"))
+    texts = (
+        json.dumps(engine | {"pool": pool, "role": "prefill"}),
+        json.dumps(engine | {"id": "d", "pool": pool, "role": "decode"}),
+        json.dumps(engine | {"id": "u", "pool": "disaggregated"}),
+        json.dumps(engine | {"id": "v", "pool": {"name": "plain"}}),
+        json.dumps(engine | {"id": "w", "pool": ["disaggregated"]}),
+    )
+    registry = with_hellos(with_replicas(hello("us-1", US), *texts))
+    assert [(each.replica_id, each.pool) for each in registry.replica_entries] == [
+        ("p", "chat"),
+        ("d", "chat"),
+        ("u", ""),
+        ("v", ""),
+        ("w", ""),
+    ]
+
+
 def test_a_replica_that_two_announce_is_the_earlier_ones_also_after_a_restart() -> None:
     late = with_replicas(hello("aa", EU), replica_document("us-1-r0"), replica_document("own"))
     registry = with_hellos(hello("us-1", US), late)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from controller.core.assignment import Assigner
 from controller.core.health import GatewayHealth
 from controller.core.state import MeshState
@@ -60,3 +62,45 @@ class TestWanted:
         assigner.wanted(dict.fromkeys(mesh.replicas, GatewayId("us2")), 0)
         assigner.wanted(dict.fromkeys(mesh.replicas, GatewayId("us1")), 1)
         assert assigner.next_step_ns() is None
+
+
+class TestPools:
+    """Prefill and decode workers of a pool are of no use apart."""
+
+    def pooled(self, mesh: MeshState, home: str, count: int) -> dict[ReplicaId, GatewayId]:
+        owned = own(mesh, home, count)
+        mesh.replicas |= {each: replace(mesh.replicas[each], pool="chat") for each in owned}
+        return owned
+
+    def test_a_pool_moves_as_a_whole_to_one_of_those_equally_near(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, us3=Condition.UP)
+        self.pooled(mesh, "us1", 9)
+        owners = Assigner(mesh).wanted({}, 0).owners
+        assert len(owners) == 9
+        assert len(set(owners.values())) == 1
+
+    def test_it_goes_home_in_one_step(self) -> None:
+        mesh = mesh_of(us1=Condition.UP, us2=Condition.UP)
+        self.pooled(mesh, "us1", 9)
+        moved = Assigner(mesh).wanted(dict.fromkeys(mesh.replicas, GatewayId("us2")), 0).owners
+        assert set(moved.values()) == {GatewayId("us1")}
+
+    def test_who_joins_a_pool_goes_where_most_of_it_is(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, us3=Condition.UP)
+        owned = list(self.pooled(mesh, "us1", 4))
+        owners = Assigner(mesh).wanted(dict.fromkeys(owned[:3], GatewayId("us3")), 0).owners
+        assert owners == dict.fromkeys(owned, GatewayId("us3"))
+
+    def test_an_operator_who_moves_one_of_it_moves_all_of_it(self) -> None:
+        mesh = mesh_of(us1=Condition.UP, us2=Condition.UP)
+        owned = list(self.pooled(mesh, "us1", 4))
+        mesh.replicas[owned[2]] = replace(mesh.replicas[owned[2]], pinned_to=GatewayId("us2"))
+        moved = Assigner(mesh).wanted(dict.fromkeys(owned, GatewayId("us1")), 0).owners
+        assert set(moved.values()) == {GatewayId("us2")}
+
+    def test_what_nobody_may_have_is_counted_whole(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN)
+        self.pooled(mesh, "us1", 4)
+        wanted = Assigner(mesh).wanted({}, 0)
+        assert wanted.owners == {}
+        assert wanted.orphans[GatewayId("us1")][0] == 4

@@ -11,7 +11,16 @@ from gateway.config.orders import Orders, OrdersRefused, read_orders, without_or
 from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
 from gateway.core.config import OverflowMode
 from gateway.core.residency import closed_policy
-from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, ReplicaId
+from gateway.core.vocabulary import (
+    Connector,
+    ControlVersion,
+    GatewayId,
+    Jurisdiction,
+    Place,
+    PlaceRule,
+    ReplicaId,
+    ReplicaRole,
+)
 from gateway.ground.config import MeshTlsConfig
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 from tests.support.core import AP, EU, US
@@ -230,3 +239,16 @@ def test_parameters_that_no_region_file_could_hold_refuse_the_whole(
     local: GatewayConfig, text: str, fault: str
 ) -> None:
     assert refusal(local, parameters=text).startswith(fault)
+
+
+def test_a_pool_comes_with_those_who_are_of_it(local: GatewayConfig) -> None:
+    """Under a name of its own: this gateway may have another pool of that name."""
+    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 8}
+    grants = tuple(adopted(document(role, pool=pool, role=role)) for role in ("prefill", "decode"))
+    found = orders(local, replicas=grants)
+    assert [(each.spec.pool, each.spec.role) for each in found.replicas] == [
+        (f"chat@{grants[0].home}", ReplicaRole.PREFILL),
+        (f"chat@{grants[0].home}", ReplicaRole.DECODE),
+    ]
+    (spec,) = found.pools
+    assert (spec.name, spec.connector, spec.decode_batch_max) == (f"chat@{grants[0].home}", Connector.NIXL, 8)

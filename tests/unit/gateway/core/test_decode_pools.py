@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -12,20 +11,12 @@ from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import DecodeConfig
 from gateway.core.effects import Effect, StartLeg, StopLeg
-from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
     Connector,
-    GatewayId,
     LegResult,
     LegRole,
     ModelName,
     PlacementReason,
-    PoolKind,
-    PoolName,
-    PoolSpec,
-    ReplicaId,
-    ReplicaRole,
-    ReplicaSpec,
     RequestId,
     Standing,
     Target,
@@ -33,77 +24,16 @@ from gateway.core.vocabulary import (
 )
 from tests.support.core import (
     EU,
-    MODEL,
     MS,
     SECOND,
-    US,
-    Desk,
     ended,
     forward,
     of_kind,
-    peer_spec,
-    policy,
     profile,
     replica_spec,
     started,
 )
-
-POOL = PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=2, lease_ns=30 * SECOND)
-
-
-def worker(name: str, role: ReplicaRole, group: str = "") -> ReplicaSpec:
-    return ReplicaSpec(ReplicaId(name), US, (MODEL,), POOL.name, role=role, group=group)
-
-
-def workers(prefill: int = 1, decode: int = 2) -> tuple[ReplicaSpec, ...]:
-    readers = (worker(f"p{number}", ReplicaRole.PREFILL) for number in range(prefill))
-    writers = (worker(f"d{number}", ReplicaRole.DECODE, "dp") for number in range(decode))
-    return (*readers, *writers)
-
-
-def pair(
-    specs: Iterable[ReplicaSpec] = workers(),
-    *,
-    pool: PoolSpec = POOL,
-    config: CoreConfig | None = None,
-    margin: int = 32,
-) -> Desk:
-    """A region with one disaggregated pool, its workers probed idle."""
-    desk = Desk(GatewayCore(GatewayId("gw-us"), US, seed=1))
-    config = config or CoreConfig()
-    desk.tell(events.ConfigApplied(replace(config, decode=replace(config.decode, room_margin=margin))))
-    desk.tell(events.PolicyApplied(policy(US)))
-    peers = (peer_spec("gw-eu", EU),)
-    desk.tell(events.AssignmentApplied(1, tuple(specs), peers, pools=(pool,)))
-    desk.probe()
-    return desk
-
-
-def leg_ended(
-    desk: Desk, request_id: str, leg: int, result: LegResult = LegResult.COMPLETED, *, attempt: int = 1, **more: object
-) -> list[Effect]:
-    return desk.tell(events.LegEnded(RequestId(request_id), attempt, leg, result, **more))  # type: ignore[arg-type]
-
-
-def roles(effects: Iterable[Effect]) -> list[tuple[str, str, str]]:
-    return [(each.request_id, each.role.value, each.target.id) for each in of_kind(StartLeg, effects)]
-
-
-def books(desk: Desk) -> tuple[int, ...]:
-    """All that has to come to nothing."""
-    pool = desk.core.decode_pools.get(POOL.name)
-    assert pool is not None
-    figures = pool.tier.figures(desk.now_ns)
-    retained = sum(state.retained for state in desk.core.replicas)
-    in_flight = sum(state.in_flight for state in desk.core.replicas)
-    return pool.in_prefill, figures.pooled, figures.dispatched, figures.running, retained, in_flight
-
-
-def read(desk: Desk, request_id: str, prompt_tokens: int = 100) -> list[Effect]:
-    """The prompt comes in, and is read; whoever is free takes over."""
-    effects = desk.ask(request_id)
-    effects += leg_ended(desk, request_id, 1, prompt_tokens=prompt_tokens)
-    return effects + desk.wait(20 * MS)
+from tests.support.disaggregated import POOL, books, leg_ended, pair, read, roles, workers
 
 
 def test_a_prompt_is_read_at_one_and_its_answer_written_at_another() -> None:

@@ -1,0 +1,43 @@
+"""What the predictor of a disaggregated pool is set to. It checks, and decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.core.decode.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
+from gateway.ground.values import SECOND_NS
+
+_MINUTE_NS = 60 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionConfig:
+    kind: PredictorKind = PredictorKind.EXACT_MATCH
+    key: PromptKey = PromptKey.PROMPT_OR_LENGTH
+    """Of `exact_match`: which prompts count as the same."""
+    artifact: Path | None = None
+    """What `nightside fit predictor` wrote; read again at each refit. None: the gateway fits to its own history."""
+    history_max: int = 20_000
+    """Requests that are remembered, the newest."""
+    requests_min: int = 200
+    """With fewer nothing is fitted, and nothing predicted."""
+    refit_interval_ns: int = 10 * _MINUTE_NS
+    refit_timeout_ns: int = 5 * _MINUTE_NS
+    """Of `learned`, which is fitted in a process of its own."""
+    save_interval_ns: int = _MINUTE_NS
+    """What ended since the last saving is forgotten over a crash."""
+    stale_after_ns: int = 24 * 60 * _MINUTE_NS
+    """What was fitted so long ago is not used any more."""
+
+
+def check_prediction(config: PredictionConfig, *, has_folder: bool) -> None:
+    """Raise ValueError, in words, over settings that do not go together."""
+    if not 0 < config.history_max <= LENGTHS_MAX:
+        raise ValueError(f"history_max: should lie between 1 and {LENGTHS_MAX}")
+    if not 0 < config.requests_min <= config.history_max:
+        raise ValueError("requests_min: should lie between 1 and history_max: there never are more")
+    if config.kind is PredictorKind.LEARNED and config.artifact is None and not has_folder:
+        raise ValueError("kind learned is fitted to a file: name `state.folder`, or an `artifact`")
+    if config.stale_after_ns <= config.refit_interval_ns:
+        raise ValueError("stale_after: should be longer than refit_interval, or nothing is ever used for long")

@@ -1,0 +1,81 @@
+"""Learned: two forests of boosted trees over what is known of a request and of recent ones. Many are asked at once.
+
+It only evaluates; what fits the forests lives outside of whatever serves. Source: BalanceRoute, Appendix C.2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gateway.core.decode.predictor import Numbers
+from gateway.core.decode.predictors.arrays import TOKENS_MAX, LearnedArrays, UnusableArrays
+from gateway.core.decode.predictors.estimator import Ages, Estimator, Features
+from gateway.core.decode.predictors.forest import Forest
+
+FEATURES = (
+    "prompt_tokens",
+    "age_tokens",
+    "output_fast",
+    "output_slow",
+    "output_mean",
+    "output_deviation",
+    "prompt_mean",
+    "prompt_deviation",
+)
+_AGE = FEATURES.index("age_tokens")
+
+
+def feature_rows(ages: Ages, features: Sequence[Features]) -> Numbers:
+    """A row for each request, a column for each of FEATURES: the same in service and when something is fitted."""
+    rows = np.array([_row(each) for each in features], np.float64).reshape(-1, len(FEATURES))
+    rows[:, _AGE] = ages
+    return rows
+
+
+def _row(features: Features) -> tuple[float, ...]:
+    recent = features.recent
+    return (
+        features.prompt_tokens,
+        0.0,
+        recent.output_fast,
+        recent.output_slow,
+        recent.output_mean,
+        recent.output_deviation,
+        recent.prompt_mean,
+        recent.prompt_deviation,
+    )
+
+
+class Learned(Estimator):
+    """Raises UnusableArrays for arrays that are not what they should be."""
+
+    def __init__(self, arrays: LearnedArrays) -> None:
+        if arrays.features != FEATURES:
+            raise UnusableArrays(f"features: should be {', '.join(FEATURES)}")
+        if not 0 < arrays.horizon <= TOKENS_MAX:
+            raise UnusableArrays(f"horizon: {arrays.horizon} is no number of steps")
+        self._horizon = arrays.horizon
+        self._leaves = Forest(arrays.leaves, len(FEATURES), "leaves")
+        self._remains = Forest(arrays.remains, len(FEATURES), "remains")
+
+    def answers_for(self, horizon: int) -> bool:
+        return horizon == self._horizon
+
+    def estimate(self, ages: Ages, features: list[Features], horizon: int) -> tuple[Numbers, Numbers]:
+        """For the horizon that it was fitted for; of any other it says nothing. Whoever leaves within it has 1 to H
+        tokens left."""
+        if horizon != self._horizon:
+            nothing = np.full(len(ages), np.nan)
+            return nothing, nothing
+        rows = feature_rows(ages, features)
+        return self.probability(rows), np.clip(self.remaining(rows), 1.0, float(horizon))
+
+    def probability(self, rows: Numbers) -> Numbers:
+        odds = np.clip(self._leaves.evaluate(rows), -700.0, 700.0)  # beyond them e^x is no number
+        return np.asarray(1.0 / (1.0 + np.exp(-odds)), np.float64)
+
+    def remaining(self, rows: Numbers) -> Numbers:
+        """Not held to the horizon."""
+        return self._remains.evaluate(rows)

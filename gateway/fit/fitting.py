@@ -1,0 +1,93 @@
+"""Fits one kind of predictor to a history and says how good it is on what came later.
+
+What is handed out is fitted to the whole history, the newest requests among it; what is scored is the same fit to the
+earlier part alone, and is never asked about what it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from gateway.core.decode.predictors.arrays import PredictorArrays, PredictorKind, PromptKey
+from gateway.core.decode.predictors.catalogue import make_estimator
+from gateway.core.decode.predictors.estimator import Features
+from gateway.core.decode.predictors.exact_match import fit_exact_match
+from gateway.core.decode.predictors.history import Ended, Snapshot
+from gateway.core.decode.predictors.survival import fit_survival
+from gateway.fit.samples import Questions, questions_about, split_in_time, with_features
+from gateway.fit.scores import Scores, score
+from gateway.fit.trees import TooLittle, TreeRules, fit_trees
+
+OnProgress = Callable[[str], object]
+_Known = Sequence[tuple[Ended, Features]]
+
+
+@dataclass(frozen=True, slots=True)
+class FitRules:
+    """What is fitted, and for whom."""
+
+    kind: PredictorKind
+    horizon: int = 48
+    every_tokens: int = 8
+    """How far apart the ages are that a request is asked about at."""
+    key_kind: PromptKey = PromptKey.PROMPT_OR_LENGTH
+    held_out: float = 0.25
+    """The newest share of the history, which scores are taken on."""
+    gate: float = 0.5
+    trees: TreeRules = field(default_factory=TreeRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    arrays: PredictorArrays
+    scores: Scores | None
+    """None where the history is too short to hold anything out."""
+    unscored: str = ""
+    """Why there are no scores, in words."""
+
+
+def fit_predictor(snapshot: Snapshot, rules: FitRules, on_progress: OnProgress = lambda _: None) -> Fit:
+    """Raises TooLittle."""
+    if not snapshot.ended:
+        raise TooLittle("the history is empty")
+    scores, unscored = None, ""
+    try:
+        scores = score_predictor(snapshot, rules, on_progress)
+    except TooLittle as reason:
+        unscored = f"nothing could be held out: {reason}"
+    on_progress(f"fitting to all {len(snapshot.ended):,} requests")
+    return Fit(_fitted(list(with_features(snapshot)), rules), scores, unscored)
+
+
+def score_predictor(snapshot: Snapshot, rules: FitRules, on_progress: OnProgress = lambda _: None) -> Scores:
+    """Raises TooLittle."""
+    split = split_in_time(snapshot, rules.held_out)
+    on_progress(f"fitting to the earlier {len(split.earlier):,} requests")
+    earlier = _fitted(split.earlier, rules)
+    on_progress(f"asking about the later {len(split.later):,}")
+    questions = _questions(split.later, rules)
+    return score(make_estimator(earlier), questions, rules.horizon, requests=len(split.later), gate=rules.gate)
+
+
+def _fitted(known: _Known, rules: FitRules) -> PredictorArrays:
+    if not known:
+        raise TooLittle("there is no request to fit to")
+    ended = [each for each, _ in known]
+    match rules.kind:
+        case PredictorKind.SURVIVAL:
+            return fit_survival(each.output_tokens for each in ended)
+        case PredictorKind.EXACT_MATCH:
+            return fit_exact_match(ended, rules.key_kind)
+        case PredictorKind.LEARNED:
+            return fit_trees(_questions(known, rules), rules.horizon, rules.trees).arrays
+        case _:
+            assert_never(rules.kind)
+
+
+def _questions(known: _Known, rules: FitRules) -> Questions:
+    questions = questions_about(known, every_tokens=rules.every_tokens)
+    if not len(questions):
+        raise TooLittle("no request generated anything")
+    return questions

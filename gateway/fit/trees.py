@@ -1,0 +1,109 @@
+"""Fits boosted trees with scikit-learn, and takes them out of it as plain arrays. Nothing that serves imports this.
+
+The arrays come from where ONNX's and treelite's converters take them too: attributes that scikit-learn does not promise
+to keep. So its version is pinned, and a test holds the arrays to the library's own answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
+
+from gateway.core.decode.predictor import Numbers
+from gateway.core.decode.predictors.arrays import ForestArrays, LearnedArrays
+from gateway.core.decode.predictors.learned import FEATURES, feature_rows
+from gateway.fit.samples import Questions
+
+
+class TooLittle(ValueError):
+    """A history that nothing can be learned from, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRules:
+    """How many trees of which size."""
+
+    trees: int = 100
+    leaves_max: int = 16
+    depth_max: int = 6
+    learning_rate: float = 0.1
+    leaf_questions_min: int = 50
+    seed: int = 0
+
+    def as_arguments(self) -> dict[str, object]:
+        return {
+            "max_iter": self.trees,
+            "max_leaf_nodes": self.leaves_max,
+            "max_depth": self.depth_max,
+            "learning_rate": self.learning_rate,
+            "min_samples_leaf": self.leaf_questions_min,
+            "early_stopping": False,
+            "random_state": self.seed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTrees:
+    """The arrays, and the library's own models, which may be asked the same."""
+
+    arrays: LearnedArrays
+    classifier: Any
+    regressor: Any
+
+
+def fit_trees(questions: Questions, horizon: int, rules: TreeRules = TreeRules()) -> FittedTrees:
+    """Cross-entropy over all of the questions, squared error over those whose request left within the horizon. Raises
+    TooLittle. One thread: on a busy machine several only wait for each other."""
+    leaves = questions.leaves(horizon)
+    if leaves.all() or not leaves.any():
+        kind = "every" if len(leaves) and leaves.all() else "no"
+        raise TooLittle(f"{kind} request leaves within {horizon} tokens of any age: there is nothing to tell apart")
+    rows = feature_rows(questions.ages, questions.features)
+    arguments = rules.as_arguments()
+    with threadpool_limits(limits=1):
+        classifier = HistGradientBoostingClassifier(**arguments).fit(rows, leaves)
+        regressor = HistGradientBoostingRegressor(**arguments).fit(rows[leaves], questions.remaining[leaves])
+    arrays = LearnedArrays(horizon, FEATURES, forest_of(classifier), forest_of(regressor))
+    return FittedTrees(arrays, classifier, regressor)
+
+
+def forest_of(model: Any) -> ForestArrays:
+    """Of a model with one output."""
+    trees: list[Any] = [predictor.nodes for (predictor,) in model._predictors]  # noqa: SLF001
+    baseline = float(np.asarray(model._baseline_prediction).item())  # noqa: SLF001
+    starts = np.cumsum([0, *(len(nodes) for nodes in trees)])
+    columns = [_columns(nodes, int(start)) for nodes, start in zip(trees, starts, strict=False)]
+    feature, threshold, left, right, value = (np.concatenate(column).tolist() for column in zip(*columns, strict=True))
+    return ForestArrays(
+        baseline,
+        tuple(starts[:-1].tolist()),
+        tuple(feature),
+        tuple(threshold),
+        tuple(left),
+        tuple(right),
+        tuple(value),
+    )
+
+
+def _columns(nodes: Any, start: int) -> tuple[Any, ...]:
+    """Of one tree whose first node is this one of all. Leaves point to themselves, and what they never look at is 0."""
+    assert not nodes["is_categorical"].any(), "features are numbers"
+    is_leaf = nodes["is_leaf"].astype(bool)
+    own = np.arange(len(nodes)) + start
+    return (
+        np.where(is_leaf, 0, nodes["feature_idx"]),
+        np.where(is_leaf, 0.0, nodes["num_threshold"]),
+        np.where(is_leaf, own, nodes["left"].astype(np.int64) + start),
+        np.where(is_leaf, own, nodes["right"].astype(np.int64) + start),
+        np.where(is_leaf, nodes["value"], 0.0),
+    )
+
+
+def library_answers(fitted: FittedTrees, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """The probability and the remaining tokens, as the library itself says."""
+    with threadpool_limits(limits=1):
+        return fitted.classifier.predict_proba(rows)[:, 1], fitted.regressor.predict(rows)

@@ -1,0 +1,250 @@
+"""Keeps the predictor of one pool up to date: its history over a restart, and what is fitted to it. Never on the loop.
+
+Sorting is done in a thread, and boosted trees are grown in a process of their own. Whatever goes wrong is told, and the
+predictor goes on with what it has, until that is too old; then requests are placed without predictions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import assert_never
+from urllib.parse import quote
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.prediction import PredictionConfig
+from gateway.core.decode.predictors.arrays import PredictorArrays, PredictorKind, UnusableArrays
+from gateway.core.decode.predictors.exact_match import fit_exact_match
+from gateway.core.decode.predictors.history import Ended, History, Snapshot
+from gateway.core.decode.predictors.survival import fit_survival
+from gateway.core.vocabulary import GatewayId, PoolName
+from gateway.ground.clock import Clock
+from gateway.ground.state_files import StateUnusable
+from gateway.ground.threads import finish_in_thread
+from gateway.state.predictor_files import (
+    Artifact,
+    artifact_of,
+    read_artifact,
+    read_history,
+    read_or_make_secret,
+    write_history,
+)
+
+_SECOND_NS = 1_000_000_000
+_SAID_BYTES_MAX = 2000
+
+Take = Callable[[PredictorArrays, int], None]
+"""Told arrays, and until when they may be used. Raises UnusableArrays."""
+
+
+class _Failed(Exception):
+    """Why nothing was fitted, in words."""
+
+
+class PredictorKeeper:
+    """Of one pool."""
+
+    def __init__(
+        self,
+        gateway_id: GatewayId,
+        pool: PoolName,
+        folder: Path | None,
+        config: PredictionConfig,
+        *,
+        horizon: int,
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        named = f"{gateway_id}.{quote(pool, safe='')}"
+        self._history_path = None if folder is None else folder / f"{named}.history.json"
+        self._artifact_path = None if folder is None else folder / f"{named}.predictor.json"
+        self._secret_path = None if folder is None else folder / f"{named}.secret.json"
+        self.secret = b""
+        """What keys of prompts are made with, once it was restored."""
+        self._config = config
+        self._horizon = horizon
+        self._clock = clock
+        self._log = log.bind(pool=pool)
+        self._saved = self._fitted = -1
+        self.fits = 0
+        """That were taken, and how many did not come about."""
+        self.failures = 0
+        self.problem = ""
+        """What went wrong last, in words; empty since something went well."""
+
+    def restore(self) -> History:
+        """Before anything is served. What cannot be read is told and not used; the next saving replaces it."""
+        self.secret = self._restored_secret()
+        history = History(self._config.history_max)
+        if self._history_path is not None:
+            try:
+                found = read_history(self._history_path)
+            except StateUnusable as error:
+                self._tell("the history of the decode pool is not used", str(error))
+            else:
+                history = self._restored(found) if found is not None else history
+        self._saved = history.added
+        return history
+
+    async def run(self, history: History, take: Take) -> None:
+        """Save and fit, forever; save once more when it is cancelled."""
+        try:
+            await self._take_kept(take)
+            await self.refit(history, take)
+            next_fit_ns = self._clock.now_ns() + self._config.refit_interval_ns
+            while True:
+                await asyncio.sleep(min(self._config.save_interval_ns, self._config.refit_interval_ns) / _SECOND_NS)
+                await self.save(history)
+                if self._clock.now_ns() >= next_fit_ns:
+                    await self.refit(history, take)
+                    next_fit_ns = self._clock.now_ns() + self._config.refit_interval_ns
+        finally:
+            await self.save(history)
+
+    async def save(self, history: History) -> None:
+        """Unless nothing has ended since. A failure is told, and tried again the next time."""
+        if self._history_path is None or history.added == self._saved:
+            return
+        snapshot = history.snapshot()
+        try:
+            await finish_in_thread(write_history, self._history_path, snapshot, self._wall_ahead_ns())
+        except OSError as error:
+            self._tell("the history of the decode pool is not kept over a restart", str(error))
+        else:
+            self._saved = snapshot.added
+
+    async def refit(self, history: History, take: Take) -> None:
+        """Unless too little is known, or nothing new."""
+        snapshot = history.snapshot()
+        if self._config.artifact is None and not self._is_worth_fitting(snapshot):
+            return
+        try:
+            artifact = await self._made(snapshot)
+            self._hand_over(artifact, take)
+        except (_Failed, StateUnusable, UnusableArrays, OSError) as error:
+            self.failures += 1
+            self._tell("no predictor was fitted for the decode pool", str(error))
+            return
+        self._fitted = snapshot.added
+        self.fits += 1
+        self.problem = ""
+        self._log.info("a predictor was fitted", kind=artifact.kind, requests=artifact.requests)
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": self._config.kind, "fits": self.fits, "failures": self.failures, "problem": self.problem}
+
+    # Parts
+
+    def _restored_secret(self) -> bytes:
+        """One that is not kept makes other keys after a restart: then no prompt is known again, and its length is."""
+        if self._secret_path is not None:
+            try:
+                return read_or_make_secret(self._secret_path)
+            except (StateUnusable, OSError) as error:
+                self._tell("the secret of the decode pool's prompts is not kept", str(error))
+        return secrets.token_bytes(32)
+
+    def _restored(self, found: Snapshot) -> History:
+        """With times on our clock."""
+        ahead_ns = self._wall_ahead_ns()
+        ended = [
+            Ended(each.prompt_key, each.prompt_tokens, each.output_tokens, each.after, each.ended_ns - ahead_ns)
+            for each in found.ended
+        ]
+        return History(self._config.history_max, ended, found.added)
+
+    async def _take_kept(self, take: Take) -> None:
+        """Trees that were grown before a restart serve until there are new ones. Whatever is wrong with them is no
+        matter: there will be."""
+        if self._artifact_path is None or self._config.kind is not PredictorKind.LEARNED or self._config.artifact:
+            return
+        with suppress(StateUnusable, UnusableArrays, _Failed):
+            self._hand_over(await finish_in_thread(_artifact_at, self._artifact_path), take)
+
+    def _hand_over(self, artifact: Artifact, take: Take) -> None:
+        fresh_ns = artifact.fresh_for_ns(self._clock.wall_ns(), self._config.stale_after_ns)
+        if not fresh_ns:
+            raise _Failed("what was fitted is too old")
+        take(artifact.arrays, self._clock.now_ns() + fresh_ns)
+
+    def _is_worth_fitting(self, snapshot: Snapshot) -> bool:
+        return len(snapshot.ended) >= self._config.requests_min and snapshot.added != self._fitted
+
+    async def _made(self, snapshot: Snapshot) -> Artifact:
+        config = self._config
+        if config.artifact is not None:
+            return await finish_in_thread(_artifact_at, config.artifact)
+        match config.kind:
+            case PredictorKind.SURVIVAL | PredictorKind.EXACT_MATCH:
+                arrays = await finish_in_thread(_sorted, snapshot, config)
+            case PredictorKind.LEARNED:
+                return await self._grown(snapshot)
+            case _:
+                assert_never(config.kind)
+        return artifact_of(arrays, requests=len(snapshot.ended), wall_ns=self._clock.wall_ns(), fitted_by="the gateway")
+
+    async def _grown(self, snapshot: Snapshot) -> Artifact:
+        history, artifact = self._history_path, self._artifact_path
+        if history is None or artifact is None:
+            raise _Failed("no state.folder is configured")
+        await finish_in_thread(write_history, history, snapshot, self._wall_ahead_ns())
+        self._saved = snapshot.added
+        command = [sys.executable, "-m", "nightside", "fit", "predictor", "--background", "--kind", self._config.kind]
+        command += ["--horizon", str(self._horizon), "--history", str(history), "-o", str(artifact), "--held-out", "0"]
+        await _run(command, self._config.refit_timeout_ns / _SECOND_NS)
+        return await finish_in_thread(_artifact_at, artifact)
+
+    def _wall_ahead_ns(self) -> int:
+        return self._clock.wall_ns() - self._clock.now_ns()
+
+    def _tell(self, words: str, problem: str) -> None:
+        self.problem = problem
+        self._log.error(words, problem=problem)
+
+
+def _artifact_at(path: Path) -> Artifact:
+    artifact = read_artifact(path)
+    if artifact is None:
+        raise StateUnusable(f"{path}: there is no such file")
+    return artifact
+
+
+def _sorted(snapshot: Snapshot, config: PredictionConfig) -> PredictorArrays:
+    if config.kind is PredictorKind.EXACT_MATCH:
+        return fit_exact_match(snapshot.ended, config.key)
+    return fit_survival(each.output_tokens for each in snapshot.ended)
+
+
+async def _run(command: list[str], timeout_s: float) -> None:
+    """Ends with the time, or with whoever waits for it: then it is killed, with all that it has started."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    said = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            assert process.stderr is not None, "it was asked for"
+            while chunk := await process.stderr.read(4096):
+                said += chunk
+                del said[:-_SAID_BYTES_MAX]
+            status = await process.wait()
+    except TimeoutError:
+        raise _Failed(f"it took longer than {timeout_s:g} s") from None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    if status:
+        raise _Failed(f"exit status {status}: {said.decode(errors='replace').strip()}")

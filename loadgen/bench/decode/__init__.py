@@ -1,0 +1,1 @@
+"""`nightside bench decode`: what a tick of the decode tier costs."""

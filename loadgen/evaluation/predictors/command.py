@@ -1,0 +1,66 @@
+"""`nightside results predictors`: how good each kind of predictor is, and how often it should be asked.
+
+It writes a file only where it is told to.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from loadgen.evaluation.predictors.workloads import PredictorWorkload, kept_aside, recorded
+from loadgen.traces.files import TraceError
+
+
+@click.command()
+@click.option(
+    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+)
+@click.option("--choosing", is_flag=True, help="The loads that defaults are chosen on, made up and in no table.")
+@click.option("--requests", type=click.IntRange(100), default=20_000, show_default=True, help="Of each made-up load.")
+@click.option("--refresh", "is_sweep", is_flag=True, help="How often to ask, instead of how good the answers are.")
+@click.option("--steps", type=click.IntRange(10), default=3_000, show_default=True, help="Of --refresh.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON; progress goes to stderr.")
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write there instead of printing.")
+def predictors(
+    *, traces: Path | None, choosing: bool, requests: int, is_sweep: bool, steps: int, as_json: bool, out: Path | None
+) -> None:
+    """Table 3 of BalanceRoute on recorded loads, or on those that defaults are chosen on.
+
+    Exit codes: 0 all was measured, 1 something cannot be read or fitted, 2 the command was used wrongly.
+    """
+    if choosing == (traces is not None):
+        raise click.UsageError("name one of --traces and --choosing")
+    workloads = kept_aside(requests) if choosing else recorded(traces)
+    if not workloads:
+        raise click.ClickException(f"{traces}: holds none of the traces that are looked for")
+    try:
+        text = _measured(workloads, steps if is_sweep else None, as_json=as_json)
+    except (TraceError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if out is None:
+        click.echo(text)
+        return
+    try:
+        out.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{out} cannot be written: {error.strerror}") from error
+
+
+def _measured(workloads: list[PredictorWorkload], sweep_steps: int | None, *, as_json: bool) -> str:
+    try:
+        from loadgen.evaluation.predictors.refresh import refresh_sweep, sweep_markdown  # noqa: PLC0415 - as below
+        from loadgen.evaluation.predictors.table import as_markdown, table_3  # noqa: PLC0415 - not always installed
+    except ImportError as error:
+        raise click.ClickException(f"{error}: fitting needs the extra `fit` (pip install 'nightside[fit]')") from error
+
+    def tell(words: str) -> None:
+        click.echo(words, err=True)
+
+    if sweep_steps is None:
+        rows, shown = table_3(workloads, on_progress=tell), as_markdown
+    else:
+        rows, shown = refresh_sweep(workloads, steps=sweep_steps, on_progress=tell), sweep_markdown
+    return json.dumps(rows, indent=2) if as_json else shown(rows).rstrip()

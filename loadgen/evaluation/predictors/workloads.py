@@ -1,0 +1,107 @@
+"""What predictors are held against: loads that were recorded, of both kinds of outputs, and loads made up for choosing
+what is set by default, which no table of the results has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from gateway.core.decode.predictors.history import Snapshot
+from loadgen.fit.sources import Request, history_of, history_of_trace
+from loadgen.traces.files import Draw, read_trace
+from loadgen.traces.rows import Trace
+
+REQUESTS_MAX = 20_000
+"""What a gateway remembers, unless it is told otherwise."""
+REASONING = "ServeGen, reasoning"
+CAPPED = "Azure 2023, conversation"
+CAPPED_LONG = "Azure 2023, at least 400 tokens"
+RECURRING = "Mooncake, conversation"
+_LONG_TOKENS = 400
+_SERVEGEN_SCALE = 0.0135
+"""Of the requests of a day, so that there are not many more than are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorWorkload:
+    """A load, as the history of whoever decoded it."""
+
+    name: str
+    read: Callable[[], Snapshot]
+
+
+def recorded(folder: Path | None) -> list[PredictorWorkload]:
+    """Those whose files are in the folder, under the names that they are published with."""
+    if folder is None:
+        return []
+    found: list[PredictorWorkload] = []
+    service = _first(folder, "servegen/servegen_datasets_reason_deepseek-r1*")
+    rates = _first(folder, "servegen/reason_deepseek-r1_client_hod.csv")
+    if service and rates:
+        draw = Draw(rates, rate_scale=_SERVEGEN_SCALE)
+        found.append(_workload(REASONING, lambda: read_trace(service, draw=draw)))
+    azure = _first(folder, "azure2023/AzureLLMInferenceTrace_conv.csv*")
+    if azure:
+        found.append(_workload(CAPPED, lambda: read_trace(azure)))
+        found.append(_workload(CAPPED_LONG, lambda: _long_ones(read_trace(azure))))
+    mooncake = _first(folder, "mooncake/conversation_trace.jsonl*")
+    if mooncake:
+        found.append(_workload(RECURRING, lambda: read_trace(mooncake)))
+    return found
+
+
+def _workload(name: str, read: Callable[[], Trace]) -> PredictorWorkload:
+    return PredictorWorkload(name, lambda: history_of_trace(read(), requests_max=REQUESTS_MAX))
+
+
+def _first(folder: Path, pattern: str) -> Path | None:
+    return next(iter(sorted(folder.glob(pattern))), None)
+
+
+def _long_ones(trace: Trace) -> Trace:
+    """BalanceRoute leaves out short answers as well; its bound is not in its text."""
+    return replace(trace, rows=[row for row in trace.rows if row.output_tokens >= _LONG_TOKENS])
+
+
+# Made up, and kept aside
+
+
+def kept_aside(requests: int = REQUESTS_MAX, seed: int = 1) -> list[PredictorWorkload]:
+    """One of prompts that come again, with long tails; one of chats, many of them cut off at a limit."""
+    kinds = {"made up: prompts that recur": _recurring, "made up: chats with a limit": _limited}
+    return [PredictorWorkload(name, partial(_made_up, name, make, requests, seed)) for name, make in kinds.items()]
+
+
+def _made_up(name: str, make: Callable[[random.Random], Iterator[Request]], requests: int, seed: int) -> Snapshot:
+    return history_of(islice(make(random.Random(f"{seed}/{name}")), requests))
+
+
+def _recurring(rng: random.Random) -> Iterator[Request]:
+    """A third comes from 300 templates, popular ones more often; a template's answers are about equally long."""
+    usual = [round(rng.lognormvariate(6.0, 1.2)) + 1 for _ in range(300)]
+    at_s = 0.0
+    while True:
+        at_s += rng.expovariate(6.0)
+        if rng.random() < 1 / 3:
+            number = min(int(rng.paretovariate(0.7)) - 1, 299)
+            output = round(usual[number] * rng.lognormvariate(0.0, 0.15)) + 1
+            yield Request(at_s, number + 1, 200 + 10 * number, min(output, 32_000))
+        else:
+            prompt = round(rng.lognormvariate(6.5, 1.0)) + 1
+            yield Request(at_s, 0, prompt, min(round(rng.lognormvariate(6.3, 1.3)) + 1, 32_000))
+
+
+def _limited(rng: random.Random) -> Iterator[Request]:
+    """What is asked at length is answered at length, by day more than by night, and never in more than 1,024 tokens."""
+    at_s = 0.0
+    while True:
+        at_s += rng.expovariate(8.0)
+        drift = 1.0 + 0.3 * (at_s // 600 % 2)
+        prompt = round(rng.lognormvariate(6.0, 1.1)) + 1
+        output = drift * 20 * prompt**0.5 * rng.lognormvariate(0.0, 0.6)
+        yield Request(at_s, 0, prompt, max(1, min(round(output), 1024)))
