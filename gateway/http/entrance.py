@@ -114,7 +114,7 @@ class Entrance:
         if meter is not None:
             taken = _within(meter, tokens)
             _refuse_if(meter.take_tokens(taken, self._clock.now_ns()))
-        self._book.set_aside(_key_id(caller), caller.tenant, tokens, wall_ns)
+        self._book.set_aside(_key_id(caller), caller.tenant, tokens)
         return taken
 
     def settle(

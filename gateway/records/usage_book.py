@@ -8,15 +8,15 @@ through a budget of which little is left; only what it has used is written down.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from gateway.core.vocabulary import TenantName
-from gateway.request.callers import Budget, KeyId
+from gateway.request.callers import NO_BUDGET, Budget, KeyId
 
 ACCOUNTS_MAX = 40_000
-"""Of keys and tenants together: over it, the one that was looked at longest ago is forgotten, if it has no budget."""
+"""Of keys and tenants together: over it, the oldest is forgotten that has no budget and nothing running."""
 UNWRITTEN_MAX = 100_000
 """Rows that wait to be written. What comes on top of them counts for nobody by name."""
 OTHERS = TenantName("(others)")
@@ -59,7 +59,7 @@ Rows = Mapping[Line, Used]
 class Account:
     """What one key or one tenant has used in this day and this month."""
 
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = NO_BUDGET
     day: str = ""
     tokens_in_day: int = 0
     tokens_in_month: int = 0
@@ -96,6 +96,7 @@ class UsageBook:
         self._accounts_max = accounts_max
         self._unwritten_max = unwritten_max
         self._accounts: dict[tuple[str, str], Account] = {}
+        self._pairs: dict[tuple[KeyId, TenantName], tuple[Account, Account]] = {}
         self._unwritten: dict[Line, Used] = {}
         self._today = ("", 0)
         """The day, and the moment at which it ends."""
@@ -109,14 +110,18 @@ class UsageBook:
         for line, used in rows.items():
             if line.day[:7] != day[:7]:
                 continue
-            for account in self._accounts_of(line.key, line.tenant, day):
+            for account in self._pair(line.key, line.tenant):
+                account.turn(day)
                 account.tokens_in_month += used.tokens
                 account.tokens_in_day += used.tokens if line.day == day else 0
 
     def spent(self, key: KeyId, tenant: TenantName, budgets: tuple[Budget, Budget], wall_ns: int) -> Spent | None:
         """The first budget, of the key or of the tenant, of which nothing is left; what runs now counts as used."""
+        if budgets[0] is NO_BUDGET and budgets[1] is NO_BUDGET:
+            return None
         day = self._day(wall_ns)
-        for whose, account, budget in zip(("key", "tenant"), self._accounts_of(key, tenant, day), budgets, strict=True):
+        for whose, account, budget in zip(("key", "tenant"), self._pair(key, tenant), budgets, strict=True):
+            account.turn(day)
             account.budget = budget
             if account.is_spent(budget.tokens_per_day, account.tokens_in_day):
                 return Spent(whose, "day", budget.tokens_per_day or 0, self._today[1] - wall_ns)
@@ -124,17 +129,18 @@ class UsageBook:
                 return Spent(whose, "month", budget.tokens_per_month or 0, _month_end_ns(day) - wall_ns)
         return None
 
-    def set_aside(self, key: KeyId, tenant: TenantName, tokens: int, wall_ns: int) -> None:
-        for account in self._accounts_of(key, tenant, self._day(wall_ns)):
+    def set_aside(self, key: KeyId, tenant: TenantName, tokens: int) -> None:
+        for account in self._pair(key, tenant):
             account.set_aside += tokens
 
     def settle(self, key: KeyId, tenant: TenantName, set_aside: int, used: Used, wall_ns: int) -> None:
         """A request is over: what it has used counts for the day on which it ended."""
-        day = self._day(wall_ns)
-        for account in self._accounts_of(key, tenant, day):
+        day, tokens = self._day(wall_ns), used.tokens
+        for account in self._pair(key, tenant):
+            account.turn(day)
             account.set_aside = max(0, account.set_aside - set_aside)
-            account.tokens_in_day += used.tokens
-            account.tokens_in_month += used.tokens
+            account.tokens_in_day += tokens
+            account.tokens_in_month += tokens
         self._write(Line(day, key, tenant), used)
 
     def take_rows(self) -> dict[Line, Used]:
@@ -154,24 +160,35 @@ class UsageBook:
             row = self._unwritten.setdefault(line, Used())
         row.add(used)
 
-    def _accounts_of(self, key: KeyId, tenant: TenantName, day: str) -> tuple[Account, Account]:
-        found = self._account(("key", key)), self._account(("tenant", tenant))
-        for account in found:
-            account.turn(day)
-        return found
+    def _pair(self, key: KeyId, tenant: TenantName) -> tuple[Account, Account]:
+        """Of the key and of the tenant; looked up for each request, and nearly always known."""
+        pair = self._pairs.get((key, tenant))
+        if pair is None:
+            if len(self._pairs) >= self._accounts_max:
+                self._pairs.clear()
+            pair = self._account(("key", key)), self._account(("tenant", tenant))
+            self._pairs[key, tenant] = pair
+        return pair
 
     def _account(self, name: tuple[str, str]) -> Account:
-        account = self._accounts.pop(name, None) or Account()
-        self._accounts[name] = account
-        if len(self._accounts) > self._accounts_max:
-            self._forget_one()
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account()
+            if len(self._accounts) > self._accounts_max:
+                self._forget_one()
         return account
 
     def _forget_one(self) -> None:
-        idle = (name for name, each in self._accounts.items() if not each.set_aside and each.budget == Budget())
+        newest = next(reversed(self._accounts))
+        idle = (
+            name
+            for name, each in self._accounts.items()
+            if not each.set_aside and each.budget == NO_BUDGET and name != newest
+        )
         oldest = next(idle, None)
         if oldest is not None:
             del self._accounts[oldest]
+            self._pairs.clear()  # one of them has it
 
     def _day(self, wall_ns: int) -> str:
         day, end_ns = self._today

@@ -31,7 +31,7 @@ from gateway.ground.faults import Fault, KeyFaults
 from gateway.ground.settings import FileModel
 from gateway.ground.values import ID_PATTERN, Id
 from gateway.ground.yaml_file import read_yaml
-from gateway.request.callers import Budget, ClientKey, KeyId, KeyLimits
+from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId, KeyLimits
 
 KEYS_MAX = 10_000
 MODELS_MAX = 1000
@@ -162,7 +162,7 @@ class KeyEntry(FileModel):
             KeyLimits(self.concurrency, self.requests_per_minute, self.tokens_per_minute),
             process=self.process.rule() if self.process else None,
             models=frozenset(map(ModelName, self.models)) if self.models else None,
-            budget=Budget(self.tokens_per_day, self.tokens_per_month),
+            budget=_budget(self),
             may_name_tenant=self.may_name_tenant,
         )
 
@@ -181,7 +181,13 @@ class TenantEntry(FileModel):
     tokens_per_month: _Count | None = None
 
     def budget(self) -> Budget:
-        return Budget(self.tokens_per_day, self.tokens_per_month)
+        return _budget(self)
+
+
+def _budget(entry: KeyEntry | TenantEntry) -> Budget:
+    """The one that is none is one for all: who has it is asked nothing more."""
+    found = Budget(entry.tokens_per_day, entry.tokens_per_month)
+    return NO_BUDGET if found == NO_BUDGET else found
 
 
 class KeysFile(FileModel):

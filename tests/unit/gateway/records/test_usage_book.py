@@ -22,7 +22,7 @@ NOON = at("2026-11-22T12:00")
 
 
 def use(book: UsageBook, tokens: int, wall_ns: int = NOON, key: KeyId = KEY, tenant: TenantName = ACME) -> None:
-    book.set_aside(key, tenant, 10, wall_ns)
+    book.set_aside(key, tenant, 10)
     book.settle(key, tenant, 10, Used(1, tokens - 1, 0, 1), wall_ns)
 
 
@@ -48,7 +48,7 @@ class TestBudgets:
 
     def test_what_runs_counts_until_it_is_over_and_then_as_what_it_came_to(self) -> None:
         book = UsageBook()
-        book.set_aside(KEY, ACME, 100, NOON)
+        book.set_aside(KEY, ACME, 100)
         assert spent(book, DAY) is not None
         book.settle(KEY, ACME, 100, Used(1, 40, 0, 0), NOON)
         assert spent(book, DAY) is None
@@ -108,7 +108,7 @@ class TestBounds:
         book = UsageBook(accounts_max=4)
         use(book, 100)
         assert spent(book, DAY) is not None
-        book.set_aside(KeyId("runs"), TenantName("runs"), 5, NOON)
+        book.set_aside(KeyId("runs"), TenantName("runs"), 5)
         for number in range(50):
             use(book, 2, key=KeyId(f"k{number}"), tenant=TenantName(f"t{number}"))
         assert len(book) <= 5
