@@ -40,6 +40,7 @@ from controller.store.store import Holding, Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
+from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.naming.service import NameService
@@ -133,7 +134,8 @@ async def serve_controller(
         )
         server = ControlServer(service, sections.link, door)
         stack.push_async_callback(server.stop)
-        handle.grpc_address = await server.start(sections.listen.grpc)
+        with named_by("listen.grpc", sections.listen.grpc):
+            handle.grpc_address = await server.start(sections.listen.grpc)
         admin = _admin_app(handle, Operations(desk, history, clock, on_order=metrics.ordered), history, clock)
         handle.admin_address = await _listen(stack, admin, sections.listen.admin, shown.operators)
         yield handle
@@ -317,7 +319,8 @@ async def _listen(stack: AsyncExitStack, app: web.Application, address: Address,
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     context = None if tls is None else tls.context
-    await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
+    with named_by("listen.admin", address):
+        await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
     return Address(address.host, runner.addresses[0][1])
 
 

@@ -19,7 +19,7 @@ from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
 from gateway.app.in_force import InForce
-from gateway.app.listening import listen, named_by
+from gateway.app.listening import listen
 from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
@@ -31,6 +31,7 @@ from gateway.core.events import DrainRequested
 from gateway.core.vocabulary import TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
+from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor

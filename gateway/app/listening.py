@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from ssl import SSLContext
 
 from aiohttp import web
 
 from gateway.app.desk import Desk
+from gateway.ground.listening import named_by
 from gateway.ground.values import Address
 from gateway.http.app import make_runner
 from gateway.http.settings import HttpSettings
@@ -53,18 +52,6 @@ async def listen(
     with named_by(key, address):
         await site.start()
     return Address(address.host, runner.addresses[0][1])
-
-
-@contextmanager
-def named_by(key: str, address: Address) -> Iterator[None]:
-    """What cannot be listened on is told by the key that says so: an error of the system's names neither."""
-    try:
-        yield
-    except OSError as error:
-        taken = f"port {address.port} is in use by another program on this machine: end that one, or change the port"
-        words = {errno.EADDRINUSE: taken, errno.EADDRNOTAVAIL: "this machine has no such address"}
-        why = words.get(error.errno or 0, error.strerror or str(error))
-        raise OSError(f"{key}: cannot listen on {address}: {why}") from error
 
 
 async def _stop_listening(runner: web.AppRunner, driver: Driver) -> None:

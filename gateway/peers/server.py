@@ -6,7 +6,6 @@ It places nothing: a forward enters the core like any request, and the core's an
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
 from gateway.ground.channels import server_options
 from gateway.ground.control.vocabulary import Ownership
+from gateway.ground.listening import why_not
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
@@ -331,7 +331,7 @@ class PeerServer:
         try:
             port = self._transport.add_port(self._server, str(address))
         except RuntimeError as error:
-            raise OSError(_why_not(address), f"cannot listen on {address} for peers") from error
+            raise OSError(why_not(address), f"cannot listen on {address} for peers") from error
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return replace(address, port=port)
@@ -350,15 +350,3 @@ class PeerServer:
     async def _set_health(self, status: int) -> None:
         for service in ("", SERVICE_NAME):
             await self._health.set(service, status)
-
-
-def _why_not(address: Address) -> int:
-    """GRPC says that it cannot, and not why: the system does, if it is asked the same."""
-    kind = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(kind, socket.SOCK_STREAM) as asked:
-        asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            asked.bind((address.host, address.port))
-        except OSError as error:
-            return error.errno or 0
-    return 0

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.fakes.engine import FakeEngine
+from tests.support.controllers import controller_file
 from tests.support.core import MODEL, US
 from tests.support.gateways import nightside, region_document, serving_file
 from tests.support.processes import gateway_process, region_file
@@ -31,6 +32,15 @@ class TestPorts:
         assert told.startswith(
             f"Error: listen.{name}: cannot listen on {address}: port {port} is in use by another program"
         )
+
+    @pytest.mark.parametrize("name", ["grpc", "admin"])
+    async def test_a_controller_s_too(self, tmp_path: Path, name: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            listen = {"grpc": "127.0.0.1:0", "admin": "127.0.0.1:0", name: address}
+            status, _, said = await nightside("controller", "run", controller_file(tmp_path, listen=listen))
+        assert status == 1
+        assert f"Error: listen.{name}: cannot listen on {address}: port " in said
 
     async def test_an_address_of_another_machine_too(self, tmp_path: Path) -> None:
         listen = {**dict.fromkeys(("http", "peers", "admin"), "127.0.0.1:0"), "admin": "127.0.0.1:0"}
