@@ -21,7 +21,7 @@ HERE = Address("127.0.0.1", 8080)
     ],
 )
 def test_the_key_the_address_and_the_reason_are_told(number: int, said: str) -> None:
-    with pytest.raises(OSError, match="listen.http: cannot listen on") as caught, named_by("listen.http", HERE):
+    with pytest.raises(OSError, match=r"listen\.http: cannot listen on") as caught, named_by("listen.http", HERE):
         raise OSError(number, "Input/output error")
     assert str(caught.value) == f"listen.http: cannot listen on 127.0.0.1:8080: {said}"
 
