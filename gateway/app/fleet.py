@@ -16,6 +16,7 @@ from gateway.core.events import Event
 from gateway.discovery.assignments import Assignments
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
+from gateway.engines.bootstraps import BootstrapWatcher
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.models import ModelWatcher
 from gateway.engines.prober import Prober
@@ -54,6 +55,7 @@ class Fleet:
         self._models = ModelWatcher(
             self.endpoints, clock, config.probes, self._assignments.listed, log=log, on_restart=on_restart
         )
+        self._bootstraps = BootstrapWatcher(self.endpoints, clock, config.probes, log=log, on_restart=on_restart)
         self._discovery = Discovery(map(self._source, config.dns_replicas), self._assignments.found)
         self._configure(config, orders, _unusable(orders, self._contexts))
 
@@ -63,6 +65,7 @@ class Fleet:
         loops.run("discovery", self._discovery.run)
         loops.run("prober", self._prober.run)
         loops.run("models", self._models.run)
+        loops.run("bootstraps", self._bootstraps.run)
         await _within(self._discovery.first_look(), self._config.discovery.timeout_ns / _SECOND_NS + _GRACE_S)
         self._assignments.start()
         await _within(self._models.first_round(), self._config.probes.timeout_ns / _SECOND_NS + _GRACE_S)
@@ -82,6 +85,7 @@ class Fleet:
             )
             self._prober.configure(config.probes)
             self._models.configure(config.probes)
+            self._bootstraps.configure(config.probes)
             self._configure(config, orders, unusable)
 
         return apply

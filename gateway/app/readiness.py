@@ -36,7 +36,7 @@ class Readiness:
         offering = list(peers_with_room(self._core))
         if offering:
             self._offered_ns = now_ns
-        if self._core.replicas.reachable or any(may_be_used(self._core, peer) for peer in offering):
+        if self._core.replicas.somebody_answers() or any(may_be_used(self._core, peer) for peer in offering):
             self._served_ns = now_ns
 
     def why_not(self, now_ns: int) -> str:
@@ -54,9 +54,11 @@ class Readiness:
 def engines_note(core: GatewayState) -> str:
     """What an operator should know of the engines of a gateway that is ready all the same; empty while one is up or has
     not been asked yet."""
-    is_any_up = core.replicas.reachable != 0
+    is_any_up = core.replicas.somebody_answers()
     if not len(core.replicas) or is_any_up or any(state.sampled_ns is None for state in core.replicas):
         return ""
+    if core.replicas.reachable:
+        return f"of {len(core.replicas)}, those that are up cannot serve anybody alone"
     return f"none of {len(core.replicas)} is up"
 
 

@@ -26,6 +26,7 @@ from gateway.config.targets import (
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
+    Connector,
     GatewayId,
     Jurisdiction,
     ModelName,
@@ -43,6 +44,7 @@ from gateway.ground.settings import AnySections, FileModel, Section, SectionsFil
 from gateway.ground.values import AddressText, FilePath, Id, Surroundings, checked_secret, read_secret
 from gateway.ground.yaml_file import YamlFile
 
+NO_CONNECTORS: Mapping[str, Connector | None] = {}
 _TEMPLATE_ID_LENGTH_MAX = 40
 _RANKS_MAX = 256
 _ALIASES_MAX = 1000
@@ -70,6 +72,8 @@ class _EngineFile(FileModel):
     role: ReplicaRole = ReplicaRole.UNIFIED
     group: Id | None = None
     """Of a decode worker: with whom it steps in time; its own id if nothing is said."""
+    bootstrap_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
+    """Of a prefill worker that decode workers meet."""
     region: Id | None = None
     """Where the engine runs, if not in the gateway's own region."""
     jurisdiction: Id | None = None
@@ -93,6 +97,8 @@ class _EngineFile(FileModel):
             raise _fault("data_parallel_ranks", f"{self.dialect} has no ranks that can be asked for")
         if self.tls is not None and (self.tls.client_certificate is None) != (self.tls.client_key is None):
             raise _fault("tls", "client_certificate and client_key are written together or not at all")
+        if self.bootstrap_port is not None and self.role is not ReplicaRole.PREFILL:
+            raise _fault("bootstrap_port", "belongs to a prefill worker")
         if self.tls is not None and not self._is_encrypted:
             raise _fault("tls", "the engine is not reached by https")
         self._api_key = self._read_api_key(Surroundings.of(info).environ)
@@ -125,7 +131,9 @@ class _EngineFile(FileModel):
         tls = self.tls or EngineTlsConfig()
         yield from filter(None, (self.api_key_file, tls.ca_file, tls.client_certificate, tls.client_key))
 
-    def _as_config(self, home: Place, url: str, probes: ProbeConfig) -> ReplicaConfig:
+    def _as_config(
+        self, home: Place, url: str, probes: ProbeConfig, connectors: Mapping[str, Connector | None]
+    ) -> ReplicaConfig:
         place = (
             Place(RegionName(self.region), Jurisdiction(self.jurisdiction))
             if self.region and self.jurisdiction
@@ -151,6 +159,8 @@ class _EngineFile(FileModel):
             ranks=self.data_parallel_ranks,
             lists_models=self.models == AUTO_MODELS,
             takes_cache_salt=self.dialect in SALTED_DIALECTS if self.cache_salt is None else self.cache_salt,
+            connector=connectors.get(self.pool) if isinstance(self.pool, str) else self.pool.connector,
+            bootstrap_port=self.bootstrap_port,
         )
 
 
@@ -170,8 +180,11 @@ class ReplicaFile(_EngineFile):
             told["pool"] = pools[self.pool_name].model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return json.dumps(told)
 
-    def as_configs(self, home: Place, probes: ProbeConfig) -> tuple[ReplicaConfig, ...]:
-        return self._as_config(home, self.url, probes).by_rank()
+    def as_configs(
+        self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None] = NO_CONNECTORS
+    ) -> tuple[ReplicaConfig, ...]:
+        """`connectors`: of the pools that are described elsewhere, by name."""
+        return self._as_config(home, self.url, probes, connectors).by_rank()
 
 
 class DnsReplicasFile(_EngineFile):
@@ -197,8 +210,10 @@ class DnsReplicasFile(_EngineFile):
     def _is_encrypted(self) -> bool:
         return self.scheme == "https"
 
-    def as_config(self, home: Place, probes: ProbeConfig) -> DnsReplicasConfig:
-        template = self._as_config(home, "", probes)
+    def as_config(
+        self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None]
+    ) -> DnsReplicasConfig:
+        template = self._as_config(home, "", probes, connectors)
         return DnsReplicasConfig(template, self.name, self.record, self.scheme, self.port, self.nameservers)
 
 
@@ -295,13 +310,16 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     def as_config(self) -> GatewayConfig:
         home, sections = Place(RegionName(self.region), Jurisdiction(self.jurisdiction)), self.sections
         pools = {each.name: each for each in self.pools}
+        connectors = {each.name: each.connector for each in self.pools}
         return GatewayConfig(
             gateway_id=GatewayId(self.gateway),
             place=home,
             policy_file=self.policy,
             pools=tuple(self.pool_specs().values()),
-            replicas=tuple(replica for each in self.replicas for replica in each.as_configs(home, sections.probes)),
-            dns_replicas=tuple(each.as_config(home, sections.probes) for each in self.dns_replicas),
+            replicas=tuple(
+                replica for each in self.replicas for replica in each.as_configs(home, sections.probes, connectors)
+            ),
+            dns_replicas=tuple(each.as_config(home, sections.probes, connectors) for each in self.dns_replicas),
             peers=tuple(each.as_config() for each in self.peers),
             models={ModelName(name): tuple(map(ModelName, meant)) for name, meant in self.models.items()},
             core=replace(self.core, placement=with_version(self.core.placement)),

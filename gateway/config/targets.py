@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.core.vocabulary import PeerSpec, ReplicaId, ReplicaSpec
+from gateway.core.vocabulary import Connector, PeerSpec, ReplicaId, ReplicaRole, ReplicaSpec
 from gateway.ground.values import Address
 
 
@@ -63,6 +63,16 @@ class ReplicaConfig:
     """The engine itself says which models it serves; those in `spec` are what it said last."""
     takes_cache_salt: bool = False
     """The engine keeps prompts apart by the body's `cache_salt`."""
+    connector: Connector | None = None
+    """Of a prefill or decode worker: how its pool hands over."""
+    bootstrap_port: int | None = None
+    """Of a prefill worker that decode workers meet; None: the usual one, or what it says."""
+
+    @property
+    def is_met(self) -> bool:
+        """Is it a prefill worker that has to say where decode workers meet it?"""
+        is_concurrent = self.connector is not None and not self.connector.is_sequential
+        return is_concurrent and self.spec.role is ReplicaRole.PREFILL
 
     def by_rank(self) -> tuple[ReplicaConfig, ...]:
         """A replica `ID@0`, `ID@1` ... for each rank, where there are several."""

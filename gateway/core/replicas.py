@@ -132,6 +132,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Without decode workers, which nobody is placed at, and whose prefill workers stand for them."""
         self._connectors: dict[PoolName, Connector] = {}
         """Of disaggregated pools."""
+        self._decoding: dict[PoolName, int] = {}
+        """Masks of their decode workers."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated ones that have no decode slot for what they would read."""
         self._models: dict[ModelName, None] = {}
@@ -268,6 +270,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                     mask |= members
         return mask
 
+    def somebody_answers(self) -> bool:
+        """Could anybody be served, as far as engines answer? In a disaggregated pool it takes both parts."""
+        return any(
+            members & self.reachable and (connector is None or self._decoding[pool] & self.reachable)
+            for (_, pool, _, _, connector), members in self._groups.items()
+        )
+
     def serves(self, model: ModelName) -> bool:
         return model in self._models
 
@@ -354,13 +363,16 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def _rebuild_groups(self) -> None:
         """Prefill workers serve nothing in a pool that has no decode worker, or that nothing is known of."""
         self._groups = {}
-        decoding = {state.spec.pool for state in self if state.spec.role is ReplicaRole.DECODE}
+        self._decoding = {}
+        for state in self:
+            if state.spec.role is ReplicaRole.DECODE:
+                self._decoding[state.spec.pool] = self._decoding.get(state.spec.pool, 0) | 1 << state.slot
         for state in self:
             spec = state.spec
             connector = None
             if spec.role is not _UNIFIED:
                 connector = self._connectors.get(spec.pool)
-                if spec.role is ReplicaRole.DECODE or spec.pool not in decoding or connector is None:
+                if spec.role is ReplicaRole.DECODE or spec.pool not in self._decoding or connector is None:
                     continue
             for model in spec.models:
                 group = (model, spec.pool, spec.place, spec.accepts, connector)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gateway.config.targets import Dialect, ReplicaConfig
-from gateway.core.vocabulary import Place, ReplicaId
-from gateway.engines.handoff.bootstrap import Bootstrap
+from gateway.core.vocabulary import Connector, Place, ReplicaId
+from gateway.engines.handoff.bootstrap import PORT_DEFAULT, Bootstrap
 from gateway.engines.tls import EngineTls, TlsContexts
 from gateway.request.legs import RanAt
 
@@ -45,6 +45,11 @@ class ReplicaEndpoint:
     tls: EngineTls | None = None
     lists_models: bool = False
     takes_cache_salt: bool = False
+    connector: Connector | None = None
+    """Of a prefill or decode worker: how its pool hands over."""
+    is_met: bool = False
+    """It is a prefill worker that decode workers meet: it has to say where."""
+    bootstrap_port: int = PORT_DEFAULT
     engine: Engine = field(init=False, repr=False, compare=False)
     ran_at: RanAt = field(init=False, repr=False, compare=False)
     own_headers: dict[str, str] = field(init=False, repr=False, compare=False)
@@ -71,6 +76,9 @@ class ReplicaEndpoint:
             tls=None if config.tls is None else contexts.get(config.tls),
             lists_models=config.lists_models,
             takes_cache_salt=config.takes_cache_salt,
+            connector=config.connector,
+            is_met=config.is_met,
+            bootstrap_port=config.bootstrap_port or PORT_DEFAULT,
         )
 
 

@@ -116,6 +116,8 @@ class Prober:
             self._endpoints.has_closed(endpoint.url)
         elif self._endpoints.is_closing(endpoint.url, sent_ns):
             unfit = "the engine is shutting down"
+        elif endpoint.is_met and self._endpoints.bootstrap_of(endpoint) is None:
+            unfit = "the prefill worker has not said yet where decode workers meet it"
         return ReplicaObservation(
             endpoint.replica_id,
             sent_ns,

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import yaml
 
 from gateway.app.gateway import GatewayHandle
-from gateway.core.vocabulary import PoolName
+from gateway.core.vocabulary import PoolName, ReplicaId
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,
@@ -34,6 +35,7 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
+from tests.fakes.engine_pages import Page, PagesEngine
 from tests.support.background import in_background
 from tests.support.core import US
 from tests.support.gateways import ENOUGH_S, ask, free_replicas, region_document, serving_file, until
@@ -69,18 +71,26 @@ class Pair:
         await until(lambda: not any(self.books) and not self.gateway.core.requests)
 
 
-def _region(folder: Path, prefill: FakeEngine, decode: FakeEngine, **more: object) -> dict[str, object]:
+def _region(
+    folder: Path,
+    prefill: FakeEngine,
+    decode: FakeEngine,
+    *,
+    connector: str = "nixl",
+    bootstrap_port: int | None = None,
+    **more: object,
+) -> dict[str, object]:
     engine = {"models": ["llama"], "pool": "chat"}
     replicas = [
-        {"id": "p", "url": prefill.url, "role": "prefill", **engine},
+        {"id": "p", "url": prefill.url, "role": "prefill", "bootstrap_port": bootstrap_port, **engine},
         {"id": "d", "url": decode.url, "role": "decode", **engine},
     ]
-    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}
+    pool = {"name": "chat", "kind": "disaggregated", "connector": connector, "decode_batch_max": 4}
     return region_document(folder, "us-1", US, replicas=replicas, pools=[pool], **more)
 
 
 @asynccontextmanager
-async def _paired(folder: Path, **more: object) -> AsyncIterator[Pair]:
+async def _paired(folder: Path, **more: Any) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         prefill = await stack.enter_async_context(FakeEngine().serving())
         decode = await stack.enter_async_context(FakeEngine().serving())
@@ -297,3 +307,68 @@ class TestAStreamPutTogether:
 
 def _recorded(name: str) -> bytes:
     return (Path(__file__).parents[1] / "recordings/vllm-0.32.0" / name).read_bytes()
+
+
+@asynccontextmanager
+async def _meeting(folder: Path, bootstrap: PagesEngine) -> AsyncIterator[Pair]:
+    """A pair over Mooncake, whose prefill worker is met at `bootstrap`."""
+    async with AsyncExitStack() as stack:
+        prefill = await stack.enter_async_context(FakeEngine().serving())
+        decode = await stack.enter_async_context(FakeEngine().serving())
+        await stack.enter_async_context(bootstrap.serving())
+        prefill.plays(answer())
+        region = _region(folder, prefill, decode, connector="mooncake", bootstrap_port=int(bootstrap.url.split(":")[2]))
+        path = folder / "us.yaml"
+        path.write_text(yaml.safe_dump(region))
+        gateway = await stack.enter_async_context(serving_file(path))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Pair(prefill, decode, gateway, session)
+
+
+_MET = Page(b'{"0":{"engine_id":"engine-of-p","worker_addr":{"0":{"0":"addr"}}}}')
+
+
+async def test_engines_that_meet_are_asked_at_once(tmp_path: Path) -> None:
+    bootstrap = PagesEngine({"/query": _MET})
+    async with _meeting(tmp_path, bootstrap) as pair:
+        await until(lambda: free_replicas(pair.gateway) == 2)
+        gate = asyncio.Event()
+        pair.prefill.plays(hang)
+        pair.decode.plays(stream_until(gate, (ROLE + token("Hello"),), (*GOOD_STREAM[1:],)))
+
+        async def asks() -> None:
+            assert await _answered(pair) == (200, ROLE + token("Hello") + b"".join(GOOD_STREAM[1:]))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asks())
+            await pair.prefill.arrived.reaches(1)
+            await pair.decode.arrived.reaches(1)
+            gate.set()
+        (read,), (written,) = pair.prefill.received, pair.decode.received
+        first, second = (json.loads(each.body)["kv_transfer_params"] for each in (read, written))
+        assert first["transfer_id"] == second["transfer_id"]
+        assert (second["remote_bootstrap_addr"], second["remote_engine_id"]) == (bootstrap.url, "engine-of-p")
+        await pair.comes_to_rest()
+
+
+async def test_a_prefill_that_fails_takes_its_decode_along(tmp_path: Path) -> None:
+    async with _meeting(tmp_path, PagesEngine({"/query": _MET})) as pair:
+        await until(lambda: free_replicas(pair.gateway) == 2)
+        pair.prefill.plays(answer(500, b'{"error":{"message":"no","code":500}}'), answer())
+        pair.decode.plays(hang, stream(*GOOD_STREAM))
+        assert await _answered(pair) == (200, b"".join(GOOD_STREAM))
+        await pair.decode.aborted.reaches(1)
+        ids = [json.loads(each.body)["kv_transfer_params"]["transfer_id"] for each in pair.decode.received]
+        assert ids[0] != ids[1], "an engine that waits for the first one is not to take the second for it"
+        await pair.comes_to_rest()
+
+
+async def test_a_prefill_worker_that_does_not_say_where_it_is_met_takes_nothing(tmp_path: Path) -> None:
+    bootstrap = PagesEngine({"/query": Page(b"{}")})
+    async with _meeting(tmp_path, bootstrap) as pair:
+        await until(lambda: bootstrap.asked["/query"] > 0 and free_replicas(pair.gateway) == 1)
+        state = pair.gateway.core.replicas.get(ReplicaId("p"))
+        assert state is not None
+        await until(lambda: "has not said yet where decode workers meet it" in state.detail)
+        bootstrap.pages["/query"] = _MET
+        await until(lambda: free_replicas(pair.gateway) == 2)

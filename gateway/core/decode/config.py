@@ -5,6 +5,7 @@ It checks, and decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.core.vocabulary import Connector, Word
@@ -95,9 +96,31 @@ def check_decode(config: DecodeConfig, connector: Connector) -> None:
             f"policy {policy} chooses among requests that wait, and with bypass none of them does: "
             f"take {DecodePolicyName.BR_0} or a baseline"
         )
+    for fault in _out_of_bounds(config):
+        raise ValueError(fault)
+
+
+def _out_of_bounds(config: DecodeConfig) -> Iterator[str]:
+    """What no tick could go by, or what would make it take as long as it likes."""
     balance = config.balance
-    if policy is DecodePolicyName.BR_H and not 0 < balance.refresh_tokens < balance.horizon_steps:
-        raise ValueError(
-            f"refresh_tokens {balance.refresh_tokens}: a prediction is made anew within its horizon of "
+    bounds: tuple[tuple[str, float, float, float], ...] = (
+        ("admissions_max", config.admissions_max, 1, 100_000),
+        ("room_margin", config.room_margin, 0, 1_000_000),
+        ("in_flight_margin", config.in_flight_margin, 0, 100_000),
+        ("balance.horizon_steps", balance.horizon_steps, 1, 1_000),
+        ("balance.window", balance.window, 1, 256),
+        ("balance.block_tokens", balance.block_tokens, 1, 100_000),
+        ("balance.reward_weight", balance.reward_weight, 0.001, 1_000),
+        ("balance.penalty_weight", 1 if balance.penalty_weight is None else balance.penalty_weight, 0.001, 100_000),
+        ("balance.discount", balance.discount, 0.001, 1),
+        ("balance.confidence_min", balance.confidence_min, 0, 1),
+        ("balance.refresh_tokens", balance.refresh_tokens, 1, 1_000),
+    )
+    for key, number, least, most in bounds:
+        if not least <= number <= most:
+            yield f"{key} {number}: it is {least:,} to {most:,}"
+    if config.policy is DecodePolicyName.BR_H and balance.refresh_tokens >= balance.horizon_steps:
+        yield (
+            f"balance.refresh_tokens {balance.refresh_tokens}: a prediction is made anew within its horizon of "
             f"{balance.horizon_steps} steps"
         )

@@ -177,13 +177,17 @@ class DecodeTier:
 
     def commit(self, facts: Facts, now_ns: int) -> Admission | None:
         """Choose the worker of a request whose prompt has not been read, on all that was sent so far, running or not.
-        None: each has its batch, and a margin, in flight."""
+        None: each has its batch, and a margin, in flight, or is closed; `has_room` tells that beforehand."""
         assert not self._connector.is_sequential, f"{self._connector} chooses once the prompt has been read"
         return self._choose_now(facts, now_ns, AdmissionReason.COMMITTED)
 
     def _choose_now(self, facts: Facts, now_ns: int, reason: AdmissionReason) -> Admission | None:
         groups = list(self._groups.values())
-        workers = [worker for worker in with_slots(groups) if worker.room_left >= facts.prompt_tokens]
+        with_slot = with_slots(groups)
+        workers = [worker for worker in with_slot if worker.room_left >= facts.prompt_tokens]
+        if reason is AdmissionReason.COMMITTED:
+            # nobody may wait: an engine that has no room yet takes it in once it has
+            workers = workers or with_slot
         if not workers:
             return None
         worker = self.policy.choose(facts.prompt_tokens, workers)

@@ -37,7 +37,7 @@ def main(kind: str) -> None:
         cell = json.loads(line)
         if line not in backlogs:
             backlogs.clear()
-            backlogs[line] = Backlog(cell["policy"], cell["workers"], cell["waiting"], cell["freed_max"])
+            backlogs[line] = Backlog(cell["policy"], cell["workers"], cell["waiting"], cell["free_slots"])
             for _ in range(cell["ticks"] // 4):
                 backlogs[line].tick()
         sys.stdout.write(json.dumps([backlogs[line].tick() for _ in range(cell["ticks"])]) + "\n")

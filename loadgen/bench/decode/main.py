@@ -34,12 +34,12 @@ class Cell:
     policy: str
     workers: int
     waiting: int
-    freed_max: int = 8
-    """Up to so many slots get free between two ticks."""
+    free_slots: int = 0
+    """So many are free at each tick; 0: what has become free since the one before, one to eight."""
     ticks: int = 200
 
     def name(self) -> str:
-        many = "" if self.freed_max <= 8 else f", {self.freed_max} free"
+        many = f", {self.free_slots} free" if self.free_slots else ""
         return f"{self.policy}, {self.workers} workers, {self.waiting} wait{many}"
 
 
@@ -126,7 +126,7 @@ def figures_of(taken: Mapping[Cell, Samples]) -> dict[str, dict[str, float]]:
 def growth_of(taken: Mapping[Cell, Samples]) -> dict[str, float]:
     """How the median grows: with workers, and with those that wait."""
     median = {cell: percentile([each["tick"] for each in samples], 0.5) for cell, samples in taken.items()}
-    few = {cell: ms for cell, ms in median.items() if cell.freed_max <= 8}
+    few = {cell: ms for cell, ms in median.items() if not cell.free_slots}
     found = {}
     for policy in dict.fromkeys(cell.policy for cell in few):
         by_workers = {c.workers: ms for c, ms in few.items() if c.policy == policy and c.waiting == _USUAL_WAITING}

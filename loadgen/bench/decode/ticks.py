@@ -19,6 +19,7 @@ from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, Rep
 
 STAGES = ("prepare", "aged", "greedy", "refined", "tick")
 _BATCH = 32
+_FREED_MAX = 8
 _FAR_NS = 1 << 60
 _INTERVAL_NS = 10_000_000
 _STEP_TICKS = 5
@@ -43,16 +44,17 @@ class Lengths(Predictor):
 
 
 class Backlog:
-    """So many workers whose batches are full, and so many requests that wait whatever is admitted."""
+    """So many workers, and so many requests that wait whatever is admitted. Before a tick one to eight slots get free,
+    or so many as make `free_slots`."""
 
-    def __init__(self, policy: DecodePolicyName, workers: int, waiting: int, freed_max: int = 8) -> None:
+    def __init__(self, policy: DecodePolicyName, workers: int, waiting: int, free_slots: int = 0) -> None:
         self._rng = random.Random(7)
         self._waiting = waiting
-        self._freed_max = freed_max
+        self._free_slots = free_slots
         self._now_ns = self._added = self._ticks = 0
         self._ages: dict[RequestId, int] = {}
         self._order: deque[RequestId] = deque()
-        filling = DecodeConfig(admissions_max=1 << 20, considered_max=0)
+        filling = DecodeConfig(admissions_max=100_000, considered_max=0)
         self._tier = DecodeTier(filling, _SPEC, random.Random(2), Lengths(self._rng))
         for number in range(workers):
             self._tier.join(ReplicaId(f"w{number}"), "dp", 0)
@@ -68,7 +70,8 @@ class Backlog:
         """Milliseconds of CPU by stage, and `admitted`."""
         self._now_ns += _INTERVAL_NS
         self._ticks += 1
-        for _ in range(self._rng.randint(1, self._freed_max)):
+        free = self._tier.figures(self._now_ns).free_slots
+        for _ in range(max(self._rng.randint(1, _FREED_MAX), self._free_slots - free)):
             self._order.rotate(self._rng.randrange(len(self._order)))
             key = self._order.popleft()
             del self._ages[key]

@@ -288,16 +288,20 @@ def test_without_a_prediction_it_goes_on_as_br_0_and_tells(fault: str) -> None:
 
 
 def test_what_a_worker_had_when_it_left_is_forgotten() -> None:
+    """Or whoever joins in its place would look as if that was about to leave it."""
+    settings = config(DecodePolicyName.BR_H)
     one = with_loads(
-        [[1000], [400], [300]], bench(3, config=config(DecodePolicyName.BR_H), spec=pool_spec(2), predictor=Told({}))
+        [[1000], [400], [300]], bench(3, config=settings, spec=pool_spec(2), predictor=Told({"w0-0": 2.0}))
     )
     one.tier.leave(ReplicaId("w0"))
-    one.grow("w0-0", 50)
+    one.grow("w0-0", 1)
     one.tier.join(ReplicaId("w9"), "dp", one.now_ns)
-    one.add("q", 250)
-    assert one.tick() == [("q", "w9")], "as wide as any margin is, now that the fullest is gone"
+    one.add("small", 100)
+    one.add("large", 700)
+    assert one.tick()[0] == ("small", "w9"), "as wide as any margin is, now that the fullest is gone, and no wider"
     one.end("w0-0")
-    one.end("q")
+    for key in ("small", "large"):
+        one.end(key)
     assert one.loads() == {"dp": (400, 0)}
 
 

@@ -31,9 +31,27 @@ def test_what_looks_ahead_needs_requests_that_wait() -> None:
 
 def test_predictions_are_made_anew_within_their_horizon() -> None:
     config = DecodeConfig(DecodePolicyName.BR_H, balance=BalanceConfig(horizon_steps=24, refresh_tokens=24))
-    with pytest.raises(ValueError, match=r"refresh_tokens 24: .* 24 steps"):
+    with pytest.raises(ValueError, match=r"balance.refresh_tokens 24: .* 24 steps"):
         check_decode(config, Connector.NIXL)
 
 
+@pytest.mark.parametrize(
+    "wrong, fault",
+    [
+        (DecodeConfig(admissions_max=0), r"^admissions_max 0: it is 1 to 100,000$"),
+        (DecodeConfig(in_flight_margin=-1), "^in_flight_margin -1"),
+        (DecodeConfig(balance=BalanceConfig(horizon_steps=100_000)), "^balance.horizon_steps 100000: it is 1 to 1,000"),
+        (DecodeConfig(balance=BalanceConfig(window=0)), "^balance.window 0"),
+        (DecodeConfig(balance=BalanceConfig(block_tokens=0)), "^balance.block_tokens 0"),
+        (DecodeConfig(balance=BalanceConfig(discount=float("nan"))), "^balance.discount nan"),
+        (DecodeConfig(balance=BalanceConfig(discount=1.1)), r"^balance.discount 1\.1"),
+        (DecodeConfig(balance=BalanceConfig(penalty_weight=0)), "^balance.penalty_weight 0"),
+    ],
+)
+def test_what_no_tick_could_go_by_is_refused_by_its_key(wrong: DecodeConfig, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        check_decode(wrong, Connector.NIXL)
+
+
 def test_every_policy_that_has_a_name_is_there() -> None:
-    assert set(BUILT_IN) >= set(DecodePolicyName) - {DecodePolicyName.BR_0, DecodePolicyName.BR_H}
+    assert set(BUILT_IN) == set(DecodePolicyName)

@@ -79,6 +79,12 @@ def test_a_prediction_is_both_stages_and_counts_down_between_refreshes() -> None
     assert desk.predictor.asked == [("q", 0)]
 
 
+def test_a_part_of_a_step_is_a_step() -> None:
+    desk = Desk(Told(q=(1.0, 2.5)))
+    desk.send("q", 50)
+    assert desk.loads()[0] == [50, 51, 52, 0, 0, 0, 0]
+
+
 def test_it_is_made_anew_after_so_many_tokens_and_at_the_floor_at_once() -> None:
     desk = Desk(Told(long=(0.9, 6.0), short=(1.0, 2.0)))
     desk.send("long", 50)

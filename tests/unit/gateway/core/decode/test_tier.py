@@ -5,7 +5,7 @@ import pytest
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.config import DecodeConfig, DecodePolicyName
 from gateway.core.decode.predictor import Facts
-from gateway.core.vocabulary import Connector, ReplicaId, RequestId
+from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from tests.support.decode import MS, SECOND, bench, pool_spec
 
 CONCURRENT = pool_spec(2, Connector.MOONCAKE)
@@ -264,6 +264,14 @@ def test_a_concurrent_connector_commits_at_once_up_to_the_margin() -> None:
     admission = one.tier.commit(Facts(RequestId("q6"), 100), 0)
     assert admission is not None
     assert admission.worker_id == chosen[0]
+
+
+def test_whoever_has_room_for_another_one_commits_to_it_though_no_cache_has() -> None:
+    one = bench(2, spec=PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.SGLANG, 2, kv_tokens=1000))
+    for number in range(8):
+        assert one.tier.has_room(0)
+        assert one.tier.commit(Facts(RequestId(f"q{number}"), 900), 0) is not None
+    assert not one.tier.has_room(0)
 
 
 def test_with_bypass_nobody_waits_while_less_than_the_margin_is_in_flight() -> None:

@@ -21,7 +21,7 @@ def test_every_slot_that_gets_free_is_filled_and_as_many_wait_as_before(policy: 
 
 
 def test_with_more_free_slots_than_one_a_worker_they_are_filled_one_by_one() -> None:
-    backlog = Backlog(DecodePolicyName.BR_0, 4, 20, freed_max=30)
+    backlog = Backlog(DecodePolicyName.BR_0, 4, 40, free_slots=30)
     for _ in range(10):
         backlog.tick()
     admitted = backlog._tier.figures(0).admitted

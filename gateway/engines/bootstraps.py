@@ -1,0 +1,103 @@
+"""Asks prefill workers where their decode workers meet them, of connectors that start both engines at once. One that
+has not said so yet takes no request; what it said last stays true until it says something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.sections import ProbeConfig
+from gateway.core.vocabulary import Connector
+from gateway.engines.connection import ConnectionPool
+from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.exposition import BadProbe
+from gateway.engines.handoff.bootstrap import QUERY_PATHS, Bootstrap, bootstrap_of, read_query, read_server_info
+from gateway.engines.loops import EngineLoops
+from gateway.engines.probe import FAULTS, get_page, probe_connections
+from gateway.ground.clock import Clock
+from gateway.ground.supervisor import Backoff, OnFailure
+
+_SECOND_NS = 1_000_000_000
+_RETRY_S = 1.0
+"""One that has never said it is asked again this soon: it serves nothing until then."""
+_IDLE_CONNECTION_S = 2.0
+
+
+class BootstrapWatcher:
+    """Follows the endpoints as they come and go. An engine that restarts is met elsewhere, so it is asked again and
+    again."""
+
+    def __init__(
+        self,
+        endpoints: ReplicaEndpoints,
+        clock: Clock,
+        config: ProbeConfig,
+        *,
+        log: FilteringBoundLogger,
+        on_restart: OnFailure | None = None,
+        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+    ) -> None:
+        self._endpoints = endpoints
+        self._config = config
+        self._log = log
+        self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
+
+    def configure(self, config: ProbeConfig) -> None:
+        self._config = config
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        with closing(probe_connections(_IDLE_CONNECTION_S)) as connections:
+            await self._loops.run(partial(self._watch, connections))
+
+    async def _watch(self, connections: ConnectionPool, engine: Engine) -> None:
+        trouble = ""
+        while members := self._members(engine):
+            try:
+                met = await self._ask(connections, engine, members[0])
+            except FAULTS as error:
+                fault = f"{type(error).__name__}: {error}"
+                if fault != trouble:  # once per trouble, not once per question
+                    self._log.warning("a prefill worker does not say where it is met", engine=engine.url, detail=fault)
+                trouble = fault
+                await asyncio.sleep(_RETRY_S)
+            else:
+                trouble = ""
+                for member in members:
+                    self._endpoints.meets_at(member.replica_id, met[member.rank or 0])
+                await asyncio.sleep(self._config.health_interval_ns / _SECOND_NS)
+
+    def _members(self, engine: Engine) -> list[ReplicaEndpoint]:
+        return [each for each in self._endpoints.of(engine) if each.is_met]
+
+    async def _ask(self, connections: ConnectionPool, engine: Engine, member: ReplicaEndpoint) -> Sequence[Bootstrap]:
+        """One for each of its ranks. Raises what is in FAULTS."""
+        bootstrap = bootstrap_of(engine.url, member.bootstrap_port)
+        assert member.connector is not None, "whoever is met hands over by something"
+        is_mooncake = member.connector is Connector.MOONCAKE
+        asked = Engine(bootstrap.address, engine.dialect) if is_mooncake else engine
+        async with asyncio.timeout(self._config.timeout_ns / _SECOND_NS):
+            status, page = await get_page(connections, asked, QUERY_PATHS[member.connector])
+        if status != 200:
+            raise BadProbe(f"status {status}")
+        read: Callable[[bytes], Sequence[Bootstrap]] = partial(_mooncake if is_mooncake else _sglang, bootstrap, engine)
+        return read(page)
+
+
+def _mooncake(bootstrap: Bootstrap, engine: Engine, page: bytes) -> Sequence[Bootstrap]:
+    return [replace(bootstrap, engine_id=engine_id) for engine_id in read_query(page, engine.ranks)]
+
+
+def _sglang(bootstrap: Bootstrap, engine: Engine, page: bytes) -> Sequence[Bootstrap]:
+    met = read_server_info(page, bootstrap)
+    if engine.ranks == 1:
+        return [met]
+    if met.ranks != engine.ranks:
+        raise BadProbe(f"the engine tells of {met.ranks} ranks, and {engine.ranks} are configured")
+    return [replace(met, rank=rank) for rank in range(engine.ranks)]
