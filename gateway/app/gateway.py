@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
@@ -23,16 +23,18 @@ from gateway.app.listening import listen
 from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
+from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainRequested
-from gateway.core.vocabulary import TargetKind
+from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
+from gateway.ground.naming.service import NameService
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
@@ -56,6 +58,10 @@ from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 
 _SECOND_NS = 1_000_000_000
+
+
+class Describes(Protocol):
+    def describe(self) -> object: ...
 
 
 class GatewayHandle:
@@ -159,26 +165,27 @@ async def serve_gateway(
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
-        peers = PeerLegOpener(roster.links, config.gateway_id, clock, on_violation=desk.trust.violated)
         owners = OwnerContext(
             desk.driver,
             clock,
-            {TargetKind.REPLICA: engines, TargetKind.PEER: peers},
+            {TargetKind.REPLICA: engines, TargetKind.PEER: _peer_opener(config, roster, desk)},
             loops.start,
             RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
+            prompt_key=PromptKeys(config, log).of if _keeps_histories(config) else None,
             on_fault=desk.request_failed,
         )
         peer_server = make_peer_server(config, desk, owners, roster, control)
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
-        in_force = InForce(config, orders, desk, fleet=fleet, roster=roster, names=names)
+        in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, loops=loops)
         handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates, accounts)
         in_force.begin(orders)
         await fleet.start(loops)
+        in_force.predict()
         control.precedence.start(in_force.apply)
         _add_region(reloader, region, control, desk)
         _add_parts(reloader, desk, accounts.keyring, certificates)
@@ -186,9 +193,11 @@ async def serve_gateway(
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
-        admin = accounts.with_routes(_admin_app(config, desk, roster, certificates, control))
-        api = _api(desk, owners, accounts, in_force)
-        await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
+        described = _described(certificates=certificates, control=control, predictors=in_force.predictors)
+        admin = accounts.with_routes(_admin_app(config, desk, roster, described))
+        await _open_doors(
+            stack, handle, desk, admin=admin, api=_api(desk, owners, accounts, in_force), certificates=certificates
+        )
         control.run(loops, handle.http_address, handle.peers_address)
         yield handle
 
@@ -229,11 +238,6 @@ async def _run_until(
 async def _listen_for_peers(peer_server: PeerServer, address: Address) -> Address:
     with named_by("listen.peers", address):
         return await peer_server.start(address)
-
-
-def _engine_client(config: GatewayConfig, fleet: Fleet, clock: Clock) -> EngineClient:
-    settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
-    return EngineClient(fleet.endpoints, clock, settings)
 
 
 def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
@@ -290,6 +294,37 @@ def _run_loops(
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
 
 
+def _keeps_histories(config: GatewayConfig) -> bool:
+    return any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools)
+
+
+def _engine_client(config: GatewayConfig, fleet: Fleet, clock: Clock) -> EngineClient:
+    settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
+    return EngineClient(fleet.endpoints, clock, settings)
+
+
+def _peer_opener(config: GatewayConfig, roster: PeerRoster, desk: Desk) -> PeerLegOpener:
+    return PeerLegOpener(roster.links, config.gateway_id, desk.clock, on_violation=desk.trust.violated)
+
+
+def _in_force(
+    config: GatewayConfig,
+    orders: Orders,
+    desk: Desk,
+    *,
+    fleet: Fleet,
+    roster: PeerRoster,
+    names: NameService,
+    loops: Supervisor,
+) -> InForce:
+    predictors = Predictors(config, desk, loops)
+    return InForce(config, orders, desk, fleet=fleet, roster=roster, names=names, predictors=predictors)
+
+
+def _described(**parts: Describes) -> Mapping[str, Describes]:
+    return parts
+
+
 def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
     def on_restart(url: str, error: Exception) -> None:
         desk.log.error("probing failed and starts again", engine=url, exc_info=error)
@@ -327,12 +362,12 @@ def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certific
 
 
 def _admin_app(
-    config: GatewayConfig, desk: Desk, roster: PeerRoster, certificates: Certificates, control: Control
+    config: GatewayConfig, desk: Desk, roster: PeerRoster, described: Mapping[str, Describes]
 ) -> web.Application:
     explainer = PeerExplainer(roster.links, config.gateway_id)
 
     def state() -> dict[str, object]:
-        return {**desk.state(), "certificates": certificates.describe(), "control": control.describe()}
+        return {**desk.state(), **{name: each.describe() for name, each in described.items()}}
 
     async def explain(wanted: str) -> Explanation | None:
         desk.driver.tell_observers()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
+from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.core.config import CoreConfig
@@ -171,6 +172,11 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
         if not isinstance(each.pool, str):
             yield Fault(f"{path}.pool", "names a pool, which is described under `pools`")
     yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
+    try:
+        check_prediction(file.sections.prediction, has_folder=file.sections.state.folder is not None)
+    except ValueError as error:
+        key, _, what = str(error).partition(": ")
+        yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
     for spec in pools.values():
         if spec.connector is not None:
             yield from _decode_faults(file.core, spec.connector)

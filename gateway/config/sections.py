@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
@@ -338,6 +339,7 @@ class Sections:
     control: ControlConfig = field(default_factory=ControlConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

@@ -13,6 +13,7 @@ from typing import Any, assert_never
 from gateway.core.attempts import RetryBudget
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.decode.admissions import Admission
+from gateway.core.decode.predictors.history import History
 from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import (
     AcceptForward,
@@ -28,6 +29,7 @@ from gateway.core.effects import (
 from gateway.core.events import (
     AssignmentApplied,
     ConfigApplied,
+    DecodeHistoryRestored,
     DrainRequested,
     Event,
     FirstToken,
@@ -37,6 +39,7 @@ from gateway.core.events import (
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
+    PredictorFitted,
     ProgressSampled,
     ReplicasObserved,
     RequestAbandoned,
@@ -174,8 +177,8 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
-            case ProgressSampled():
-                self._progress_sampled(event)
+            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted():
+                self._pool_told(event)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -626,13 +629,21 @@ class GatewayCore(GatewayState):
                 self._start_decode(request, request.attempt, admission, now_ns)
         self.decode_pools.look_again(now_ns)
 
-    def _progress_sampled(self, event: ProgressSampled) -> None:
+    def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
         pool = self.decode_pools.get(event.pool)
         if pool is None:
             return
-        for each in event.progress:
-            if self._attempt_of(each.request_id, each.attempt) is not None:
-                pool.tier.progressed(each.request_id, each.output_tokens)
+        match event:
+            case DecodeHistoryRestored():
+                pool.predictor.restore(History(event.ended_max, event.ended, event.added))
+            case PredictorFitted():
+                pool.predictor.take(event.arrays, event.until_ns)
+            case ProgressSampled():
+                for each in event.progress:
+                    if self._attempt_of(each.request_id, each.attempt) is not None:
+                        pool.tier.progressed(each.request_id, each.output_tokens)
+            case _ as never:
+                assert_never(never)
 
     def _decode_began(self, request: RequestState) -> None:
         """What the prefill worker kept for it has been fetched."""

@@ -232,7 +232,13 @@ class Metrics:
                 self._lost.add(event.target.kind)
             case events.DrainRequested():
                 self._draining.set(1)
-            case events.ResponseStored() | events.RequestAbandoned() | events.ConfigApplied():
+            case (
+                events.ResponseStored()
+                | events.RequestAbandoned()
+                | events.ConfigApplied()
+                | events.DecodeHistoryRestored()
+                | events.PredictorFitted()
+            ):
                 pass
             case _ as never:
                 assert_never(never)

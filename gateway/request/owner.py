@@ -29,6 +29,7 @@ from gateway.request.legs import (
     SinkGone,
 )
 from gateway.request.mailbox import cancelled
+from gateway.request.parts import PartFeed
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
 
 _CLOSE_WAIT_S = 5.0
@@ -47,6 +48,8 @@ class OwnerContext:
     settings: RelaySettings = field(default_factory=RelaySettings)
     on_finished: Callable[[RequestProfile, EndRequest, RequestSummary], None] | None = None
     """Told once about each request that was ours, whichever way it ended."""
+    prompt_key: Callable[[RequestProfile], bytes] | None = None
+    """What stands for a prompt in histories; None where nothing of ours keeps any."""
     on_fault: Callable[[BaseException], None] | None = None
     """Told of every error of our own that a leg has met."""
 
@@ -73,6 +76,9 @@ class RequestOwner:
     ) -> None:
         self._context = context
         self._driver = context.driver
+        if context.prompt_key is not None:
+            profile = arrival.profile
+            arrival = replace(arrival, profile=replace(profile, prompt_key=context.prompt_key(profile)))
         self._arrival = arrival
         self._outbound = outbound
         self._sink = sink
@@ -176,7 +182,8 @@ class RequestOwner:
         held against a target.
         """
         scope = self._mailbox.scope_of(order)
-        feed = Feed(self._relay, order, scope, self._mailbox.end_leg)
+        feed_of = Feed if order.role is LegRole.WHOLE else PartFeed
+        feed = feed_of(self._relay, order, scope, self._mailbox.end_leg)
         ended: LegEnded | None = None
         try:
             if scope.is_stopped:
