@@ -74,6 +74,7 @@ soak: setup ## Send an hour's worth of a region's requests in minutes, with faul
 nightly: test fuzz test-engines test-cloud test-clients bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 
 results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes. A page that is there is replaced.

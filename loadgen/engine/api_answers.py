@@ -64,6 +64,12 @@ class AnyAnswer:
     output: bytes
     cached_tokens: int = field(default=0, kw_only=True)
     """Known once the engine admits the request, before the first token."""
+    cut_reason: FinishReason = field(default=FinishReason.ABORT, kw_only=True)
+    """What is said of an answer that ends before its time, ..."""
+    stop_reason: str | None = field(default=None, kw_only=True)
+    """... and beside that."""
+    handed_over: dict[str, Any] | None = field(default=None, kw_only=True)
+    """Where the prompt's keys and values are kept for somebody. Known at the end."""
 
 
 @dataclass(slots=True)
@@ -99,6 +105,7 @@ class Answer(AnyAnswer):
 
     def choice(self, tokens: int, reason: FinishReason) -> dict[str, Any]:
         text = self.output[: tokens * TOKEN_BYTES]
+        reason = self.cut_reason if reason is FinishReason.ABORT else reason
         return self._chat_choice(text, reason) if self.is_chat else self._completion_choice(text, reason)
 
     def body(self, choices: list[dict[str, Any]], tokens: int) -> bytes:
@@ -117,7 +124,7 @@ class Answer(AnyAnswer):
             self._identity(choices, whole=True)
             | {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
             | (of_the_prompt if self.is_chat else {})
-            | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+            | {"kv_transfer_params": self.handed_over, "ec_transfer_params": None, "metrics": None}
         )
 
     def _opening(self) -> bytes:
@@ -151,7 +158,7 @@ class Answer(AnyAnswer):
 
     def _aborted(self, tokens: int) -> bytes:
         """The event with which a stopping engine ends a stream: no text, and a reason that looks like success."""
-        return event(self._chunk("", tokens, FinishReason.ABORT))
+        return event(self._chunk("", tokens, self.cut_reason))
 
     def _last(self, tokens: int) -> bytes:
         return b"" if self.is_one_of_several else self.ending(tokens)
@@ -179,7 +186,7 @@ class Answer(AnyAnswer):
         finish = self._finish_reason(reason)
         delta: dict[str, Any] = {"index": self.request.index, "delta": said, "logprobs": None, "finish_reason": finish}
         if reason is not None:
-            delta["stop_reason"] = None
+            delta["stop_reason"] = self.stop_reason
         return delta | {"token_ids": self._ids(text.encode())}
 
     def _named_call(self) -> dict[str, Any]:
@@ -202,7 +209,7 @@ class Answer(AnyAnswer):
             "text": text,
             "logprobs": None,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "prompt_token_ids": self._ids(self.request.prompt) if tokens == 1 else None,
             "token_ids": self._ids(text.encode()),
         }
@@ -224,7 +231,7 @@ class Answer(AnyAnswer):
             "message": message,
             "logprobs": None,
             "finish_reason": self._finish_reason(reason),
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "token_ids": self._ids(text),
             "routed_experts": None,
         }
@@ -235,7 +242,7 @@ class Answer(AnyAnswer):
             "text": text.decode(),
             "logprobs": None,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "token_ids": self._ids(text),
             "prompt_logprobs": None,
             "prompt_token_ids": self._ids(self.request.prompt),

@@ -83,6 +83,15 @@ def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served:
     return request
 
 
+def check_least(request: GenerationRequest) -> None:
+    """More tokens at least than at most."""
+    most = request.output_tokens_max
+    if most is not None and request.output_tokens_min > most:
+        least = request.output_tokens_min
+        message = f"min_tokens must be less than or equal to max_tokens={most}, got {least}."
+        raise bad_value("min_tokens", least, message)
+
+
 def check_length(request: GenerationRequest, prompt_tokens: int, context_tokens_max: int) -> None:
     """Refuse what the context cannot hold."""
     asked = request.output_tokens_max

@@ -30,21 +30,27 @@ from gateway.core.vocabulary import (
     Jurisdiction,
     ModelName,
     Place,
+    PoolName,
+    PoolSpec,
     RegionName,
     ReplicaId,
+    ReplicaRole,
     ReplicaSpec,
     TenantName,
 )
 from gateway.ground.faults import ConfigError
 from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.file import Places, PolicyDocument, TenantSection
+from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.questions import Questions, parse_questions
 from loadgen.round_trips import parse_round_trips
 from loadgen.simulator.control_sections import ControllerSection, NamesSection
+from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
+from loadgen.simulator.pool_sections import DisaggregatedSection, pool_name
 from loadgen.simulator.sections import Count as _Count
 from loadgen.simulator.sections import CountOrNone as _CountOrNone
 from loadgen.simulator.sections import Duration as _Duration
@@ -191,6 +197,8 @@ class RegionSection(_Section):
     replicas: _CountOrNone = 0
     """Shared out among the region's gateways."""
     adopted: tuple[AdoptedSection, ...] = ()
+    disaggregated: DisaggregatedSection | None = None
+    """A pool beside those, where prompts are read in one place and answered in another; it is the first gateway's."""
     preset: _Preset | None = None
     """Of its engines, where they differ from the scenario's."""
     slots: _Count | None = None
@@ -494,7 +502,7 @@ class Scenario(_Section):
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
-        faults = [*self._name_faults(), *self._distance_faults(), *self._number_faults()]
+        faults = [*self._name_faults(), *self._distance_faults(), *self._pool_faults(), *self._number_faults()]
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -575,6 +583,15 @@ class Scenario(_Section):
                 if one < other and (one, other) not in ways:
                     yield f"round_trips: {one} to {other} is missing"
 
+    def _pool_faults(self) -> Iterator[str]:
+        for name, region in self.regions.items():
+            pool = region.disaggregated
+            if pool is not None and self.controller is not None:
+                yield f"regions.{name}.disaggregated: goes without a `controller`: no pool moves in a simulation"
+            if pool is not None and 0 < pool.kv_tokens < self._engine_of(region).context_tokens_max:
+                most = self._engine_of(region).context_tokens_max
+                yield f"regions.{name}.disaggregated.kv_tokens: should be at least {most}, the longest request"
+
     def _number_faults(self) -> Iterator[str]:
         if self.warm_up >= self.duration:
             yield "warm_up: should be shorter than duration"
@@ -598,11 +615,38 @@ class Scenario(_Section):
 
     def fleet(self) -> dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]:
         """The replicas of each gateway of the mesh."""
+        fleet: dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]] = {}
+        for region, section in self.regions.items():
+            shares = _shared_out(self._replicas_of(region, section), section.gateways)
+            shares[0] += self._pool_of(region, section)
+            for number, owned in enumerate(shares):
+                fleet[GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw")] = owned
+        return fleet
+
+    def pools(self) -> dict[PoolName, PoolSpec]:
+        """The disaggregated ones."""
         return {
-            GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw"): owned
+            pool_name(region): section.disaggregated.pool_of(region, self._engine_of(section))
             for region, section in self.regions.items()
-            for number, owned in enumerate(_shared_out(self._replicas_of(region, section), section.gateways))
+            if section.disaggregated is not None
         }
+
+    def decode_groups(self) -> dict[str, tuple[DecodeGroupConfig, TransferConfig]]:
+        """By the name that their workers have for them."""
+        return {
+            spec.group: (pool.group_config(self._engine_of(section)), pool.transfer_config())
+            for region, section in self.regions.items()
+            if (pool := section.disaggregated) is not None
+            for spec, _ in self._pool_of(region, section)
+            if spec.role is ReplicaRole.DECODE
+        }
+
+    def _pool_of(self, region: str, section: RegionSection) -> list[tuple[ReplicaSpec, EngineConfig]]:
+        if section.disaggregated is None:
+            return []
+        specs = section.disaggregated.replicas(region, self.place(region), ModelName(self.model))
+        engine = self._engine_of(section)
+        return [(spec, engine) for spec in specs]
 
     def _replicas_of(self, region: str, section: RegionSection) -> list[tuple[ReplicaSpec, EngineConfig]]:
         places = [self.place(region)] * section.replicas

@@ -138,7 +138,7 @@ def _content_length(head: bytes) -> int:
 def metrics_page() -> bytes:
     """What vLLM shows of an engine that has just started and has nothing to do."""
     text = Exposition(wire.MODEL, LLAMA_31_8B_L4, created=0.0).render(
-        EngineModel(LLAMA_31_8B_L4).load(), RequestMetrics(LLAMA_31_8B_L4.context_tokens_max)
+        (EngineModel(LLAMA_31_8B_L4).load(), RequestMetrics(LLAMA_31_8B_L4.context_tokens_max))
     )
     return wire.page(text, CONTENT_TYPE.encode())
 
