@@ -22,6 +22,7 @@ from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
 from gateway.ground.channels import server_options
 from gateway.ground.control.vocabulary import Ownership
+from gateway.ground.listening import why_not
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
@@ -347,7 +348,7 @@ class PeerServer:
         try:
             port = self._transport.add_port(self._server, str(address))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address} for peers") from error
+            raise OSError(why_not(address), f"cannot listen on {address} for peers") from error
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return replace(address, port=port)

@@ -17,7 +17,7 @@ from tests.support.region_files import CERTIFIED, PEER, PROTECTED, SMALLEST, loa
     "exposed",
     [
         "keys: keys.yaml\nlisten: {http: '0.0.0.0:8080'}\n",
-        "admin_token_file: token\nlisten: {admin: '10.0.0.1:9090'}\n",
+        "admin_token_file: token\nlisten: {admin: '10.0.0.1:9900'}\n",
         "listen: {peers: '127.evil.example:7070'}\n",
         PEER.replace("ADDRESS", "gw.eu.example:7070"),
     ],
@@ -34,9 +34,9 @@ def test_beyond_this_machine_clients_need_keys_and_operators_a_token(tmp_path: P
     no_keys = "us.yaml: line 8: listen.http: 0.0.0.0:8080 is beyond this machine, and no `keys` file says who may call"
     assert no_keys in region_faults(tmp_path, http)
     load_config(region_at(tmp_path, http + "insecure: true\n"), environ={})
-    admin = SMALLEST + "insecure: true\nlisten: {admin: '0.0.0.0:9090'}\n"
+    admin = SMALLEST + "insecure: true\nlisten: {admin: '0.0.0.0:9900'}\n"
     assert region_faults(tmp_path, admin) == [
-        "us.yaml: line 9: listen.admin: 0.0.0.0:9090 is beyond this machine, and there is no `admin_token_file`"
+        "us.yaml: line 9: listen.admin: 0.0.0.0:9900 is beyond this machine, and there is no `admin_token_file`"
     ]
 
 
