@@ -25,14 +25,12 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from tests.support.core import (
-    AP,
     EU,
     MS,
     SECOND,
     ended,
     forward,
     of_kind,
-    peer_spec,
     profile,
     replica_spec,
     started,
@@ -293,14 +291,6 @@ def test_what_follows_a_stored_response_is_no_prefill_workers() -> None:
     desk.probe()
     follows = replace(profile("b"), follows="key", connectors=frozenset())
     assert ended(desk.tell(events.RequestArrived(follows, 600 * SECOND))) == [("b", "rejected_unknown_response")]
-
-
-def test_who_stood_in_a_pool_that_is_gone_goes_to_whoever_has_come() -> None:
-    desk = pair(workers(decode=1))
-    for name in "abc":
-        read(desk, name)
-    effects = desk.tell(events.AssignmentApplied(2, (), (peer_spec("gw-ap", AP),)))
-    assert not ended(effects), "a peer that was not heard of yet may have it"
 
 
 def test_a_lockdown_takes_back_a_forward_that_stands_in_the_pool() -> None:
