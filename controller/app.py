@@ -41,6 +41,7 @@ from controller.store.store import Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
+from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.naming.service import NameService
@@ -167,10 +168,15 @@ async def serve_controller(
         )
         server = ControlServer(service, sections.link, door)
         stack.push_async_callback(server.stop)
-        handle.grpc_address = await server.start(sections.listen.grpc)
+        handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
         admin = _admin_app(handle, Operations(desk, history, clock, on_order=metrics.ordered), history, clock)
         handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators)
         yield handle
+
+
+async def _listen_for_gateways(server: ControlServer, address: Address) -> Address:
+    with named_by("listen.grpc", address):
+        return await server.start(address)
 
 
 async def run_controller(

@@ -30,7 +30,9 @@ from gateway.ground.certificates import CertificateFault, date_fault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.journal import JournalUnreadable
+from gateway.ground.logs import announce
 from gateway.ground.private_files import open_to_others
+from gateway.ground.runs import files_of_one_run
 from gateway.ground.story import report_as_text
 from gateway.ground.tls import ControllerTls, HttpTls
 
@@ -89,13 +91,15 @@ def plan(file: Path) -> None:
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def replay(files: tuple[Path, ...]) -> None:
-    """Tell a controller's journal again, all its FILES in any order, and compare every effect.
+@click.option("--run", metavar="NAME", help="Of a folder's runs, instead of the newest that is whole.")
+def replay(files: tuple[Path, ...], run: str | None) -> None:
+    """Tell a controller's journal again, and compare every effect: all FILES of a run in any order, or one run of a
+    folder.
 
     Exit codes: 0 the story is the same, 1 it diverged, 2 it cannot be read.
     """
     try:
-        report = replay_journal(files)
+        report = replay_journal(files_of_one_run(files, run))
     except JournalUnreadable as error:
         click.echo(f"unreadable: {error}", err=True)
         raise SystemExit(EXIT_UNREADABLE) from error
@@ -164,13 +168,18 @@ async def _run_until_signalled(file: ControllerFile) -> int:
 
     def on_ready(controller: ControllerHandle) -> None:
         running.append(controller)
-        click.echo(
-            f"ready: controller {file.controller}, term {controller.desk.keeper.version.term},"
-            f" gateways {controller.grpc_address}, admin {controller.admin_url}"
+        announce(
+            file.sections.logging,
+            file.controller,
+            "ready",
+            role="controller",
+            term=controller.desk.keeper.version.term,
+            gateways=str(controller.grpc_address),
+            admin=controller.admin_url,
         )
 
     def on_standby(admin_url: str) -> None:
-        click.echo(f"standing by: controller {file.controller}, admin {admin_url}")
+        announce(file.sections.logging, file.controller, "standing by", role="controller", admin=admin_url)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -24,6 +24,7 @@ from controller.standby import Standby, make_standby_app
 from controller.store.opening import open_store
 from controller.store.store import Holding, Store, StoreError
 from gateway.ground.clock import Clock
+from gateway.ground.listening import named_by
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.tls import HttpTls
 from gateway.ground.values import Address
@@ -137,5 +138,6 @@ async def listen_for_operators(
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     context = None if tls is None else tls.context
-    await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
+    with named_by("listen.admin", address):
+        await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
     return Address(address.host, runner.addresses[0][1])

@@ -28,6 +28,7 @@ from gateway.ground.channels import server_options, stop_at_once
 from gateway.ground.clock import Clock
 from gateway.ground.control.codec import read_from_gateway, said_by_controller
 from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
+from gateway.ground.listening import why_not
 from gateway.ground.supervisor import Backoff
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Door
@@ -301,7 +302,7 @@ class ControlServer:
         try:
             port = self._transport.add_port(self._server, str(address))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address} for gateways") from error
+            raise OSError(why_not(address), f"cannot listen on {address} for gateways") from error
         await self._server.start()
         return replace(address, port=port)
 

@@ -6,6 +6,7 @@ Read `handle` first; each event has one method, and after each event whoever can
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -127,6 +128,12 @@ class GatewayCore(GatewayState):
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
         """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
         return self._intake.models_for(tenant, process)
+
+    def first_served(
+        self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str
+    ) -> ModelName | None:
+        """Which of these models a client of this tenant is served, in order of preference; None: nobody has any."""
+        return self._intake.first_served(names, tenant, process, follows)
 
     def why_it_waits(self, request_id: RequestId) -> str:
         """Whom it waits for, and what stands against each of them; empty unless it waits."""

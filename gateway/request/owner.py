@@ -17,7 +17,7 @@ from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
-from gateway.request.engine_api import COUNT_TOKENS_PATH
+from gateway.request.engine_api import UNGENERATING_PATHS
 from gateway.request.legs import (
     NONCE_BYTES,
     LegFailure,
@@ -82,8 +82,8 @@ class RequestOwner:
         self._arrival = arrival
         self._outbound = outbound
         self._sink = sink
-        generates = not arrival.profile.is_control and outbound.path != COUNT_TOKENS_PATH
-        self._summary = RequestSummary(generates=generates)
+        generates = not arrival.profile.is_control and outbound.path not in UNGENERATING_PATHS
+        self._summary = RequestSummary(generates=generates, asked_model=outbound.asked_model)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """The legs that run in tasks of their own."""

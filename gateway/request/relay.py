@@ -27,6 +27,7 @@ from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
+from gateway.request.model_names import Renamer
 
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
@@ -53,11 +54,13 @@ class Relay:
         "_arrived_ns",
         "_clock",
         "_driver",
+        "_renamed",
         "_speaker",
         "assembler",
         "assembles",
         "handed_over",
         "outbound",
+        "put",
         "settings",
         "sink",
         "summary",
@@ -79,6 +82,7 @@ class Relay:
         self._arrived_ns = arrived_ns
         self._speaker: StartLeg | None = None
         """The leg whose answer the client is getting, or has got."""
+        self._renamed = None if not outbound.asked_model else Renamer(outbound.profile.model, outbound.asked_model)
         self.handed_over = b""
         """What the last prefill's answer says to its decode: the engines' own affair."""
         self.assembler: Assembler | None = None
@@ -89,6 +93,16 @@ class Relay:
         self.sink = sink
         self.outbound = outbound
         self.summary = summary
+        self.put: Callable[[bytes], bool] = sink.put if self._renamed is None else self._put_renamed
+        """Sends whole events of an answer, as `Sink.put` does."""
+
+    def named_as_asked(self, body: bytes) -> bytes:
+        """Of an answer in one piece, before its length is told."""
+        return body if self._renamed is None else self._renamed(body)
+
+    def _put_renamed(self, data: bytes) -> bool:
+        assert self._renamed is not None, "it has another name"
+        return self.sink.put(self._renamed(data))
 
     @property
     def has_begun(self) -> bool:
@@ -246,6 +260,7 @@ class Feed:
 
     async def _answer_client_error(self, head: LegHead, body: bytes) -> LegEnded:
         self._expect_nothing_sent(f"status {head.status}")
+        body = self._relay.named_as_asked(body)
         await self._relay.begin(self._order, with_length(head, body))
         await self._relay.write(body)
         return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
@@ -265,16 +280,19 @@ class Feed:
             fault = self._inspect(content_type, body)
             if fault is not None:
                 return await self._answer_fault(head, fault)
-            head = with_length(head, body)
+            named = relay.named_as_asked(body)
+            head = with_length(head, named)
             relay.note_first_token()
         else:
+            named = relay.named_as_asked(body)
+            head = head if named is body else _without_length(head)
             relay.stored(self._order, first_id_of(body))
             relay.summary.answer_bytes += len(body)
         if rest is not None or not relay.sink.is_immediate:
             relay.first_token(self._order)
         self._expect_nothing_sent("an answer in one piece")
         await relay.begin(self._order, head)
-        relay.sink.put(body)
+        relay.sink.put(named)
         if rest is not None:
             await relay.sink.drain()
             await self._relay_rest(body, rest)
@@ -347,7 +365,7 @@ class Feed:
         relay.stored(self._order, scanner.response_id)
         await relay.begin(self._order, _without_length(leg.head))
         self._has_sent = True
-        put = relay.sink.put
+        put = relay.put
         has_room = put(held)
         relay.first_token(self._order)  # the client has its token before anybody counts it
         if not has_room:
@@ -398,8 +416,8 @@ class Feed:
             raise LegFailure(LegResult.FAILED, scanner.fault.detail)
         if not scanner.is_finished:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
-        if rest:
-            await self._relay.write(rest)
+        if rest and not self._relay.put(rest):
+            await self._relay.sink.drain()
         if self._ended is None:
             self._usage = scanner.usage
         return self._completed()

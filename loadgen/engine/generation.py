@@ -24,6 +24,7 @@ from aiohttp import web
 from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
 from loadgen.engine.api_requests import GenerationRequest, check_least, check_length, parse_generation
+from loadgen.engine.choices import Choice, choices_of, collect_all, stream_all, voice_of
 from loadgen.engine.consumer import Consumer, Wanted
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
@@ -36,7 +37,7 @@ from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, Response
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.server_config import EngineServerConfig
 from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, token_count
-from loadgen.engine.tools import call_arguments
+from loadgen.engine.tools import call_arguments, json_text
 from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
 
 _AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
@@ -198,7 +199,8 @@ class Generation:
             asked = _Asked(self._handoff_of(http.content_type, body))
             request = parse(http.content_type, body)
             check_least(request)
-            check_length(request, token_count(request.prompt), self._config.engine.context_tokens_max)
+            for prompt in (request.prompt, *request.further_prompts):
+                check_length(request, token_count(prompt), self._config.engine.context_tokens_max)
             asked.rank = self._rank_of(http)
             if self._closing.is_set():
                 raise shutting_down()
@@ -263,6 +265,8 @@ class Generation:
     async def _generate(
         self, http: web.Request, request: GenerationRequest, fault: Fault | None, asked: _Asked
     ) -> web.StreamResponse:
+        if request.samples > 1 or request.further_prompts:
+            return await self._generate_several(http, request, fault, asked)
         answer, engine_request = self._plan(http, request, asked.handoff)
         request_id = engine_request.request_id
         rank = self._driver.emptiest() if asked.rank is None else asked.rank
@@ -281,6 +285,37 @@ class Generation:
             return await _collect(http, answer, feed, fault, keep)
         finally:
             self._driver.abort(request_id)
+
+    async def _generate_several(
+        self, http: web.Request, request: GenerationRequest, fault: Fault | None, asked: _Asked
+    ) -> web.StreamResponse:
+        """Whole, wherever it runs: no gateway has a request of this kind share engines."""
+        planned = [self._plan(http, each, None) for each in choices_of(request)]
+        choices: list[Choice] = []
+
+        async def progress(feed: TokenFeed, seen: int) -> tuple[int, FinishReason | None]:
+            tokens, reason = await _progress(feed, seen, fault)
+            if _dies(fault, reason):
+                await reset_connection(http)
+            return tokens, reason
+
+        try:
+            for answer, engine_request in planned:
+                rank = self._driver.emptiest() if asked.rank is None else asked.rank
+                feed = self._driver.submit(engine_request, rank)
+                if isinstance(feed, Rejection):
+                    return await _refuse(http, request, busy())
+                assert isinstance(answer, Answer), "no other API has several choices"
+                answer.is_one_of_several = True
+                choices.append(Choice(answer, feed))
+            if not request.stream:
+                return web.Response(body=await collect_all(choices, progress), headers=_JSON)
+            response = await _open(http, request)
+            await stream_all(choices, response.write, progress)
+            return response
+        finally:
+            for _, engine_request in planned[: len(choices)]:
+                self._driver.abort(engine_request.request_id)
 
     def _note(self, answer: _AnyAnswer, engine_request: EngineRequest, asked: _Asked, rank: int) -> None:
         """Before the engine has it: what it is to keep, or what it is to fetch. Raises EngineDied."""
@@ -339,9 +374,10 @@ class Generation:
         """Decide the whole answer; the model then says when its tokens exist."""
         prompt_tokens = token_count(request.prompt)
         output_tokens, reason = self._output_length(request, prompt_tokens)
-        output = continuation(request.model, request.prompt, output_tokens)
-        if request.tool is not None:
-            output = call_arguments(request.tool, model=request.model, prompt=request.prompt)
+        voice = voice_of(request)
+        output = continuation(voice, request.prompt, output_tokens)
+        if request.tool is not None or request.schema is not None:
+            output = _formed(request, voice)
             output_tokens, reason = _cut(token_count(output), self._output_limit(request, prompt_tokens))
             output = output[: output_tokens * TOKEN_BYTES]
         if isinstance(handoff, HandOver) and handoff.is_cut:
@@ -377,6 +413,13 @@ class Generation:
         if least >= limit:  # who may not stop before ends by length
             return limit, FinishReason.LENGTH
         return _cut(max(1, least, round(drawn)), limit)
+
+
+def _formed(request: GenerationRequest, voice: str) -> bytes:
+    """What has to have a form: a call's arguments, or an answer that follows a schema. Raises ApiError."""
+    if request.tool is not None:
+        return call_arguments(request.tool, model=voice, prompt=request.prompt)
+    return json_text(request.schema or {}, model=voice, prompt=request.prompt)
 
 
 def _cut(tokens: int, limit: int) -> tuple[int, FinishReason]:

@@ -33,6 +33,7 @@ from loadgen.engine.ranks import Ranks
 from loadgen.engine.server_config import EngineServerConfig
 from loadgen.engine.sglang_pages import loads_page, metrics_page, server_info
 from loadgen.engine.step_trace import StepTrace
+from loadgen.engine.tokenizer import detokenize, tokenize
 
 __all__ = ["EngineServer", "EngineServerConfig", "serve_engines"]
 
@@ -237,6 +238,8 @@ class EngineServer:
                 *(web.post(path, self._generation.rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
                 *(web.post(path, self._generation.score) for path in ("/score", "/v1/score")),
                 *(web.post(f"/v1/{path}/render", self._scale_out) for path in ("chat/completions", "completions")),
+                web.post("/tokenize", self._tokenize),
+                web.post("/detokenize", self._detokenize),
                 web.get("/v1/models", self._models),
                 web.get("/health", self._health),
                 web.get("/ping", self._health),
@@ -293,6 +296,13 @@ class EngineServer:
 
     async def _version(self, _http: web.Request) -> web.Response:
         return _json({"version": ENGINE_VERSION})
+
+    async def _tokenize(self, http: web.Request) -> web.Response:
+        served, context = self._config.served, self._config.engine.context_tokens_max
+        return _json(tokenize(http.content_type, await http.read(), served, context))
+
+    async def _detokenize(self, http: web.Request) -> web.Response:
+        return _json(detokenize(http.content_type, await http.read(), self._config.served))
 
     async def _scale_out(self, _http: web.Request) -> web.Response:
         """Some routers ask for a prompt's tokens first; vLLM does not tell unless it was started to."""

@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
@@ -737,12 +737,19 @@ class Scenario(_Section):
         return list(dict.fromkeys(TenantName(clients.tenant) for clients in self.clients))
 
 
-def load_scenario(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
-    """Read a scenario, with some of its keys changed. Raises ConfigError, one line for each fault."""
+def load_scenario(
+    path: Path,
+    changes: Mapping[str, object] | None = None,
+    complete: Callable[[dict[str, Any], Path], None] | None = None,
+) -> Scenario:
+    """Read a scenario, with some of its keys changed; `complete` adds what its reader can do without. Raises
+    ConfigError, one line for each fault."""
     file = read_yaml(path)
     document = file.mapping()
     for key, value in (changes or {}).items():
         set_key(document, key, value)
+    if complete is not None:
+        complete(document, path)
     return parse_scenario(document, path, {} if changes else file.lines)
 
 

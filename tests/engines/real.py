@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,7 +36,7 @@ CONTEXT_TOKENS = 2048
 KV_BLOCKS = 129
 KV_BLOCK_TOKENS = 32
 """KV cache for twice the longest context (one block is vLLM's own): it fills, and forgets, within a test."""
-_BEHIND = ("nice", "-n", "10")
+_BEHIND = (shutil.which("nice") or "nice", "-n", "10")
 LEASE_S = 20
 """How long a prefill worker here keeps what nobody fetches; vLLM's default is 30."""
 

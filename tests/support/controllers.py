@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -26,8 +26,6 @@ from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_
 from tests.support.processes import keep_line
 
 ROOT = Path(__file__).parents[2]
-READY = re.compile(r"^ready: controller \S+, term (?P<term>\d+), gateways (?P<grpc>\S+), admin (?P<admin>\S+)$")
-STANDING_BY = re.compile(r"^standing by: controller \S+, admin (?P<admin>\S+)$")
 QUICK = {
     "decisions": {"silence": "300ms", "unknown_for": "1s", "return_after": "200ms", "step": "50ms"},
     "probes": {"interval": "50ms", "timeout": "500ms"},
@@ -95,19 +93,19 @@ class ControllerProcess:
             keep_line(line, self.log_lines, self.other_lines)
 
     async def until_ready(self) -> None:
-        match = READY.match(await self._line())
-        assert match is not None, "the first line says where the controller is reached"
-        self.grpc_address, self.admin_url = match["grpc"], match["admin"]
-        self.term = int(match["term"])
+        said = await self._said()
+        assert said["event"] == "ready", "it says where the controller is reached"
+        self.grpc_address, self.admin_url, self.term = said["gateways"], said["admin"], said["term"]
 
     async def until_standing_by(self) -> None:
-        match = STANDING_BY.match(await self._line())
-        assert match is not None, "it says that another leads"
-        self.admin_url = match["admin"]
+        said = await self._said()
+        assert said["event"] == "standing by", "it says that another leads"
+        self.admin_url = said["admin"]
 
-    async def _line(self) -> str:
+    async def _said(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        return (await self.process.stdout.readline()).decode().strip()
+        said: dict[str, Any] = json.loads(await self.process.stdout.readline())
+        return said
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

@@ -14,10 +14,10 @@ from typing import assert_never
 import msgspec
 
 from gateway.core.vocabulary import Connector
-from gateway.engines.body_edits import CACHE_SALT, Member, Setting, set_members
 from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.handoff.meeting import Meeting
 from gateway.request import engine_api
+from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
 from gateway.request.legs import CacheSalt
 
 LegBody = tuple[bytes, bytes | memoryview]

@@ -98,6 +98,10 @@ class EngineConnection(asyncio.Protocol):
 
     def _stream(self, ask: wire.Ask) -> None:
         """The role comes with the first token, as it does from vLLM, whose answer begins when that is there."""
+        if ask.tokens >= wire.BURST_TOKENS:
+            self._write(wire.STREAM_HEAD + wire.http_chunk(wire.ROLE_EVENT) + _TOKEN_CHUNK * ask.tokens)
+            self._end(ask)
+            return
         first = wire.TOKEN_EVENT if ask.tokens > 1 else wire.LAST_EVENT
         self._write(wire.STREAM_HEAD + wire.http_chunk(wire.ROLE_EVENT) + wire.http_chunk(first))
         if ask.tokens > 1:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import sys
 import tempfile
@@ -25,8 +24,8 @@ from loadgen.demo.processes import DemoFailure
 
 _SECOND_NS = 1_000_000_000
 _ENOUGH_S = 120.0
-_READY = re.compile(r"^ready: .* admin (?P<admin>\S+)$")
-_STANDING_BY = re.compile(r"^standing by: .* admin (?P<admin>\S+)$")
+_READY = "ready"
+_STANDING_BY = "standing by"
 _ASK_AGAIN_S = 0.02
 
 
@@ -127,7 +126,7 @@ def _copy(file: Path, folder: Path, name: str) -> Path:
     return path
 
 
-async def _begun(file: Path, running: list[Process], wanted: re.Pattern[str]) -> tuple[Process, str]:
+async def _begun(file: Path, running: list[Process], wanted: str) -> tuple[Process, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "nightside", "controller", "run", str(file), stdout=PIPE, stderr=DEVNULL
     )
@@ -135,10 +134,11 @@ async def _begun(file: Path, running: list[Process], wanted: re.Pattern[str]) ->
     return process, await _line_of(process, wanted)
 
 
-async def _line_of(process: Process, wanted: re.Pattern[str]) -> str:
+async def _line_of(process: Process, wanted: str) -> str:
     """The admin URL in it."""
     assert process.stdout is not None, "it was asked for"
     while line := await process.stdout.readline():
-        if match := wanted.match(line.decode().strip()):
-            return match["admin"]
+        said = json.loads(line)
+        if said["event"] == wanted:
+            return str(said["admin"])
     raise DemoFailure(f"a controller ended with status {await process.wait()} before it said what was waited for")
