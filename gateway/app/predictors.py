@@ -63,8 +63,8 @@ class Predictors:
         self._stops: dict[PoolName, Callable[[], object]] = {}
 
     def follow(self, pools: Iterable[PoolSpec]) -> None:
-        """Whenever the region file describes others. The core may know them already, or another gateway has them now: what
-        is remembered of them is theirs when they come."""
+        """Whenever the region file describes others. The core may know them already, or not yet: what is
+        remembered of them is theirs when they come."""
         wanted = {pool.name for pool in pools if pool.kind is PoolKind.DISAGGREGATED}
         for name in self._keepers.keys() - wanted:
             self._stops.pop(name)()

@@ -40,7 +40,7 @@ _BYTES_A_TOKEN = 4
 _ENDED_MAX = 20_000
 """Requests that are remembered until somebody says otherwise."""
 _HISTORIES_MAX = 64
-"""Of pools that are not here: their predictors are kept for when they are. The one that was told of first goes first."""
+"""Of pools that are not here: their predictors are kept for when they are. Whoever was told of first goes first."""
 _HALF_OPEN: Final = BreakerState.HALF_OPEN
 
 
@@ -83,7 +83,7 @@ class DecodePools:
         self._open = 0
         """Mask of the decode workers that may be sent something, as the tiers were told."""
         self._proving = 0
-        """Mask of those that may be sent only so many, or of which something was heard since that was last looked at."""
+        """Mask of those that may be sent only so many, or of which something was heard since they were looked at."""
         self._predictors: dict[PoolName, FittedPredictor] = {}
         """Of each pool, and of those that are gone, or not here yet, whose history was told."""
 
@@ -116,8 +116,8 @@ class DecodePools:
     def assign(
         self, specs: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int
     ) -> list[DecodePool]:
-        """Have exactly these from now on. Gives those that are gone, with whatever stands in them. One that is only sized
-        otherwise stays, with all that it knows."""
+        """Have exactly these from now on. Gives those that are gone, with whatever stands in them. One of which
+        only sizes changed stays, with all that it knows."""
         wanted = {spec.name: spec for spec in specs if spec.kind is PoolKind.DISAGGREGATED}
         gone = [pool for name, pool in self._pools.items() if not _is_same(pool.spec, wanted.get(name))]
         for pool in gone:
