@@ -618,6 +618,7 @@ class GatewayCore(GatewayState):
             next_ns = pool.tier.next_ns()
             if next_ns is None or now_ns < next_ns:
                 continue
+            self.decode_pools.look_again(now_ns)  # what has just happened may have closed a worker
             for request_id in pool.tier.expired(now_ns):
                 request = self.requests[request_id]
                 assert request.attempt is not None, "it stands in a pool"
@@ -642,17 +643,15 @@ class GatewayCore(GatewayState):
             self._start_decode(request, attempt, admission, now_ns)
 
     def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
-        pool = self.decode_pools.get(event.pool)
-        if pool is None:
-            return
         match event:
             case DecodeHistoryRestored():
-                pool.predictor.restore(History(event.ended_max, event.ended, event.added))
+                self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
-                pool.predictor.take(event.arrays, event.until_ns)
+                self.decode_pools.take(event.pool, event.arrays, event.until_ns)
             case ProgressSampled():
+                pool = self.decode_pools.get(event.pool)
                 for each in event.progress:
-                    if self._attempt_of(each.request_id, each.attempt) is not None:
+                    if pool is not None and self._attempt_of(each.request_id, each.attempt) is not None:
                         pool.tier.progressed(each.request_id, each.output_tokens)
             case _ as never:
                 assert_never(never)
