@@ -26,6 +26,8 @@ from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
     Candidate,
     DecodeLoad,
+    Place,
+    PlaceRule,
     PoolKind,
     PoolName,
     PoolSpec,
@@ -140,9 +142,13 @@ class DecodePools:
             predictor = self._predictor_of(name)
             self._pools[name] = DecodePool(wanted[name], self._config, self._rng, predictor, now_ns)
         self._forget_predictors()
-        newcomers = joined if not fresh else list(self._replicas)
-        for state in newcomers:
-            if (into := self._decoding_for(state)) is not None and not into.workers >> state.slot & 1:
+        is_changed = bool(fresh) or any(state.spec.role is not ReplicaRole.UNIFIED for state in joined)
+        readers = self._readers() if is_changed else {}
+        for state in self._replicas if is_changed else ():
+            into = self._decoding_for(state)
+            if into is None or into.workers >> state.slot & 1:
+                continue
+            if readers.get(into.spec.name) == {(state.spec.place, state.spec.accepts)}:
                 into.tier.join(state.spec.replica_id, state.spec.group, now_ns, is_open=False)
                 into.workers |= 1 << state.slot
                 self._open &= ~(1 << state.slot)
@@ -257,6 +263,15 @@ class DecodePools:
         for name in idle:
             if name not in kept:
                 del self._predictors[name]
+
+    def _readers(self) -> dict[PoolName, set[tuple[Place, PlaceRule | None]]]:
+        """Where prompts are read for each pool, and from where they may have come: who writes their answers elsewhere
+        would see what it may not."""
+        homes: dict[PoolName, set[tuple[Place, PlaceRule | None]]] = {}
+        for state in self._replicas:
+            if state.spec.role is ReplicaRole.PREFILL:
+                homes.setdefault(state.spec.pool, set()).add((state.spec.place, state.spec.accepts))
+        return homes
 
     def _decoding_for(self, state: ReplicaState) -> DecodePool | None:
         return self._pools.get(state.spec.pool) if state.spec.role is ReplicaRole.DECODE else None

@@ -298,6 +298,22 @@ def test_what_follows_a_stored_response_is_no_prefill_workers() -> None:
     assert ended(desk.tell(events.RequestArrived(follows, 600 * SECOND))) == [("b", "rejected_unknown_response")]
 
 
+def test_nobody_writes_an_answer_elsewhere_than_its_prompt_was_read() -> None:
+    """Whatever was assigned: residency was judged by where the prompt is read."""
+    abroad = replace(workers(decode=2)[-1], place=EU)
+    desk = pair((*workers(decode=1), abroad))
+    for name in "abc":
+        read(desk, name)
+    assert {target for _, role, target in roles(desk.effects) if role == "decode"} == {"d0"}
+
+
+def test_a_decode_worker_may_come_before_those_who_read_for_it() -> None:
+    desk = pair(workers(prefill=0, decode=1))
+    desk.tell(events.AssignmentApplied(2, workers(prefill=1, decode=1), (), pools=(POOL,)))
+    desk.probe()
+    assert [role for _, role, _ in roles(read(desk, "a"))] == ["prefill", "decode"]
+
+
 def test_a_lockdown_takes_back_a_forward_that_stands_in_the_pool() -> None:
     desk = pair(workers(decode=1))
     desk.hear("gw-eu", EU)
