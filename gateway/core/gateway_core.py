@@ -387,7 +387,8 @@ class GatewayCore(GatewayState):
         )
         if attempt.pool is not None and attempt.prefill is not None:
             prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
-            return replace(order, connector=attempt.pool.spec.connector, prefill=prefill)
+            spec = attempt.pool.spec
+            return replace(order, connector=spec.connector, prefill=prefill, pool=spec.name)
         if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.core.events import DecodeProgress
-from gateway.core.vocabulary import RequestId, Target
+from gateway.core.vocabulary import PoolName, RequestId, Target
 
 _FORGET = 0.98
 """What an answer still counts after the next one."""
@@ -25,11 +25,13 @@ class ProgressBoard:
     """One gateway's."""
 
     def __init__(self) -> None:
-        self._decoding: dict[RequestId, tuple[int, Target, Count]] = {}
+        self._decoding: dict[RequestId, tuple[int, PoolName | None, Target, Count]] = {}
         self._tokens_an_event: dict[Target, float] = {}
 
-    def begins(self, request_id: RequestId, attempt: int, target: Target, events: Count) -> None:
-        self._decoding[request_id] = (attempt, target, events)
+    def begins(
+        self, request_id: RequestId, attempt: int, pool: PoolName | None, target: Target, events: Count
+    ) -> None:
+        self._decoding[request_id] = (attempt, pool, target, events)
 
     def ends(self, request_id: RequestId, attempt: int) -> None:
         """Another attempt may have begun meanwhile."""
@@ -47,8 +49,10 @@ class ProgressBoard:
         known = self._tokens_an_event.get(target, ratio)
         self._tokens_an_event[target] = _FORGET * known + (1 - _FORGET) * ratio
 
-    def sample(self) -> tuple[DecodeProgress, ...]:
+    def sample(self, pool: PoolName) -> tuple[DecodeProgress, ...]:
+        """Of the requests that this pool decodes."""
         return tuple(
             DecodeProgress(request_id, attempt, round(events() * self._tokens_an_event.get(target, 1.0)))
-            for request_id, (attempt, target, events) in self._decoding.items()
+            for request_id, (attempt, theirs, target, events) in self._decoding.items()
+            if theirs == pool
         )

@@ -162,7 +162,7 @@ class Relay:
 
     def decoding(self, order: StartLeg, events: Callable[[], int]) -> None:
         """How far it has come may be asked for at any time, until it is over."""
-        self._driver.progress.begins(order.request_id, order.attempt, order.target, events)
+        self._driver.progress.begins(order.request_id, order.attempt, order.pool, order.target, events)
 
     def decoded(self, order: StartLeg, events: int, usage: TokenUsage | None) -> None:
         progress = self._driver.progress

@@ -47,6 +47,7 @@ def test_a_prompt_is_read_at_one_and_its_answer_written_at_another() -> None:
     assert order.role is LegRole.DECODE
     assert order.target.id in ("d0", "d1")
     assert order.prefill == Target(TargetKind.REPLICA, "p0")
+    assert order.pool == POOL.name
     assert order.decision.reason is PlacementReason.DECODE_POLICY
     chosen = order.decision.considered[0]
     assert chosen.target == order.target
