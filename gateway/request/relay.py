@@ -170,6 +170,20 @@ class Relay:
         if usage is not None and usage.output_tokens is not None:
             progress.learn(order.target, events, usage.output_tokens)
 
+    def left_whole(self, order: StartLeg, *, is_lasting: bool) -> None:
+        """The stream could not be put together, which is no fault of the engine's: the next one is asked for the whole
+        answer. `is_lasting`: so it is of whoever asks this engine next."""
+        self.assembles = False
+        if is_lasting:
+            self._driver.progress.leave_whole(order.target, self.outbound.path, self._clock.now_ns())
+
+    def will_assemble(self, order: StartLeg) -> bool:
+        """Is this decode had as a stream whose client gets it in one piece?"""
+        now_ns = self._clock.now_ns()
+        if self.assembler is not None and self._driver.progress.is_left_whole(order.target, self.outbound.path, now_ns):
+            self.assembler = None
+        return self.assembler is not None
+
     def completed(self, order: StartLeg, usage: TokenUsage | None) -> LegEnded:
         used = usage or TokenUsage()
         self.note_usage(used)

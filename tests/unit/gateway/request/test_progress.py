@@ -3,6 +3,7 @@ from __future__ import annotations
 from gateway.core.events import DecodeProgress
 from gateway.core.vocabulary import PoolName, ReplicaId, RequestId, replica_target
 from gateway.request.progress import ProgressBoard
+from tests.support.core import SECOND
 
 HERE, THERE = replica_target(ReplicaId("d0")), replica_target(ReplicaId("d1"))
 CHAT, CODE = PoolName("chat"), PoolName("code")
@@ -43,3 +44,16 @@ def test_a_pool_hears_of_its_own_alone() -> None:
     assert board.sample(CHAT) == (DecodeProgress(ONE, 1, 1),)
     assert board.sample(CODE) == (DecodeProgress(TWO, 1, 2),)
     assert board.sample(PoolName("other")) == ()
+
+
+def test_whose_streams_are_left_whole_is_remembered_for_a_while_and_for_so_many() -> None:
+    board = ProgressBoard()
+    board.leave_whole(HERE, "/chat", 0)
+    assert board.is_left_whole(HERE, "/chat", 599 * SECOND)
+    assert not board.is_left_whole(HERE, "/chat", 600 * SECOND)
+    assert not board.is_left_whole(HERE, "/completions", 0)
+    assert not board.is_left_whole(THERE, "/chat", 0)
+    for number in range(10_000):
+        board.leave_whole(replica_target(ReplicaId(str(number))), "/chat", 0)
+        assert len(board._left_whole_until_ns) <= 4096
+    assert board.is_left_whole(replica_target(ReplicaId("9999")), "/chat", 0)
