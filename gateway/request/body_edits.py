@@ -187,7 +187,7 @@ class _Search:
         if self._bytes_left < 0:
             return None
         try:
-            _ANYTHING.decode(b'{%b"":0}' % memoryview(body)[outer:start])
+            _ANYTHING.decode(b"".join((b"{", memoryview(body)[outer:start], b'"":0}')))
         except msgspec.DecodeError:
             return False
         return True
