@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core import effects as ordered
 from gateway.core import events
-from gateway.core.config import CoreConfig
+from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.decode.config import DecodeConfig
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.decode.predictors.survival import fit_survival
@@ -52,6 +52,7 @@ def test_a_prompt_is_read_at_one_and_its_answer_written_at_another() -> None:
     assert order.role is LegRole.DECODE
     assert order.target.id in ("d0", "d1")
     assert order.prefill == Target(TargetKind.REPLICA, "p0")
+    assert order.pool == POOL.name
     assert order.decision.reason is PlacementReason.DECODE_POLICY
     chosen = order.decision.considered[0]
     assert chosen.target == order.target
@@ -190,6 +191,38 @@ def test_a_decode_worker_that_fails_before_its_first_token_means_a_new_prefill()
     desk.wait(20 * MS)
     first, second = (each.target for each in of_kind(StartLeg, desk.effects) if each.role is LegRole.DECODE)
     assert first != second, "the one that failed has not been heard of since"
+
+
+def test_an_answer_that_we_cannot_put_together_says_nothing_of_its_engine_and_is_asked_for_again() -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2, is_sent=False))
+    again = leg_ended(desk, "a", 2, LegResult.INTERNAL)
+    assert roles(again) == [("a", "prefill", "p0")], "at once: nobody has to be heard first"
+    worker = desk.core.replicas.get("d0")
+    assert worker is not None
+    assert (worker.standing, worker.distrusted_since_ns, worker.rest.until_ns) == (Standing.AVAILABLE, None, 0)
+    leg_ended(desk, "a", 1, attempt=2)
+    assert desk.core.requests[RequestId("a")].failed_at == ()
+    assert ended(leg_ended(desk, "a", 2, attempt=2)) == [("a", "completed")]
+
+
+def test_a_decode_that_fails_on_our_side_again_and_again_is_our_failure() -> None:
+    desk = pair(workers(decode=1))
+    desk.ask("a")
+    for attempt in range(1, AttemptConfig().attempts_max + 1):
+        leg_ended(desk, "a", 1, attempt=attempt)
+        desk.wait(20 * MS)
+        effects = leg_ended(desk, "a", 2, LegResult.INTERNAL, attempt=attempt)
+    assert ended(effects) == [("a", "failed_internally")]
+    assert not desk.core.requests
+
+
+def test_an_error_of_ours_after_the_first_token_ends_the_request() -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    assert ended(leg_ended(desk, "a", 2, LegResult.INTERNAL)) == [("a", "failed_internally")]
 
 
 def test_a_decode_worker_that_fails_after_its_first_token_breaks_the_stream_off() -> None:
