@@ -6,8 +6,7 @@ and t + τ some requests end, which had sizes s at t, d of them, and some are ad
 
 - Whoever had the largest of those that ended loses at least s_1 − A; and of the d workers at most that lose something,
   one loses at least (Σs − A)/d. Beside that each worker grows by at most B·τ.
-- If d < G, somebody loses nothing, and grows by at least (B − f)·τ, where f slots were free at t, of all, and as many
-  more as became free since.
+- If d < G, somebody loses nothing, and grows by at least (B − f)·τ, where f slots of all were free at t.
 
 So two loads drift apart by at least b = max(s_1 − A, (Σs − A)/d) − f·τ, and X(t) + X(t + τ) ≥ b. Averaged over t, the
 mean of X is at least half the mean of the positive part of b, for whichever τ: the largest of some is taken.
@@ -37,10 +36,11 @@ class Ran(NamedTuple):
 
 def gap_at_least(ran: Sequence[Ran], begin: int, end: int, *, workers: int, batch: int, lags: Sequence[int]) -> float:
     """Tokens: no assignment has a smaller mean of max − min over the steps `begin` … `end`."""
-    return max((_half_mean(ran, begin, end, workers, batch, lag) for lag in lags if begin + lag < end), default=0.0)
+    return max((_half_mean(ran, begin, end, (workers, batch), lag) for lag in lags if begin + lag < end), default=0.0)
 
 
-def _half_mean(ran: Sequence[Ran], begin: int, end: int, workers: int, batch: int, lag: int) -> float:
+def _half_mean(ran: Sequence[Ran], begin: int, end: int, size: tuple[int, int], lag: int) -> float:
+    workers, batch = size
     steps = end - begin - lag
     lost, largest, admitted = np.zeros(steps), np.zeros(steps), np.zeros(steps)
     leavers, stayers = np.zeros(steps), np.zeros(steps)
@@ -60,7 +60,6 @@ def _half_mean(ran: Sequence[Ran], begin: int, end: int, workers: int, batch: in
         low, high = max(first - begin, 0), min(last - lag - begin, steps)
         if low < high:
             stayers[low:high] += 1
-    # who loses nothing has at least this many fewer than its batch throughout
     free = workers * batch - stayers - leavers
     apart = np.maximum(largest - admitted, (lost - admitted) / np.maximum(leavers, 1)) - free * lag
     apart[(leavers == 0) | (leavers >= workers)] = 0.0

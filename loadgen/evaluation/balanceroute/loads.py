@@ -1,5 +1,5 @@
-"""What is asked of decode workers, by short names: recorded loads for the tables, made-up ones for choosing what is set by
-default, and two more that are kept aside. It draws and reads; it plays nothing.
+"""What is asked of decode workers, by short names: recorded loads for the tables, made-up ones for choosing what is set
+by default, and two more that are kept aside. It draws and reads; it plays nothing.
 
 Every load comes with what was asked before it, for predictors to be fitted to.
 """
@@ -96,9 +96,7 @@ def _reasoning(folder: Path | None) -> list[Ask]:
 
 
 def _azure(folder: Path | None) -> list[Ask]:
-    return [
-        each for each in _asks_of(read_trace(find_file(folder, _AZURE[0]))) if each.output_tokens >= LONG_TOKENS
-    ]
+    return [each for each in _asks_of(read_trace(find_file(folder, _AZURE[0]))) if each.output_tokens >= LONG_TOKENS]
 
 
 def _mooncake(folder: Path | None) -> list[Ask]:
@@ -137,17 +135,39 @@ def _agents(_: Path | None) -> list[Ask]:
     ]
 
 
+def _prompts(_: Path | None) -> list[Ask]:
+    """Of what a request holds, most came with its prompt: there is something to balance with."""
+    rng = random.Random("prompts")
+    return [
+        Ask(
+            min(30_000, max(50, round(rng.lognormvariate(7.0, 1.0)))),
+            min(4_000, max(8, round(rng.lognormvariate(5.6, 1.0)))),
+        )
+        for _ in range(_MADE_UP)
+    ]
+
+
 LOADS = {
     each.name: each
     for each in (
         Named("reasoning", "ServeGen, reasoning: a heavy tail", _reasoning, _SERVEGEN),
         Named("capped", f"Azure 2023, answers of at least {LONG_TOKENS} tokens: capped", _azure, _AZURE),
+        Named("prompts", "made up: heavy-tailed prompts, shorter answers", _prompts),
         Named("recurring", "made up: prompts that recur, a heavy tail", _made_up(0)),
         Named("limited", "made up: chats with a limit", _made_up(1)),
         Named("mooncake", "Mooncake, conversations", _mooncake, _MOONCAKE),
         Named("agents", "made up: agents, long prompts", _agents),
     )
 }
-TABLES = ("reasoning", "capped")
+TABLES = ("reasoning", "capped", "prompts")
 CHOOSING = ("recurring", "limited")
 ASIDE = ("mooncake", "agents")
+
+
+def present(folder: Path | None) -> list[str]:
+    """The names of those whose files are there."""
+    return [
+        each.name
+        for each in LOADS.values()
+        if all(folder is not None and any(folder.glob(pattern)) for pattern in each.patterns)
+    ]

@@ -1,5 +1,7 @@
-"""Counts what a decode group's steps were: how unequal their loads, and how many tokens in how much time. Exact for every
-step, though it is told of stretches."""
+"""Counts what a decode group's steps were: how unequal their loads, and how many tokens in how much time.
+
+Exact for every step, though it is told of stretches.
+"""
 
 from __future__ import annotations
 

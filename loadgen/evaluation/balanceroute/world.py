@@ -31,7 +31,7 @@ from loadgen.evaluation.balanceroute.tally import Tally
 from loadgen.figures import Figures
 
 BACKLOG = 0.0
-"""An offered load that is as much as ever fits."""
+"""An offered load that is as much as ever fits: played until all are sent. Any other is played until all have come."""
 _ALWAYS_NS = 1 << 62
 _FITTED = ("survival", "exact_match")
 _LAGS = (1, 3, 10, 30, 60, 120, 240)
@@ -77,7 +77,6 @@ def play(setting: Setting, load: Asked) -> Figures:
 @dataclass(slots=True)
 class _Sent:
     ask: Ask
-    rank: int
     first_ns: int = -1
     first_step: int = -1
 
@@ -115,7 +114,7 @@ class _World:
         """Who came, and has not been let into the pool: by number."""
         self._sent: dict[RequestId, _Sent] = {}
         self._count_from = len(first) + setting.requests // 4
-        """Who waits in the pool when this one is sent, is counted."""
+        """From this one on it is counted: in a backlog when it is sent, else when it comes."""
         self._admitted = self._expired = 0
         self._tpots: list[float] = []
         self._begin_step = 0
@@ -156,7 +155,7 @@ class _World:
 
     def play(self) -> Figures:
         now_ns = 0
-        while self._admitted < len(self._asks):
+        while self._admitted < len(self._asks) and (self._setting.offered == BACKLOG or self._next < len(self._asks)):
             now_ns = max(now_ns, self._due_ns())
             self._hear(now_ns)
             self._let_in(now_ns)
@@ -178,14 +177,12 @@ class _World:
                 self._tier.running(key)
                 continue
             sent = self._sent.pop(key)
-            if sent.ask.output_tokens == 1 and sent.first_step < 0:
-                sent.first_ns, sent.first_step = told.at_ns, self._group.steps - 1
             self._ended(sent, told.at_ns)
             self._tier.ended(key, now_ns, sent.ask.output_tokens)
 
     def _ended(self, sent: _Sent, at_ns: int) -> None:
         if self._setting.is_bounded:
-            self._ran.append(Ran(sent.ask.prompt_tokens, sent.first_step, sent.first_step + sent.ask.output_tokens))
+            self._ran.append(_ran(sent))
         if self._tally.is_counting and sent.ask.output_tokens > 1:
             self._tpots.append((at_ns - sent.first_ns) / (sent.ask.output_tokens - 1))
 
@@ -193,6 +190,8 @@ class _World:
         while self._next < len(self._came_ns) and self._came_ns[self._next] <= now_ns:
             self._outside.append(self._next)
             self._next += 1
+            if self._setting.offered != BACKLOG and self._next == self._count_from:
+                self._count()
         for key in self._tier.expired(now_ns):
             self._expired += 1
             self._outside.appendleft(int(key))
@@ -216,14 +215,17 @@ class _World:
     def _send(self, key: RequestId, worker_id: ReplicaId, now_ns: int) -> None:
         setting, ask = self._setting, self._asks[int(key)]
         rank = self._ranks[worker_id]
-        self._sent[key] = _Sent(ask, rank)
+        self._sent[key] = _Sent(ask)
         transfer_ns = setting.transfer_base_ns + ask.prompt_tokens * setting.transfer_token_ns
         said = self._group.admit(key, rank, ask.prompt_tokens, ask.output_tokens, now_ns, transfer_ns=transfer_ns)
         assert said is None, said
         self._admitted += 1
-        if self._admitted == self._count_from:
-            self._tally.begin()
-            self._begin_step = self._group.steps
+        if setting.offered == BACKLOG and self._admitted == self._count_from:
+            self._count()
+
+    def _count(self) -> None:
+        self._tally.begin()
+        self._begin_step = self._group.steps
 
     def _figures(self, now_ns: int) -> Figures:
         setting, tally = self._setting, self._tally
@@ -253,13 +255,13 @@ class _World:
     def _bound(self) -> float:
         """Of those that still run, the end is out of sight."""
         setting, last = self._setting, self._group.steps
-        ran = [*self._ran]
-        for sent in self._sent.values():
-            if sent.first_step >= 0:
-                ran.append(Ran(sent.ask.prompt_tokens, sent.first_step, sent.first_step + sent.ask.output_tokens))
-        return gap_at_least(
-            ran, self._begin_step, last, workers=setting.workers, batch=setting.batch, lags=_LAGS
-        )
+        running = [sent for sent in self._sent.values() if sent.first_step >= 0]
+        ran = [*self._ran, *(_ran(sent) for sent in running)]
+        return gap_at_least(ran, self._begin_step, last, workers=setting.workers, batch=setting.batch, lags=_LAGS)
+
+
+def _ran(sent: _Sent) -> Ran:
+    return Ran(sent.ask.prompt_tokens, sent.first_step, sent.first_step + sent.ask.output_tokens)
 
 
 class _Keyed(FittedPredictor):
