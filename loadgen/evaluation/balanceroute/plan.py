@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.core.decode.config import BalanceConfig, DecodePolicyName
 from loadgen.evaluation.balanceroute.loads import ASIDE, CHOOSING, TABLES
@@ -12,6 +12,7 @@ from loadgen.evaluation.balanceroute.world import BACKLOG, Setting
 
 _BOUNDLESS = 1_000_000
 SEEDS = (1, 2, 3)
+BATCH = 16
 _QUICK_BATCH, _QUICK_REQUESTS = 4, 40
 
 
@@ -85,7 +86,7 @@ def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int =
         run.policy,
         run.predictor,
         workers=workers,
-        batch=_QUICK_BATCH if quick else Setting.batch,
+        batch=_QUICK_BATCH if quick else BATCH,
         requests=_QUICK_REQUESTS if quick else max(1_500, 24 * workers),
         offered=regime.offered,
         keep_steps=_KEPT if workers == 8 and run in SHOWN and regime == STANDING else 0,
@@ -145,11 +146,11 @@ def axes() -> list[Axis]:
     ]
 
 
-def _each(key: str, values: tuple[float | int | None, ...]) -> tuple[tuple[str, ...], tuple[BalanceConfig, ...]]:
+def _each(key: str, values: tuple[Any, ...]) -> tuple[tuple[str, ...], tuple[BalanceConfig, ...]]:
     return tuple("G" if each is None else f"{each:g}" for each in values), tuple(_with(key, each) for each in values)
 
 
-def _with(key: str, value: float | None) -> BalanceConfig:
+def _with(key: str, value: Any) -> BalanceConfig:
     changed: BalanceConfig = replace(DEFAULT, **{key: value})
     if changed.refresh_tokens >= changed.horizon_steps:
         return replace(changed, refresh_tokens=changed.horizon_steps // 2)
@@ -224,7 +225,7 @@ def sendings(quick: bool = False) -> Iterator[Setting]:
 
 class Matter(NamedTuple):
     title: str
-    changes: dict[str, int]
+    changes: dict[str, Any]
 
 
 MATTERS = (
@@ -238,7 +239,7 @@ MATTERS = (
 
 def mattering(load: str, run: Run, matter: Matter, quick: bool = False) -> list[Setting]:
     setting = replace(setting_of(load, run, quick=quick), keep_steps=0, is_bounded=False)
-    return seeded(replace(setting, **matter.changes), quick)  # type: ignore[arg-type]
+    return seeded(replace(setting, **matter.changes), quick)
 
 
 def matters(quick: bool = False) -> Iterator[Setting]:

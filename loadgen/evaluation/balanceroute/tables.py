@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
+from gateway.core.decode.config import BalanceConfig
 from loadgen.evaluation.balanceroute import plan
 from loadgen.evaluation.balanceroute.cells import Results
 from loadgen.evaluation.balanceroute.loads import CHOOSING, LOADS, TABLES
@@ -241,7 +242,7 @@ def swept(reader: Reader) -> Section:
     )
 
 
-def _gains(reader: Reader, load: str, run: Run, balance: plan.BalanceConfig) -> tuple[float, float]:
+def _gains(reader: Reader, load: str, run: Run, balance: BalanceConfig) -> tuple[float, float]:
     base = reader.all(plan.swept(load, JSQ, plan.DEFAULT, reader.quick))
     ours = reader.all(plan.swept(load, run, balance, reader.quick))
     pairs = list(zip(ours, base, strict=True))
