@@ -54,6 +54,7 @@ def balanceroute(
     if look and not EXPECTED:
         raise click.UsageError("--look: write down first what is expected of them, in aside.py")
     out = out or _FOLDER
+    ticks = _ticks(out / "decode.json")
     names = present(traces)
     chosen = settings(names, quick=quick, look=look)
     try:
@@ -66,7 +67,7 @@ def balanceroute(
         raise click.ClickException(str(error)) from error
     reader = Reader(results, quick)
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in page_of(reader, names, look=look, table_3=table_3, ticks=_ticks(out / "decode.json")).items():
+    for name, text in page_of(reader, names, look=look, table_3=table_3, ticks=ticks).items():
         (out / name).write_text(text, encoding="utf-8")
     click.echo(json.dumps(rows_of(reader), indent=2) if as_json else f"{out / NAME}")
 

@@ -1,5 +1,5 @@
-"""BalanceRoute's page, put together from its sections: what was aimed at, where it is missed and by how much, then every
-figure. What explains a figure stands beside one that shows it."""
+"""BalanceRoute's page, put together from its sections: what was aimed at, where it is missed and by how much, then
+every figure. What explains a figure stands beside one that shows it."""
 
 from __future__ import annotations
 
@@ -61,17 +61,18 @@ BalanceRoute (arXiv, 2026) published; [docs/predictors.md](../predictors.md) say
 {small}
 What plays is the tier that gateways have (`gateway/core/decode`): its pool and the bound of that, a tick at most every
 10 ms, progress asked for at most every 100 ms, KV transfer (2 ms and 6.5 µs a token) after a slot is free. Workers are
-modelled (`loadgen/engine/decode_group.py`): each step of all takes 10 ms and 250 ns for each KV token of the fullest.
-Prompts have been read when they come. A worker runs at most 16 requests at a time. The paper's text lost its batch limit; by Little's law its
-figures leave room for {listed(most)} workers, in the mean at most. At the start workers are full of requests in mid-life, and a quarter of those
-that follow is not counted. A prompt's KV cache is kept for 480 s, as by the connector that the paper had; what the
-gateway's default of 30 s changes stands below. *max − min* is the mean over all steps; *Σ (max − L)* is what the
-derivation has. Ratios compare runs that were asked the same: medians of {len(plan.SEEDS)} seeds at 8 workers, in brackets the lowest and the
-highest; one seed elsewhere.
+modelled (`loadgen/engine/decode_group.py`): each step of all takes 10 ms and 250 ns for each KV token of the fullest;
+prompts have been read when they come. At the start workers are full of requests in mid-life; a quarter of those that
+follow is not counted. A prompt's KV cache is kept for 480 s, as by the connector that the paper had; what the gateway's
+default of 30 s changes stands below. A worker runs at most {plan.BATCH} requests at a time: the paper's text lost its
+batch limit, and by Little's law its figures leave room, in the mean, for at most {listed(most)} workers.
+
+*max − min* is the mean over all steps; *Σ (max − L)* is what the derivation has. Ratios compare runs that were asked
+the same: medians of {len(plan.SEEDS)} seeds at 8 workers, in brackets the lowest and the highest; one seed elsewhere.
 
 Of what a request holds, its prompt is known when it is placed, and nothing else can be chosen. ServeGen's reasoning is
 real, and has short prompts and long answers; Azure's is capped, and only answers of at least 400 tokens are taken, as
-the paper took the 2024 trace, which is not public by request; the third is made up: prompts log-normal around 1,100
+the paper took the 2024 trace, which is not published by request; the third is made up: prompts log-normal around 1,100
 tokens, answers around 270.
 """
 
@@ -107,17 +108,18 @@ def _aims(reader: Reader, several: Sequence[Comparison]) -> Section:
 
 _WHY = """Why, as far as the figures below tell:
 
-- **A policy chooses with prompts alone.** What a worker loses when an answer ends is a prompt and an answer; what it can
-  be given is a prompt. On ServeGen's reasoning a prompt of 200 tokens follows an answer of thousands, so that most of a
-  gap stays until later slots fill it; on made-up prompts, which bring most of what a request holds, the same code gains more.
+- **A policy chooses with prompts alone.** What a worker loses when an answer ends is a prompt and an answer; what it
+  can be given is a prompt. On ServeGen's reasoning a prompt of 200 tokens follows an answer of thousands, so that most
+  of a gap stays until later slots fill it; on made-up prompts, which bring most of what a request holds, the same code
+  gains more.
 - **The pool.** In balance, those who leave the pool are as heavy as those who come: the heaviest go first, and light
-  ones remain, however many wait. Only while far more comes than fits are there heavy ones to choose among, which is what a trace
-  replayed at *heavy load* has until it ends (the third kind of load here), and no service has for long. The gateway
-  lets in 32 more than there is room for, since waiting belongs before prefill.
+  ones remain, however many wait. Only while far more comes than fits are there heavy ones to choose among, which is
+  what a trace replayed at *heavy load* has until it ends (the third kind of load here), and no service has for long.
+  The gateway lets in 32 more than there is room for, since waiting belongs before prefill.
 - **The baselines here are stronger.** They, too, wait in the pool for a free slot, and never queue at a full worker
   while another has room. The paper's send at once; a part of its throughput is slots that stood empty.
-- **Throughput** is won from what steps wait for the fullest worker. It cannot exceed the share of a step that reads KV times how far the
-  fullest is above the mean with JSQ: on the capped load that is a few percent.
+- **Throughput** is won from what steps wait for the fullest worker. It cannot exceed the share of a step that reads KV
+  times how far the fullest is above the mean with JSQ: on the capped load that is a few percent.
 """
 
 

@@ -1,4 +1,4 @@
-"""What BalanceRoute published, to be held beside ours: Tables 1 and 2. Figures, and nothing that is worked out of ours."""
+"""What BalanceRoute published, to be held beside ours: its Tables 1 and 2, and what follows from them."""
 
 from __future__ import annotations
 

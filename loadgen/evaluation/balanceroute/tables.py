@@ -236,8 +236,8 @@ def swept(reader: Reader) -> Section:
             )
     return Section(
         "## The sweep\n\nOn two loads that are in no table above "
-        f"({'; '.join(LOADS[load].title for load in CHOOSING)}): 8 workers, a standing backlog, one parameter changed at"
-        " a time. JSQ's max − min over it, and its tokens a second to JSQ's: geometric means of the seeds.\n\n"
+        f"({'; '.join(LOADS[load].title for load in CHOOSING)}): 8 workers, a standing backlog, one parameter changed"
+        " at a time. JSQ's max − min over it, and its tokens a second to JSQ's: geometric means of the seeds.\n\n"
         + table(head, rows)
     )
 
@@ -253,6 +253,16 @@ def _gains(reader: Reader, load: str, run: Run, balance: BalanceConfig) -> tuple
 
 
 # What else was asked
+
+
+_BOUND = """A bound from below on the mean of max − min, for whoever runs the requests of the oracle BR-H's run in the same
+steps and chooses nothing but their workers, knowing all of them beforehand. What ends leaves a gap that only those can fill
+who are admitted: if X(t) is max − min, and between t and t + τ d < G requests end that held Σs tokens at t, the largest
+of them s₁, while prompts of A tokens are admitted, then X(t) + X(t + τ) ≥ max(s₁ − A, (Σs − A)/d) − f·τ, where f slots
+were free. Half the mean of its positive part over t is the bound, for the best of several τ. It is true and not tight:
+it lets each choice undo all the past; and where more end than there are workers it says nothing.
+
+"""
 
 
 def bounds(reader: Reader, several: Sequence[Comparison]) -> Section:
@@ -272,15 +282,7 @@ def bounds(reader: Reader, several: Sequence[Comparison]) -> Section:
             )
         )
     head = ("load", "", "workers", "bound", "oracle BR-H", "of the bound", "BR-0", "JSQ")
-    return Section(
-        "## How much is left\n\nA bound from below on the mean of max − min, for whoever runs the requests of the oracle"
-        " BR-H's run in the same steps and chooses nothing but their workers, knowing all of them beforehand. What ends"
-        " leaves a gap that only those can fill who are admitted: if X(t) is max − min, and between t and t + τ requests"
-        " with Σs tokens end, the largest of them s₁, at d < G workers, while prompts of A tokens are admitted, then"
-        " X(t) + X(t + τ) ≥ max(s₁ − A, (Σs − A)/d) − f·τ, where f slots were not in use. Half the mean of its positive"
-        " part over t is the bound, for the best of several τ. It is true and not tight: it lets each choice undo all"
-        " the past. Where d ≥ G at every τ, which is usual with many workers, it says little.\n\n" + table(head, rows)
-    )
+    return Section("## How much is left\n\n" + _BOUND + table(head, rows))
 
 
 def _over(runs: Sequence[Figures]) -> Middle | None:
@@ -291,10 +293,10 @@ def _over(runs: Sequence[Figures]) -> Middle | None:
 def sent(reader: Reader, loads: Sequence[str]) -> Section:
     parts = [
         "## When the KV cache is sent for\n",
-        "*From the pool*: a request is sent when a slot is free, and its KV cache comes over then. *Past the pool* (D.6):"
-        " it is sent at once, wherever fewer than two beyond the batch are in flight. *Two early*: each worker is sent"
-        " two more than its batch, chosen from the pool as ever, so that their KV caches come over while they wait for"
-        " a slot; all others are decided as late as before: the tier is told of a batch of two more than the engine's"
+        "*From the pool*: a request is sent when a slot is free, and its KV cache comes over then. *Past the pool*"
+        " (D.6): it is sent at once, wherever fewer than two beyond the batch are in flight. *Two early*: each worker"
+        " is sent two more than its batch, chosen from the pool as ever, so that their KV caches come over while they"
+        " wait for a slot; all others are decided as late as before: the tier is told of a batch of two more than the engine's"
         " (`decode_batch_max`), and nothing else. To BR-0 from the pool at the same speed: tokens a second, and max −"
         " min.\n",
     ]
