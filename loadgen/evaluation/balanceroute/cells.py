@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from loadgen.evaluation.balanceroute import world
-from loadgen.evaluation.balanceroute.loads import LOADS, asked, find_file
+from loadgen.evaluation.balanceroute.loads import LOADS, asked, find_file, present
 from loadgen.evaluation.balanceroute.world import Setting
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.sources import version_of
@@ -42,6 +42,18 @@ def play_settings(
         found[setting] = figures
         on_progress(len(found), len(keys))
     return found
+
+
+def remembered(name: str, module: str, cache_folder: Path, traces: Path | None, made: Callable[[], str]) -> str:
+    """A text that was made before by the same code of the same files, or is made now."""
+    kept = CellCache(cache_folder, "")
+    files = [_files_of(load, traces) for load in present(traces)]
+    key = blake2b(json.dumps([name, version_of(module), files]).encode(), digest_size=20).hexdigest()
+    found = kept.find(key)
+    if found is None:
+        found = {"text": made()}
+        kept.keep(key, found)
+    return str(found["text"])
 
 
 def _played(traces: Path | None, setting: Setting) -> Figures:

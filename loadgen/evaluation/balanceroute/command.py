@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from loadgen.evaluation.balanceroute.aside import EXPECTED
-from loadgen.evaluation.balanceroute.cells import play_settings
+from loadgen.evaluation.balanceroute.cells import play_settings, remembered
 from loadgen.evaluation.balanceroute.loads import present
 from loadgen.evaluation.balanceroute.page import NAME, page_of, rows_of
 from loadgen.evaluation.balanceroute.plan import settings
@@ -62,7 +62,7 @@ def balanceroute(
             results = play_settings(
                 chosen, cache_folder, traces, processes=jobs or os.cpu_count() or 1, on_progress=told
             )
-        table_3 = measured(recorded(traces)) if with_predictors and traces else None
+        table_3 = _table_3(cache_folder, traces) if with_predictors and traces else None
     except TraceError as error:
         raise click.ClickException(str(error)) from error
     reader = Reader(results, quick)
@@ -70,6 +70,13 @@ def balanceroute(
     for name, text in page_of(reader, names, look=look, table_3=table_3, ticks=ticks).items():
         (out / name).write_text(text, encoding="utf-8")
     click.echo(json.dumps(rows_of(reader), indent=2) if as_json else f"{out / NAME}")
+
+
+def _table_3(cache_folder: Path, traces: Path) -> str:
+    def made() -> str:
+        return measured(recorded(traces))
+
+    return remembered("Table 3", "loadgen.evaluation.predictors.table", cache_folder, traces, made)
 
 
 def _ticks(file: Path) -> dict[str, Any] | None:

@@ -121,13 +121,21 @@ def at_eight(reader: Reader, several: Sequence[Comparison]) -> Section:
     return Section("\n".join(parts))
 
 
+def perfect(run: Figures) -> float:
+    """The tokens a second of workers that hold the same and are equally loaded at every step, to this run's."""
+    kv_share: float = run["kv_share"]
+    balanced: float = run["mean"] / run["largest"]
+    return 1 / (1 - kv_share + kv_share * balanced)
+
+
 def _about(reader: Reader, each: Comparison) -> str:
     base = reader.of(each, JSQ)
     kv, mean, wait = (measured(base, measure) for measure in (KV_SHARE, MEAN, WAIT))
     assert kv is not None
     return (
         f"With JSQ, reading KV is {kv.median:.0%} of a step, a worker holds {shown(mean)} tokens in the mean, and a"
-        f" request waits {shown(wait)} ms in the pool.\n"
+        f" request waits {shown(wait)} ms in the pool. Were the same requests equally spread at every step, they would"
+        f" be decoded {shown(measured(base, perfect), '.3f', '× ')} as fast.\n"
     )
 
 
@@ -255,12 +263,12 @@ def _gains(reader: Reader, load: str, run: Run, balance: BalanceConfig) -> tuple
 # What else was asked
 
 
-_BOUND = """A bound from below on the mean of max − min, for whoever runs the requests of the oracle BR-H's run in the same
-steps and chooses nothing but their workers, knowing all of them beforehand. What ends leaves a gap that only those can fill
-who are admitted: if X(t) is max − min, and between t and t + τ d < G requests end that held Σs tokens at t, the largest
-of them s₁, while prompts of A tokens are admitted, then X(t) + X(t + τ) ≥ max(s₁ − A, (Σs − A)/d) − f·τ, where f slots
-were free. Half the mean of its positive part over t is the bound, for the best of several τ. It is true and not tight:
-it lets each choice undo all the past; and where more end than there are workers it says nothing.
+_BOUND = """A bound from below on the mean of max − min, for whoever runs the requests of the oracle BR-H's run in the
+same steps and chooses nothing but their workers, knowing all of them beforehand. What ends leaves a gap that only
+those can fill who are admitted: if X(t) is max − min, and between t and t + τ d < G requests end that held Σs tokens
+at t, the largest of them s₁, while prompts of A tokens are admitted, then X(t) + X(t + τ) ≥ max(s₁ − A, (Σs − A)/d) −
+f·τ, where f slots were free. Half the mean of its positive part over t is the bound, for the best of several τ. It is
+true and not tight: it lets each choice undo all the past; and where more end than there are workers it says nothing.
 
 """
 
@@ -290,15 +298,18 @@ def _over(runs: Sequence[Figures]) -> Middle | None:
     return Middle(sorted(found)[len(found) // 2], min(found), max(found)) if found else None
 
 
+_SENDINGS = """*From the pool*: a request is sent when a slot is free, and its KV cache comes over then. *Past the pool*
+(D.6): it is sent at once, wherever fewer than two beyond the batch are in flight. *Two early*: each worker is sent two
+more than its batch, chosen from the pool as ever, so that their KV caches come over while they wait for a slot; all
+others are decided as late as before. For that the tier is told of a batch of two more than the engine's
+(`decode_batch_max`), and nothing else. To BR-0 from the pool at the same speed: tokens a second, and max − min.
+"""
+
+
 def sent(reader: Reader, loads: Sequence[str]) -> Section:
     parts = [
         "## When the KV cache is sent for\n",
-        "*From the pool*: a request is sent when a slot is free, and its KV cache comes over then. *Past the pool*"
-        " (D.6): it is sent at once, wherever fewer than two beyond the batch are in flight. *Two early*: each worker"
-        " is sent two more than its batch, chosen from the pool as ever, so that their KV caches come over while they"
-        " wait for a slot; all others are decided as late as before: the tier is told of a batch of two more than the engine's"
-        " (`decode_batch_max`), and nothing else. To BR-0 from the pool at the same speed: tokens a second, and max −"
-        " min.\n",
+        _SENDINGS,
     ]
     for load in loads:
         rows = []

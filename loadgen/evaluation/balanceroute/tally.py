@@ -18,21 +18,32 @@ class Tally:
 
     def __init__(self, keep_steps: int = 0) -> None:
         """`keep_steps`: of so many steps, the first after `begin`, the load of each worker is kept."""
-        self.is_counting = False
-        self.steps = self.tokens = 0
-        self.time_ns = 0
-        self.base_ns = 0
+        self.is_counting = self.is_weighing = False
+        self.steps = self.weighed = self.tokens = 0
+        """Steps that are counted; of those the ones whose loads are weighed; tokens of all that are counted."""
+        self.time_ns = self.weighed_ns = 0
         self._gap = self._deficit = self._largest = self._mean = 0.0
         self._keep_steps = keep_steps
         self._kept: list[Loads] = []
         self._kept_steps = 0
 
     def begin(self) -> None:
-        self.is_counting = True
+        self.is_counting = self.is_weighing = True
+
+    def end_weighing(self) -> None:
+        """Tokens and time go on."""
+        self.is_weighing = False
 
     def __call__(self, told: Steps) -> None:
         if not self.is_counting:
             return
+        self.steps += told.steps
+        self.tokens += sum(told.running) * told.steps
+        self.time_ns += told.end_ns - told.begin_ns
+        if self.is_weighing:
+            self._weigh(told)
+
+    def _weigh(self, told: Steps) -> None:
         running = np.array(told.running, np.int64)
         first = np.array(told.kv_tokens, np.int64)
         loads = first[:, None] + running[:, None] * np.arange(told.steps)
@@ -43,32 +54,31 @@ class Tally:
         self._deficit += len(first) * peaks - total
         self._largest += peaks
         self._mean += total / len(first)
-        self.steps += told.steps
-        self.tokens += int(running.sum()) * told.steps
-        self.time_ns += told.end_ns - told.begin_ns
+        self.weighed += told.steps
+        self.weighed_ns += told.end_ns - told.begin_ns
         if self._kept_steps < self._keep_steps:
             self._kept.append(loads[:, : self._keep_steps - self._kept_steps])
             self._kept_steps += self._kept[-1].shape[1]
 
-    # Means over the steps
+    # Means over the steps that were weighed
 
     @property
     def gap(self) -> float:
         """Of the largest load less the smallest, in tokens."""
-        return self._gap / max(1, self.steps)
+        return self._gap / max(1, self.weighed)
 
     @property
     def deficit(self) -> float:
         """Of the sum over workers of the largest load less theirs."""
-        return self._deficit / max(1, self.steps)
+        return self._deficit / max(1, self.weighed)
 
     @property
     def largest(self) -> float:
-        return self._largest / max(1, self.steps)
+        return self._largest / max(1, self.weighed)
 
     @property
     def mean(self) -> float:
-        return self._mean / max(1, self.steps)
+        return self._mean / max(1, self.weighed)
 
     def kept(self, points: int) -> list[list[int]]:
         """Of each worker, its load at so many of the steps that were kept, equally far apart."""

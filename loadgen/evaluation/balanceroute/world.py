@@ -1,7 +1,8 @@
 """A decode tier without a gateway: the production one, in front of a modelled group of workers that step behind one
 barrier. Prompts have been read when they come; who waits for room waits before that, as in production.
 
-It plays one setting and counts. Time is virtual, chance is seeded: equal settings give equal figures.
+It plays one setting until all of its requests were sent, and counts tokens and time until then; loads are weighed while
+requests come. Time is virtual, chance is seeded: equal settings give equal figures.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from loadgen.evaluation.balanceroute.tally import Tally
 from loadgen.figures import Figures
 
 BACKLOG = 0.0
-"""An offered load that is as much as ever fits: played until all are sent. Any other is played until all have come."""
+"""An offered load that is as much as ever fits."""
 _ALWAYS_NS = 1 << 62
 _FITTED = ("survival", "exact_match")
 _LAGS = (1, 3, 10, 30, 60, 120, 240)
@@ -118,6 +119,8 @@ class _World:
         self._admitted = self._expired = 0
         self._tpots: list[float] = []
         self._begin_step = 0
+        self._end_step: int | None = None
+        """Of what is weighed."""
         self._waits: list[int] = []
         self._ran: list[Ran] = []
 
@@ -155,7 +158,7 @@ class _World:
 
     def play(self) -> Figures:
         now_ns = 0
-        while self._admitted < len(self._asks) and (self._setting.offered == BACKLOG or self._next < len(self._asks)):
+        while self._admitted < len(self._asks):
             now_ns = max(now_ns, self._due_ns())
             self._hear(now_ns)
             self._let_in(now_ns)
@@ -192,6 +195,9 @@ class _World:
             self._next += 1
             if self._setting.offered != BACKLOG and self._next == self._count_from:
                 self._count()
+            if self._setting.offered != BACKLOG and self._next == len(self._asks):
+                self._tally.end_weighing()
+                self._end_step = self._group.steps
         for key in self._tier.expired(now_ns):
             self._expired += 1
             self._outside.appendleft(int(key))
@@ -240,7 +246,7 @@ class _World:
             "tpot_p95_ms": _percentile(self._tpots, 0.95) / 1e6,
             "tpot_p50_ms": _percentile(self._tpots, 0.5) / 1e6,
             "running": tally.tokens / max(1, tally.steps),
-            "kv_share": 1 - setting.base_ns * tally.steps / max(1, tally.time_ns),
+            "kv_share": 1 - setting.base_ns * tally.weighed / max(1, tally.weighed_ns),
             "wait_mean_ms": fmean(self._waits) / 1e6 if self._waits else 0.0,
             "expired": self._expired,
             "aged": tier.admitted[AdmissionReason.AGED],
@@ -254,7 +260,7 @@ class _World:
 
     def _bound(self) -> float:
         """Of those that still run, the end is out of sight."""
-        setting, last = self._setting, self._group.steps
+        setting, last = self._setting, self._end_step or self._group.steps
         running = [sent for sent in self._sent.values() if sent.first_step >= 0]
         ran = [*self._ran, *(_ran(sent) for sent in running)]
         return gap_at_least(ran, self._begin_step, last, workers=setting.workers, batch=setting.batch, lags=_LAGS)

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.decode.config import DecodePolicyName
 from loadgen.evaluation.balanceroute import cells, world
-from loadgen.evaluation.balanceroute.cells import play_settings
+from loadgen.evaluation.balanceroute.cells import play_settings, remembered
 from loadgen.evaluation.balanceroute.world import Setting
 from loadgen.traces.files import TraceError
 from tests.support.traces import published
@@ -40,3 +40,15 @@ def test_another_file_is_another_cell(tmp_path: Path) -> None:
 def test_a_missing_file_is_told_before_anything_is_played(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="mooncake"):
         play_settings([replace(SETTING, load="mooncake")], tmp_path, None, processes=1)
+
+
+def test_a_text_is_made_once_of_the_same_files(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make() -> str:
+        made.append("made")
+        return "a table"
+
+    for folder in (None, None, published(tmp_path)):
+        assert remembered("x", cells.__name__, tmp_path / "cache", folder, make) == "a table"
+    assert len(made) == 2
