@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-records results-succession results-balanceroute metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -37,6 +37,10 @@ test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the 
 test-cloud: setup setup-tests ## Run the tests of cloud providers and stores against real name servers, databases and emulators of AWS. What needs something that is not here is skipped, with the reason; REQUIRE=1 fails then.
 	nice $(BIN)/python -m pytest tests/cloud -n 2 --dist loadgroup $(if $(REQUIRE),--require-cloud) $(ARGS)
 
+test-clients: setup ## Run clients for JavaScript against a gateway: OpenAI's and Anthropic's SDKs under Node, and a page in a real Chromium. What cannot be had is skipped, with the reason; REQUIRE=1 fails then.
+	@.ci/setup-clients || [ $$? = 69 ]
+	nice $(BIN)/python -m pytest tests/clients $(if $(REQUIRE),--require-clients) $(ARGS)
+
 compiled: setup ## Make build/compiled: the same sources with the core's logic compiled by mypyc. Needs a C compiler.
 	@.ci/compile
 
@@ -67,9 +71,11 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud bench mutants soak ## Every check that takes long: all tests, real engines, benches, mutants, soak, 10,000 seeds of chaos, the compiled core.
+nightly: test fuzz test-engines test-cloud test-clients bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two and with disaggregated pools, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --controller --pair --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 
 results-skywalker: setup ## Write docs/results/skywalker.md. TRACES=dir holds recorded traces, FULL=1 takes hours; it resumes. A page that is there is replaced.
@@ -87,6 +93,12 @@ results-failover: setup ## Write docs/results/failover.md: what clients see when
 
 results-balanceroute: setup ## Write docs/results/balanceroute.md: the decode tier beside BalanceRoute's tables, in virtual time. TRACES=dir holds recorded traces; it resumes. ARGS=… such as --predictors.
 	nice $(BIN)/nightside results balanceroute $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+results-records: setup setup-tests ## Write docs/results/failover_records.md: how soon a death is told by each provider of records, on what is started here. Takes three minutes. ARGS=… such as --rounds 1.
+	$(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md $(ARGS)
+
+results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
+	$(BIN)/nightside results succession $(STORES) $(ARGS)
 
 metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and the alerts on it.
 	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md

@@ -26,6 +26,7 @@ COMMANDS = {
         "Check the record of where requests ran, and hold it against policies.",
     ),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
+    "completion": ("gateway.ground.completion_cli:completion", "Print what makes a shell complete these commands."),
     "fit": ("loadgen.fit.main:fit", "Fit what predicts how long requests still decode, and say how good it is."),
     "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
@@ -37,6 +38,22 @@ COMMANDS = {
     "bench": ("loadgen.bench.main:bench", "Measure the parts that every request passes through."),
 }
 """Each subcommand: where it lives (module:attribute) and the line that `--help` shows for it."""
+
+
+DEVELOPERS = frozenset({"fit", "engine", "demo", "sim", "load", "trace", "agreement", "results", "bench"})
+"""Who tries something out, or builds it. All others are for operators."""
+
+
+class Groups(click.Group):
+    """Shows its commands by who needs them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own signature
+        groups = {"For operators": COMMANDS.keys() - DEVELOPERS, "To try out, measure and develop": DEVELOPERS}
+        width = max(map(len, COMMANDS))
+        for title, names in groups.items():
+            rows = [(name.ljust(width), text) for name, (_, text) in COMMANDS.items() if name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 class LazyCommand(click.Command):
@@ -61,6 +78,7 @@ class LazyCommand(click.Command):
 
 @click.group(
     "nightside",
+    cls=Groups,
     commands={name: LazyCommand(name, target, short_help) for name, (target, short_help) in COMMANDS.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
 )

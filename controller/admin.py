@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from controller.history import SHOWN_MAX, Entry
-from controller.operations import NotWritten, OrderAnswer, OrderBody
+from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody
 from controller.orders import OrderRefused
 from gateway.ground.admin_server import admin_middlewares, as_json, fault
 
@@ -70,6 +70,8 @@ def make_admin_app(
             return as_json(await sources.order(body, request.remote or ""))
         except OrderRefused as refused:
             return fault(409, str(refused))
+        except NotKnown as problem:
+            return fault(504, f"it may have changed, and will have once the store answers: {problem}")
         except NotWritten as problem:
             return fault(503, f"nothing has changed, since it could not be written: {problem}")
 

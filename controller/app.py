@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 from aiohttp import web
@@ -23,10 +21,13 @@ from controller.core.controller_core import ControllerCore
 from controller.desk import Desk
 from controller.dns.embedded import EmbeddedDns
 from controller.dns.publisher import Publisher
+from controller.dns.publishing import provider_of, publisher_of
 from controller.driver import ControllerCrash, ControllerObserver, Driver
 from controller.history import History
 from controller.journal import Journal, new_header
 from controller.keeper import Keeper
+from controller.leading import Lead, Waiting, admin_hosts, admin_url, listen_for_operators, take_the_lead
+from controller.lease import Lease
 from controller.links import Links
 from controller.logs import CoreLog
 from controller.metrics import CONTENT_TYPE, Metrics
@@ -35,11 +36,12 @@ from controller.prober import Prober
 from controller.recovery import Recovery
 from controller.reload import FilePart, naming_of
 from controller.server import ControlServer, ControlService
-from controller.store.sqlite import SqliteStore
-from controller.store.store import Holding, Store, StoreError
+from controller.standby import StandbyEnded
+from controller.store.store import Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
+from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.naming.service import NameService
@@ -59,10 +61,18 @@ class ControllerHandle:
     """A running controller: where it is reached, and what it is made of."""
 
     def __init__(
-        self, file: ControllerFile, desk: Desk, links: Links, metrics: Metrics, log: FilteringBoundLogger
+        self,
+        file: ControllerFile,
+        desk: Desk,
+        links: Links,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+        *,
+        lead: Lead,
     ) -> None:
         self.file = file
         self.desk = desk
+        self.lead = lead
         self.links = links
         self.metrics = metrics
         watch_ns = file.sections.reload.watch_ns
@@ -70,19 +80,29 @@ class ControllerHandle:
         self.reloader = Reloader(log, watch_s=watch_s, on_reload=metrics.reloaded)
         self.grpc_address = file.sections.listen.grpc
         self.admin_address = file.sections.listen.admin
+        """With the port that it has, where the system chose it."""
         self.dns_addresses: tuple[Address, ...] = ()
+        self.publisher: Publisher | None = None
+        """Of the records beyond our own name servers."""
 
     @property
     def admin_url(self) -> str:
-        is_tls = self.file.sections.listen.admin_tls is not None
-        return f"http{'s' if is_tls else ''}://{self.admin_address}"
+        return admin_url(self.admin_address, self.file.sections.listen)
 
     def readiness(self) -> str:
         """Why it is not ready; empty when it is. A store that cannot be written is told, and does not make it so: what
         gateways do meanwhile is what they were told last."""
         if self.desk.driver.crash is not None:
             return "this controller met an error of its own and restarts"
-        return "the store is another controller's now" if self.desk.keeper.lost.is_set() else ""
+        if self.desk.keeper.lost.is_set():
+            return "the store is another controller's now"
+        return "" if self.lead.lease.left_s() else "its lease was not renewed in time, and another controller may lead"
+
+    def elsewhere(self) -> str:
+        """Why gateways should look for another controller; empty while they should not. One that only its store has
+        left keeps them for a while: the store may come back before anybody else has it."""
+        lapse_max_ns = self.file.sections.store.lapse_max_ns
+        return self.readiness() if self.lead.lease.over_s() * _SECOND_NS > lapse_max_ns else ""
 
 
 @asynccontextmanager
@@ -92,9 +112,13 @@ async def serve_controller(
     clock: Clock | None = None,
     log: FilteringBoundLogger | None = None,
     store: Store | None = None,
+    stop: asyncio.Event | None = None,
+    standing_by: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[ControllerHandle]:
-    """Run a controller until the context is left. Raises StoreError when the store cannot be had, CertificateFault, and
-    OSError when an address cannot be listened on, or the journal or the history not be written."""
+    """Run a controller until the context is left: it is entered once it leads, and `standing_by` is told the URL for
+    operators if it has to wait for that. Raises StandbyEnded when `stop` is set meanwhile, StoreError when the store
+    cannot be had, CertificateFault, and OSError when an address cannot be listened on, or the journal or the history
+    not be written."""
     clock = clock or Clock()
     sections = file.sections
     log = log or make_logger(sections.logging, file.controller, clock=clock, role="controller")
@@ -102,50 +126,74 @@ async def serve_controller(
     async with AsyncExitStack() as stack:
         history = History(_history_path(sections), sections.history.file_max_bytes)
         metrics = Metrics()
-        keeper, documents = await _keeper(stack, store, file, log, metrics)
+        waiting = Waiting(file, shown.operators, metrics, log, stop=stop or asyncio.Event(), standing_by=standing_by)
+        lead = await take_the_lead(stack, store, waiting, clock)
         journal = _journal(file, clock, log, metrics)
         core = ControllerCore()
         driver = _driver(core, clock, log, metrics, journal)
         stack.callback(_close, driver, journal)
-        desk = Desk(core, driver, keeper, documents, naming_of(file), wall_ns=clock.wall_ns)
-        links = Links()
-        handle = ControllerHandle(file, desk, links, metrics, log)
+        desk = Desk(core, driver, lead.keeper, lead.documents, naming_of(file), wall_ns=clock.wall_ns)
+        handle = ControllerHandle(file, desk, Links(), metrics, log, lead=lead)
+        handle.admin_address = waiting.address
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))
-        prober = Prober(lambda: desk.registry, links.__contains__, driver.submit, sections.probes)
-        recovery = Recovery(sections.recovery, partial(_region_of, desk), loops.start, log, on_end=metrics.recovered)
+        prober = Prober(lambda: desk.registry, handle.links.__contains__, driver.submit, sections.probes)
+        recovery = Recovery(
+            sections.recovery, partial(_region_of, desk), loops.start, log, lease=lead.lease, on_end=metrics.recovered
+        )
         driver.on_recovery(recovery.begin)
-        metrics.follow(desk, links.__len__, lambda: not handle.readiness())
+        metrics.follow(desk, handle.links.__len__, lambda: not handle.readiness(), lead.lease.left_s)
         _add_parts(handle.reloader, FilePart(file, partial(_apply, handle, prober, recovery)), shown.holders)
 
-        stack.push_async_callback(_last_write, keeper, log)
+        stack.push_async_callback(_last_write, lead.keeper, log)
         await stack.enter_async_context(loops)
-        loops.run("keeper", keeper.run)
+        lead.start(loops)
         desk.start(sections.decisions)
         for name, loop in (("prober", prober.run), ("reloader", handle.reloader.run)):
             loops.run(name, loop)
         if journal is not None:
             loops.run("journal", journal.run)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
-        handle.dns_addresses = await _answer_names(stack, loops, handle, clock, log)
+        await _tell_names(stack, loops, handle, clock, log)
         door = shown.mesh or Plaintext()
         service = ControlService(
-            desk, links, door, sections.link, clock=clock, log=log, watch=metrics, on_link=prober.look
+            desk,
+            handle.links,
+            door,
+            sections.link,
+            clock=clock,
+            log=log,
+            watch=metrics,
+            on_link=prober.look,
+            elsewhere=handle.elsewhere,
         )
         server = ControlServer(service, sections.link, door)
         stack.push_async_callback(server.stop)
-        handle.grpc_address = await server.start(sections.listen.grpc)
+        handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
         admin = _admin_app(handle, Operations(desk, history, clock, on_order=metrics.ordered), history, clock)
-        handle.admin_address = await _listen(stack, admin, sections.listen.admin, shown.operators)
+        handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators)
         yield handle
 
 
+async def _listen_for_gateways(server: ControlServer, address: Address) -> Address:
+    with named_by("listen.grpc", address):
+        return await server.start(address)
+
+
 async def run_controller(
-    file: ControllerFile, *, stop: asyncio.Event, ready: Callable[[ControllerHandle], None]
+    file: ControllerFile,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[ControllerHandle], None],
+    standing_by: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Serve until `stop` is set, and return the exit status: 1 when the core failed or the store was lost, else 0."""
     log = make_logger(file.sections.logging, file.controller, role="controller")
     with libraries_told_of(log):
-        return await _run_until(stop, serve_controller(file, log=log), ready)
+        serving = serve_controller(file, log=log, stop=stop, standing_by=standing_by)
+        try:
+            return await _run_until(stop, serving, ready)
+        except StandbyEnded:
+            return 0
 
 
 async def _run_until(
@@ -176,22 +224,12 @@ class _Shown:
         return [each for each in (self.mesh, self.operators) if each is not None]
 
 
-async def _keeper(
-    stack: AsyncExitStack, store: Store | None, file: ControllerFile, log: FilteringBoundLogger, metrics: Metrics
-) -> tuple[Keeper, Mapping[str, bytes]]:
-    """With the store ours until the stack is left, and what is in it."""
-    if store is None:
-        store = await SqliteStore.open(file.sections.store.path)
-        stack.push_async_callback(store.close)
-    holding = await store.acquire(f"{file.controller} on {gethostname()}, process {os.getpid()}")
-    try:
-        contents = await store.read()
-    except BaseException:
-        await _release(store, holding, log)
-        raise
-    keeper = Keeper(store, holding, contents.revision, log, on_failure=metrics.store_failed)
-    stack.push_async_callback(_give_back, store, keeper, log)
-    return keeper, contents.documents
+async def _tell_names(
+    stack: AsyncExitStack, loops: Supervisor, handle: ControllerHandle, clock: Clock, log: FilteringBoundLogger
+) -> None:
+    """By a server of our own, and where a team keeps its names. Raises ConfigError, and OSError."""
+    handle.dns_addresses = await _answer_names(stack, loops, handle, clock, log)
+    _publish_records(stack, loops, handle, lease=handle.lead.lease, clock=clock, log=log)
 
 
 async def _answer_names(
@@ -209,6 +247,25 @@ async def _answer_names(
     stack.push_async_callback(service.stop)
     await service.start(config.listen)
     return service.addresses
+
+
+def _publish_records(
+    stack: AsyncExitStack,
+    loops: Supervisor,
+    handle: ControllerHandle,
+    *,
+    lease: Lease,
+    clock: Clock,
+    log: FilteringBoundLogger,
+) -> None:
+    """Where a team keeps its names. Raises ConfigError."""
+    provider = provider_of(handle.file, lease, clock, handle.metrics)
+    if provider is None:
+        return
+    stack.push_async_callback(provider.close)
+    handle.publisher = publisher_of(handle.file, provider, handle.metrics, log)
+    handle.desk.on_records(handle.publisher.take)
+    loops.run("published_records", handle.publisher.run)
 
 
 def _driver(
@@ -250,8 +307,11 @@ def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metr
 
 
 def _history_path(sections: Sections) -> Path:
+    if sections.history.path is not None:
+        return sections.history.path
     store = sections.store.path
-    return sections.history.path or store.with_name(f"{store.name}.history")
+    assert store is not None, "the file was checked"
+    return store.with_name(f"{store.name}.history")
 
 
 def _region_of(desk: Desk, gateway_id: GatewayId) -> RegionName:
@@ -302,23 +362,14 @@ def _admin_app(handle: ControllerHandle, operations: Operations, history: Histor
 
     def state() -> dict[str, object]:
         state = state_of(desk, handle.links, clock.now_ns(), handle.file.controller)
-        return {**state, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
+        publisher = handle.publisher
+        published = {} if publisher is None else {"published_records": publisher.state()}
+        return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
     sources = AdminSources(
         metrics_page, CONTENT_TYPE, state, handle.readiness, operations.take, history.last, operations.export
     )
-    listen = handle.file.sections.listen
-    hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
-    return make_admin_app(sources, handle.file.admin_token, hosts)
-
-
-async def _listen(stack: AsyncExitStack, app: web.Application, address: Address, tls: HttpTls | None) -> Address:
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    context = None if tls is None else tls.context
-    await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
-    return Address(address.host, runner.addresses[0][1])
+    return make_admin_app(sources, handle.file.admin_token, admin_hosts(handle.file.sections.listen))
 
 
 # The end
@@ -331,17 +382,6 @@ async def _last_write(keeper: Keeper, log: FilteringBoundLogger) -> None:
             await keeper.write_last()
     except (StoreError, TimeoutError) as error:
         log.warning("the last decisions were not written down", reason=str(error) or "the store takes too long")
-
-
-async def _give_back(store: Store, keeper: Keeper, log: FilteringBoundLogger) -> None:
-    await _release(store, keeper.holding, log)
-
-
-async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) -> None:
-    try:
-        await store.release(holding)
-    except StoreError as error:
-        log.warning("the store was not given back in order", reason=str(error))
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:

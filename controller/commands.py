@@ -18,18 +18,27 @@ import yaml
 
 from controller.app import ControllerHandle, run_controller
 from controller.config import ControllerFile, read_controller_file
+from controller.desk import records_in
+from controller.dns.provider import DnsError
+from controller.dns.publisher import DEADLINE_S
+from controller.dns.publishing import provider_of
 from controller.journal import replay as replay_journal
+from controller.lease import Lease
+from controller.store.opening import open_store
 from controller.store.store import StoreError
 from gateway.ground.certificates import CertificateFault, date_fault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.journal import JournalUnreadable
+from gateway.ground.logs import announce
 from gateway.ground.private_files import open_to_others
+from gateway.ground.runs import files_of_one_run
 from gateway.ground.story import report_as_text
 from gateway.ground.tls import ControllerTls, HttpTls
 
 EXIT_DIVERGED = 1
 EXIT_UNREADABLE = 2
+EXIT_WOULD_CHANGE = 3
 
 
 @click.group()
@@ -64,14 +73,33 @@ def check(file: Path, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def plan(file: Path) -> None:
+    """Print what the controller of FILE would change where it publishes records, from what its store says they should
+    be. Nothing is written, and it may be asked while the controller runs.
+
+    Exit codes: 0 nothing would change; 1 it cannot be told; 3 something would change, a line each.
+    """
+    with _complaints():
+        lines = uvloop.run(_planned(read_controller_file(file)))
+    for line in lines:
+        click.echo(line)
+    if lines:
+        raise SystemExit(EXIT_WOULD_CHANGE)
+    click.echo("nothing would change", err=True)
+
+
+@cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def replay(files: tuple[Path, ...]) -> None:
-    """Tell a controller's journal again, all its FILES in any order, and compare every effect.
+@click.option("--run", metavar="NAME", help="Of a folder's runs, instead of the newest that is whole.")
+def replay(files: tuple[Path, ...], run: str | None) -> None:
+    """Tell a controller's journal again, and compare every effect: all FILES of a run in any order, or one run of a
+    folder.
 
     Exit codes: 0 the story is the same, 1 it diverged, 2 it cannot be read.
     """
     try:
-        report = replay_journal(files)
+        report = replay_journal(files_of_one_run(files, run))
     except JournalUnreadable as error:
         click.echo(f"unreadable: {error}", err=True)
         raise SystemExit(EXIT_UNREADABLE) from error
@@ -96,14 +124,38 @@ def _secret_files(controller: ControllerFile) -> Iterator[Path]:
     yield from (each.key for each in (sections.link.tls, sections.listen.admin_tls) if each is not None)
     if controller.admin_token_file is not None:
         yield controller.admin_token_file
+    if sections.records.rfc2136.key_file is not None:
+        yield sections.records.rfc2136.key_file
 
 
 @contextmanager
 def _complaints() -> Iterator[None]:
     try:
         yield
-    except (OSError, ConfigError, CertificateFault, StoreError) as error:
+    except (OSError, ConfigError, CertificateFault, DnsError, StoreError) as error:
         raise click.ClickException(str(error)) from error
+
+
+async def _planned(file: ControllerFile) -> tuple[str, ...]:
+    """Raises ConfigError, DnsError and StoreError."""
+    clock = Clock()
+    provider = provider_of(file, Lease(clock, 1, None), clock)
+    if provider is None:
+        raise DnsError("records.provider is none: records are published nowhere")
+    store = await open_store(file.sections.store, clock)
+    try:
+        tree = records_in((await store.read()).documents)
+    finally:
+        await store.close()
+    if tree is None:
+        raise DnsError("the store says nothing of records yet: a controller writes them once it has heard of gateways")
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            return await provider.plan(tree)
+    except TimeoutError:
+        raise DnsError(f"no answer within {DEADLINE_S:g} s") from None
+    finally:
+        await provider.close()
 
 
 async def _run_until_signalled(file: ControllerFile) -> int:
@@ -116,12 +168,20 @@ async def _run_until_signalled(file: ControllerFile) -> int:
 
     def on_ready(controller: ControllerHandle) -> None:
         running.append(controller)
-        click.echo(
-            f"ready: controller {file.controller}, term {controller.desk.keeper.version.term},"
-            f" gateways {controller.grpc_address}, admin {controller.admin_url}"
+        announce(
+            file.sections.logging,
+            file.controller,
+            "ready",
+            role="controller",
+            term=controller.desk.keeper.version.term,
+            gateways=str(controller.grpc_address),
+            admin=controller.admin_url,
         )
+
+    def on_standby(admin_url: str) -> None:
+        announce(file.sections.logging, file.controller, "standing by", role="controller", admin=admin_url)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
-    return await run_controller(file, stop=stop, ready=on_ready)
+    return await run_controller(file, stop=stop, ready=on_ready, standing_by=on_standby)

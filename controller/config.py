@@ -12,6 +12,9 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from controller.core.config import ControllerConfig
+from controller.dns.config import RecordsConfig
+from controller.dns.expressible import lease_faults, record_faults, zone_of
+from controller.store.config import StoreConfig, StoreKind, store_faults
 from gateway.core.vocabulary import RegionName
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
@@ -67,17 +70,11 @@ class LinkConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreConfig:
-    path: Path
-    """One SQLite file. Beside it lies a lock, so that no second controller writes there."""
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryConfig:
     """Who changed what: one JSON object a line."""
 
     path: Path | None = None
-    """Without one it lies beside the store."""
+    """Without one it lies beside the store, where that is a file."""
     file_max_bytes: int = 16 * MEBIBYTE
     """A larger one is put aside as `.1`, in place of the one before."""
 
@@ -95,6 +92,26 @@ class ProbeConfig:
 class RecoveryKind(StrEnum):
     NONE = "none"
     COMMAND = "command"
+    AWS = "aws"
+
+
+class AwsAction(StrEnum):
+    REPLACE = "replace"
+    """Its auto scaling group is told that it is unhealthy, and puts another instance in its place."""
+    REBOOT = "reboot"
+
+
+@dataclass(frozen=True, slots=True)
+class AwsRecoveryConfig:
+    """Credentials are looked for where AWS's own tools look for them."""
+
+    action: AwsAction = AwsAction.REPLACE
+    tag: str = "nightside:gateway"
+    """An instance's, whose value is its gateway's name."""
+    region: str | None = None
+    """AWS's; without it, it is called as the gateway's region is."""
+    endpoint: str | None = None
+    """A URL in place of AWS's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +121,9 @@ class RecoveryConfig:
     kind: RecoveryKind = RecoveryKind.NONE
     command: tuple[str, ...] = ()
     """Program and arguments, without a shell. `{gateway}`, `{region}` and `{why}` are filled in."""
+    aws: AwsRecoveryConfig = AwsRecoveryConfig()
     timeout_ns: int = 300 * SECOND_NS
-    """It is killed after so long."""
+    """It is killed, or given up, after so long."""
     running_max: int = 4
     """At once. Others wait; one gateway never has two."""
 
@@ -137,6 +155,7 @@ class Sections:
     decisions: ControllerConfig = field(default_factory=ControllerConfig)
     probes: ProbeConfig = ProbeConfig()
     dns: DnsConfig = field(default_factory=DnsConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
     recovery: RecoveryConfig = RecoveryConfig()
     history: HistoryConfig = HistoryConfig()
     journal: JournalConfig = JournalConfig()
@@ -194,7 +213,7 @@ class NamingFile(FileModel):
     @property
     def zone_name(self) -> str:
         """Fully qualified, with the final dot; empty without one."""
-        return "" if self.zone is None else f"{self.zone.rstrip('.').lower()}."
+        return zone_of(self.zone)
 
     @property
     def servers(self) -> tuple[NameServer, ...]:
@@ -217,12 +236,20 @@ class ControllerFile(SectionsFile[Sections]):
     naming: NamingFile = NamingFile()
 
     _admin_token: str | None = PrivateAttr(None)
+    _records_key: str = PrivateAttr("")
     _source: YamlFile = PrivateAttr()
 
     @model_validator(mode="after")
     def _read_admin_token(self) -> Self:
         if self.admin_token_file is not None:
             self._admin_token = read_secret(self.admin_token_file, "admin_token_file")
+        return self
+
+    @model_validator(mode="after")
+    def _read_records_key(self) -> Self:
+        key_file = self.sections.records.rfc2136.key_file
+        if key_file is not None:
+            self._records_key = read_secret(key_file, "records.rfc2136.key_file")
         return self
 
     def come_from(self, source: YamlFile) -> Self:
@@ -241,6 +268,11 @@ class ControllerFile(SectionsFile[Sections]):
     @property
     def admin_token(self) -> str | None:
         return self._admin_token
+
+    @property
+    def records_key(self) -> str:
+        """That dynamic updates are signed with, in base64."""
+        return self._records_key
 
     @property
     def sections(self) -> Sections:
@@ -284,10 +316,24 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
         yield Fault("link.silence_max", "should be longer than link.alive_interval", beside="link.alive_interval")
     if recovery.kind is RecoveryKind.COMMAND and not recovery.command:
         yield Fault("recovery.command", "is missing, and recovery.kind is command")
-    if recovery.kind is RecoveryKind.NONE and recovery.command:
-        yield Fault("recovery.command", "is never run, since recovery.kind is none", beside="recovery.kind")
+    if recovery.kind is not RecoveryKind.COMMAND and recovery.command:
+        yield Fault("recovery.command", f"is never run, since recovery.kind is {recovery.kind}", beside="recovery.kind")
+    if sections.store.kind is not StoreKind.SQLITE and sections.history.path is None:
+        yield Fault("history.path", "is missing: without a file as the store there is nothing for it to lie beside")
+    yield from store_faults(sections.store, insecure=file.insecure)
     decisions = sections.decisions
     if decisions.return_after_max_ns < decisions.return_after_ns:
         yield Fault("decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after")
     if sections.dns.listen and file.naming.zone is None:
         yield Fault("naming.zone", "is missing, and dns.listen answers for it", beside="dns.listen")
+    naming = file.naming
+    yield from record_faults(
+        sections.records,
+        naming.zone_name,
+        decisions.closed_jurisdictions,
+        {"naming.networks": bool(naming.networks), "naming.name_servers": bool(naming.name_servers)},
+        file.records_key,
+    )
+    store = sections.store
+    if store.kind is not StoreKind.SQLITE:
+        yield from lease_faults(sections.records, store.lease_ns - store.margin_ns - store.renew_interval_ns)

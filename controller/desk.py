@@ -105,7 +105,7 @@ class Desk:
         self.registry = registry_of(contents)
         self.naming = naming
         self._on_records: list[Callable[[RecordTree], None]] = []
-        self._records = _records_in(contents)
+        self._records = records_in(contents)
         self._policies = documents.policies_in(contents)
         self._owners = documents.owners_in(contents)
         self._down = documents.down_in(contents)
@@ -274,6 +274,7 @@ def changed_policies(before: Registry, after: Registry) -> dict[GatewayId, Resid
     }
 
 
-def _records_in(contents: Mapping[str, bytes]) -> RecordTree | None:
+def records_in(contents: Mapping[str, bytes]) -> RecordTree | None:
+    """That were written down last. Raises StoreUnusable."""
     text = contents.get(documents.RECORDS)
     return None if text is None else decode(documents.RECORDS, text, RecordTree)

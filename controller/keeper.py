@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from structlog.typing import FilteringBoundLogger
 
 from controller.documents import Changes
-from controller.store.store import CHANGES_MAX, Holding, Store, StoreError, StoreLost, check_changes
+from controller.store.store import CHANGES_MAX, Holding, Store, StoreError, StoreLost, StoreUncertain, check_changes
 from gateway.core.vocabulary import ControlVersion
 from gateway.ground.supervisor import Backoff
 
@@ -46,6 +46,7 @@ class Keeper:
         log: FilteringBoundLogger,
         *,
         on_failure: Callable[[StoreError], None] = lambda _: None,
+        on_rise: Callable[[int], None] = lambda _: None,
         backoff: Backoff = _BACKOFF,
     ) -> None:
         self.version = ControlVersion(holding.token, revision)
@@ -60,8 +61,11 @@ class Keeper:
         """Terms that gateways have heard of are up to this."""
         self._log = log
         self._on_failure = on_failure
+        self._on_rise = on_rise
         self._backoff = backoff
         self._pending: Changes = {}
+        self._uncertain: Changes = {}
+        """What somebody asked for, and may be written by now: it is written again until that is certain."""
         self._under_way = 0
         self._asked: deque[_Asked] = deque()
         self._wanted = asyncio.Event()
@@ -89,7 +93,7 @@ class Keeper:
 
     async def write(self, changes: Mapping[str, bytes | None], *, above: int = 0) -> None:
         """On the disk when this returns, with a term above that one. Raises StoreError, and nothing has changed then;
-        ValueError for what no store takes."""
+        StoreUncertain, and it will have changed once the store can be written; ValueError for what no store takes."""
         check_changes(changes)
         if self.lost.is_set():
             raise StoreLost("the store is another controller's now")
@@ -107,15 +111,15 @@ class Keeper:
         while not self.lost.is_set():
             await self._wanted.wait()
             self._wanted.clear()
-            while (self._pending or self._asked) and not self.lost.is_set():
+            while (self._pending or self._uncertain or self._asked) and not self.lost.is_set():
                 failures = 0 if await self._write() else failures + 1
-                if failures and self._pending:
+                if failures and (self._pending or self._uncertain):
                     await self._pause(failures)
 
     async def write_last(self) -> None:
         """What waits to be written, once, when nothing else runs any more. Raises StoreError."""
-        if self._pending and not self.lost.is_set():
-            batch = self._batch([])
+        if (self._pending or self._uncertain) and not self.lost.is_set():
+            batch = self._uncertain | self._batch([])
             await self._store.write(self._holding, batch)
 
     async def _pause(self, failures: int) -> None:
@@ -133,14 +137,17 @@ class Keeper:
         self._asked.clear()
         batch = self._batch(asked)
         written = self._take(not self._pending) if self._take is not None else None
-        wanted: Changes = {name: text for each in asked for name, text in each.changes.items()}
+        wanted: Changes = self._uncertain | {name: text for each in asked for name, text in each.changes.items()}
         self._under_way = len(batch)
         try:
             if self._above >= self._holding.token:
                 self._holding = await self._store.rise(self._holding, self._above)
+                self._on_rise(self._holding.token)
             revision = await self._store.write(self._holding, wanted | batch)
         except StoreError as error:
             self._under_way = 0
+            if isinstance(error, StoreUncertain):
+                self._uncertain = wanted
             self._failed(error, asked)
             self._pending = batch | self._pending
             return False
@@ -148,7 +155,7 @@ class Keeper:
             for each in asked:
                 each.done.cancel()
             raise
-        self._under_way = 0
+        self._under_way, self._uncertain = 0, {}
         self._succeeded(revision)
         if written is not None:
             written(wanted, self.version)
@@ -160,9 +167,21 @@ class Keeper:
 
     def _batch(self, asked: list[_Asked]) -> Changes:
         """As much as a store takes at once; what is left is written next."""
-        room = CHANGES_MAX - sum(len(each.changes) for each in asked)
+        room = CHANGES_MAX - len(self._uncertain) - sum(len(each.changes) for each in asked)
         names = list(self._pending)[: max(room, 0)]
         return {name: self._pending.pop(name) for name in names}
+
+    def lose(self, error: StoreLost) -> None:
+        """The store has come to be another's: whoever waits is told."""
+        if not self.lost.is_set():
+            self._log.error("THE STORE IS ANOTHER CONTROLLER'S NOW: nothing more is written or said", reason=str(error))
+        self.fault = str(error)
+        self.lost.set()
+        for each in self._asked:
+            if not each.done.done():
+                each.done.set_exception(error)
+        self._asked.clear()
+        self._wanted.set()
 
     def _succeeded(self, revision: int) -> None:
         self.version = ControlVersion(self._holding.token, revision)
@@ -176,10 +195,7 @@ class Keeper:
         self.fault = str(error)
         self._on_failure(error)
         if isinstance(error, StoreLost):
-            self.lost.set()
-            for each in self._asked:
-                each.done.set_exception(error)
-            self._asked.clear()
+            self.lose(error)
         for each in asked:
             if not each.done.done():
                 each.done.set_exception(error)

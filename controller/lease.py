@@ -44,6 +44,10 @@ class Lease:
             return inf
         return max(0, self._ends_ns - self._clock.boot_ns()) / _SECOND_NS
 
+    def over_s(self) -> float:
+        """For how long it has been over; 0 while it lasts."""
+        return 0 if self._ends_ns is None else max(0, self._clock.boot_ns() - self._ends_ns) / _SECOND_NS
+
     def check(self, needed_s: float = 0.0) -> None:
         """Before each write, with the longest that it may take: a request that is not answered by then has to be given
         up. Raises LeaseOver."""
@@ -53,10 +57,14 @@ class Lease:
 
     # For whoever renews it
 
-    def renewed(self, token: int, ends_ns: int | None) -> None:
+    def renewed(self, ends_ns: int | None) -> None:
         """The store has just said that it is still ours."""
+        self._ends_ns = ends_ns
+
+    def rose(self, token: int) -> None:
+        """The same lease, under a higher token."""
         assert token >= self._token, "tokens rise"
-        self._token, self._ends_ns = token, ends_ns
+        self._token = token
 
     def end(self) -> None:
         """It is another's, or was given back."""

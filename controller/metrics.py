@@ -20,6 +20,7 @@ from gateway.ground.series import Described, Distribution, Level, Tally, describ
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "nightside_controller_"
+_WAITS = (1, 2, 5, 10, 20, 60, 120, 300)
 _SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
@@ -42,6 +43,14 @@ class Metrics(ServerWatch):
         self._reloads = self._tally("reloads_total", "Files that were read anew.", ("part", "result"))
         self._sizes = Distribution(_PREFIX + "snapshot_bytes", "Size of snapshots as sent.", _SIZES, ())
         self.registry.register(self._sizes)
+        self._records = self._tally(
+            "records_attempts_total", "Trees given to the provider of records, and looks at what it says.", ("result",)
+        )
+        self._record_calls = self._tally("records_calls_total", "Calls of its API.", ("call", "result"))
+        self._in_sync = Distribution(
+            _PREFIX + "records_in_sync_seconds", "From a change's being taken until all its servers had it.", _WAITS, ()
+        )
+        self.registry.register(self._in_sync)
         self._expiry = self._level("certificate_expiry_seconds", "Until a certificate in use expires.", ("role",))
         self._journal_stopped = self._level("journal_stopped", "1 once the journal could not be written.")
         ProcessCollector(registry=self.registry)
@@ -53,7 +62,9 @@ class Metrics(ServerWatch):
     def catalogue(self) -> list[Described]:
         return [described(family) for family in self.registry.collect()]
 
-    def follow(self, desk: Desk, attached: Callable[[], int], is_ready: Callable[[], bool]) -> None:
+    def follow(
+        self, desk: Desk, attached: Callable[[], int], is_ready: Callable[[], bool], lease_left_s: Callable[[], float]
+    ) -> None:
         """Ask at each scrape how things are."""
         core = desk.core
         conditions = self._level("gateways", "Registered gateways, by condition.", ("condition",))
@@ -71,6 +82,8 @@ class Metrics(ServerWatch):
             ("term", "Of the controller that has the store.", lambda: desk.keeper.version.term),
             ("version", "Of the last write to the store.", lambda: desk.keeper.version.version),
             ("ready", "1 while it is ready.", is_ready),
+            ("leading", "1 while it may act as the leader.", lambda: lease_left_s() > 0),
+            ("lease_seconds", "Until its lease is over; infinite where it has no end.", lease_left_s),
         ):
             self._level(name, words).follow(read)
 
@@ -85,6 +98,22 @@ class Metrics(ServerWatch):
                 self._conditions.add(effect.condition)
             elif isinstance(effect, KeepOwners) and effect.owners:
                 self._moved.add(amount=len(effect.owners))
+
+    def follow_records(self, published: Callable[[], int], is_failing: Callable[[], bool]) -> None:
+        """Of a controller that publishes somewhere."""
+        self._level("records_version", "Of the records that are published for certain; 0: nobody knows.").follow(
+            published
+        )
+        self._level("records_failing", "1 while the newest records are not published.").follow(is_failing)
+
+    def records_ended(self, result: str) -> None:
+        self._records.add(result)
+
+    def records_called(self, call: str, result: str) -> None:
+        self._record_calls.add(call, result)
+
+    def records_in_sync(self, seconds: float) -> None:
+        self._in_sync.observe(seconds)
 
     def refused(self, reason: str) -> None:
         self._refused.add(reason)

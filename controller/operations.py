@@ -16,7 +16,7 @@ from controller.links import Links
 from controller.orders import Order, OrderRefused, changes_of, export_of
 from controller.preview import Preview, preview
 from controller.registry import Registered
-from controller.store.store import StoreError
+from controller.store.store import StoreError, StoreUncertain
 from gateway.ground.clock import Clock
 
 _SECOND_NS = 1_000_000_000
@@ -48,6 +48,10 @@ class NotWritten(Exception):
     """The store did not take it, in words. Nothing has changed."""
 
 
+class NotKnown(Exception):
+    """The store did not answer, in words. It may be in force by now, and will be once the store can be written."""
+
+
 class Operations:
     def __init__(
         self,
@@ -64,7 +68,7 @@ class Operations:
         self._one_at_a_time = asyncio.Semaphore(1)
 
     async def take(self, body: OrderBody, address: str) -> OrderAnswer:
-        """Raises OrderRefused, and NotWritten."""
+        """Raises OrderRefused, NotWritten and NotKnown."""
         async with self._one_at_a_time:
             if body.dry_run:
                 changes, seen = self._look(body.order)
@@ -78,6 +82,9 @@ class Operations:
         except OrderRefused as refused:
             await self._note(body, address, f"refused: {refused}")
             raise
+        except StoreUncertain as error:
+            await self._note(body, address, f"not known: {error}")
+            raise NotKnown(str(error)) from error
         except (StoreError, ValueError) as error:
             await self._note(body, address, f"not written: {error}")
             raise NotWritten(str(error)) from error

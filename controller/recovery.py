@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from controller.config import RecoveryConfig, RecoveryKind
 from controller.core.effects import StartRecovery
+from controller.lease import Lease, LeaseOver
 from gateway.core.vocabulary import GatewayId, RegionName
 
 _SECOND_NS = 1_000_000_000
@@ -28,11 +29,14 @@ class Recovery:
         region_of: Callable[[GatewayId], RegionName],
         start: Callable[[Coroutine[None, None, None]], object],
         log: FilteringBoundLogger,
+        *,
+        lease: Lease,
         on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`on_end` is told how each ended: `done`, `failed` or `timed_out`."""
         self._config = config
         self._region_of = region_of
+        self._lease = lease
         self._start = start
         self._log = log
         self._on_end = on_end
@@ -53,12 +57,37 @@ class Recovery:
     async def _recover(self, order: StartRecovery, config: RecoveryConfig) -> None:
         try:
             async with self._places:
-                result, detail = await self._run(order, config)
+                result, detail = await self._run_if_leading(order, config)
             log = self._log.info if result == "done" else self._log.error
             log("recovery has ended", gateway=order.gateway_id, result=result, detail=detail)
             self._on_end(result)
         finally:
             self.under_way.discard(order.gateway_id)
+
+    async def _run_if_leading(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
+        """Another controller that leads by now sees for itself who is down."""
+        try:
+            self._lease.check()
+        except LeaseOver as error:
+            return "failed", f"not begun: {error}"
+        if config.kind is RecoveryKind.AWS:
+            return await self._ask_aws(order, config)
+        return await self._run(order, config)
+
+    async def _ask_aws(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
+        """Its library is only loaded for this."""
+        self._log.info("recovery begins", gateway=order.gateway_id, action=f"aws {config.aws.action}")
+        try:
+            from controller.aws_recovery import AwsRefused, recover  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            return "failed", f"{error}: install nightside[aws]"
+        try:
+            async with asyncio.timeout(config.timeout_ns / _SECOND_NS):
+                return "done", await recover(config.aws, order.gateway_id, self._region_of(order.gateway_id))
+        except AwsRefused as error:
+            return "failed", str(error)
+        except TimeoutError:
+            return "timed_out", "AWS does not answer"
 
     async def _run(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
         filled = {"{gateway}": order.gateway_id, "{region}": self._region_of(order.gateway_id), "{why}": order.why}

@@ -28,6 +28,7 @@ from gateway.ground.channels import server_options, stop_at_once
 from gateway.ground.clock import Clock
 from gateway.ground.control.codec import read_from_gateway, said_by_controller
 from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
+from gateway.ground.listening import why_not
 from gateway.ground.supervisor import Backoff
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Door
@@ -77,8 +78,10 @@ class ControlService:
         log: FilteringBoundLogger,
         watch: ServerWatch | None = None,
         on_link: Callable[[], None] = lambda: None,
+        elsewhere: Callable[[], str] = lambda: "",
     ) -> None:
-        """`on_link` is told whenever a stream has come or gone."""
+        """`on_link` is told whenever a stream has come or gone; `elsewhere` says why gateways should look for another
+        controller, and nothing while they should not."""
         self.links = links
         self._desk = desk
         self._transport = transport
@@ -87,6 +90,7 @@ class ControlService:
         self._log = log
         self._watch = watch or ServerWatch()
         self._on_link = on_link
+        self._elsewhere = elsewhere
         self._unknown = 0
         """Streams that have not said yet whose they are."""
 
@@ -98,6 +102,9 @@ class ControlService:
     async def _attach(self, context: _Context) -> _End:
         if (fault := self._transport.caller_fault(context.auth_context(), None)) is not None:
             return self._refused(context, _End(grpc.StatusCode.PERMISSION_DENIED, fault))
+        if reason := self._elsewhere():
+            self._watch.refused("not_leading")
+            return _End(grpc.StatusCode.UNAVAILABLE, reason)
         if self._unknown >= self._config.gateways_max:
             return self._refused(context, _End(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams without a hello"))
         self._unknown += 1
@@ -252,6 +259,8 @@ class ControlService:
         stall_s = self._config.silence_max_ns / _SECOND_NS
         while True:
             newest = await self._desk.board.other_than(seen, alive_s)
+            if reason := self._elsewhere():
+                return _End(grpc.StatusCode.UNAVAILABLE, reason)
             message = None
             if newest is not None and newest is not seen:
                 if link.is_registered and link.gateway_id not in newest.registry.gateways:
@@ -293,7 +302,7 @@ class ControlServer:
         try:
             port = self._transport.add_port(self._server, str(address))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address} for gateways") from error
+            raise OSError(why_not(address), f"cannot listen on {address} for gateways") from error
         await self._server.start()
         return replace(address, port=port)
 

@@ -77,6 +77,8 @@ def ask(admin: Admin, method: str, path: str, body: object | None = None) -> Ans
         answer = admin.ask(method, path, body)
     except AdminFault as fault:
         raise NotAsked(fault.message) from fault
+    if answer.status == 504:
+        raise NotAsked(answer.fault)
     if answer.status == 503:
         raise NotWritten(answer.fault)
     if answer.status != 200:

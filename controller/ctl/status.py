@@ -58,6 +58,12 @@ class NameView(msgspec.Struct, frozen=True):
     why: str
 
 
+class RecordsView(msgspec.Struct, frozen=True):
+    version: int
+    fault: str
+    settle_fault: str
+
+
 class State(msgspec.Struct, frozen=True):
     """The part of `/admin/state` that is shown."""
 
@@ -74,6 +80,8 @@ class State(msgspec.Struct, frozen=True):
     narrowings: dict[str, str]
     names: list[NameView]
     faults: list[str]
+    published_records: RecordsView | None = None
+    """Of a controller that publishes them somewhere."""
 
 
 @click.command()
@@ -108,6 +116,8 @@ def complaints(seen: State) -> Iterator[str]:
         yield f"the store cannot be written, and nothing new is assigned: {seen.store_fault}"
     if seen.frozen:
         yield f"frozen, and nothing is taken from anybody: {seen.frozen}"
+    if seen.published_records is not None:
+        yield from _complaints_of_records(seen.published_records)
     for orphans in seen.orphans:
         yield f"nobody may have {orphans.replicas} replicas of {orphans.home}: {orphans.reason}"
     for gateway in seen.gateways:
@@ -179,6 +189,13 @@ def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
 def _plain(cell: object) -> Text:
     """As it is: an id may look like markup."""
     return Text(str(cell))
+
+
+def _complaints_of_records(records: RecordsView) -> Iterator[str]:
+    if records.fault:
+        yield f"the newest records are not published: {records.fault}"
+    if records.settle_fault:
+        yield f"the published records are not as they should be: {records.settle_fault}"
 
 
 def _because(detail: str) -> str:

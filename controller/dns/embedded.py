@@ -19,14 +19,23 @@ class EmbeddedDns:
         self._service = service
         self._is_closed = False
 
-    async def publish(self, tree: RecordTree, _changes: Changes) -> None:
+    async def publish(self, tree: RecordTree, _changes: Changes) -> int:
+        changed = len(await self.plan(tree))
+        self._service.apply(tree)
+        return changed
+
+    async def plan(self, tree: RecordTree) -> tuple[str, ...]:
         self._check_open()
         if tree.version < self._service.version:
             raise DnsOutdated(f"version {self._service.version} is answered from already, and this is {tree.version}")
         try:
-            self._service.apply(tree)
+            self._service.check(tree)
         except ValueError as error:
             raise DnsRefused(f"version {tree.version} cannot be answered from: {error}") from error
+        return () if tree == self._service.tree else (f"answer from version {tree.version}",)
+
+    async def settle(self) -> None:
+        """Whoever answers is this process."""
 
     async def read(self) -> Published | None:
         self._check_open()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from controller.lease import Lease, LeaseOver
 from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
 from gateway.ground.naming.tree import RecordTree
@@ -27,6 +28,20 @@ class DnsOutdated(DnsError):
 class DnsUnavailable(DnsError):
     """It cannot be reached or does not answer in time. Nobody knows how much of it is said by now: publish it again,
     whole."""
+
+
+def check_lease(lease: Lease, needed_s: float) -> None:
+    """Before each write, with the longest that it may take. Raises DnsUnavailable: then nothing is written."""
+    try:
+        lease.check(needed_s)
+    except LeaseOver as error:
+        raise DnsUnavailable(f"nothing was written: {error}") from error
+
+
+def check_zone(tree: RecordTree, zone: str) -> None:
+    """A provider is of one zone for as long as it runs. Raises DnsRefused."""
+    if tree.zone != zone:
+        raise DnsRefused(f"version {tree.version} is of {tree.zone or 'no zone'}, and {zone} is published: start anew")
 
 
 @value
@@ -63,10 +78,20 @@ class DnsProvider(Protocol):
         jurisdiction: it could not keep its clients there."""
         ...
 
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
-        """When this returns, whoever answers for the zone says what the tree says, and all it says: at most the TTL
-        later so does every resolver. The same tree may come again. Raises DnsOutdated for a tree older than what is
-        there."""
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
+        """When this returns, what the tree says has been taken, all of it, and nothing can undo that but another
+        write. Gives how many records were changed: 0 where it was said already. The same tree may come again; with
+        everything changed it is compared with what is really there. Raises DnsOutdated for a tree older than that."""
+        ...
+
+    async def settle(self) -> None:
+        """Until each server of the zone says what was published last, and whatever else may wait is done: at most the
+        TTL later so does every resolver. May be cancelled at any time, and called again."""
+        ...
+
+    async def plan(self, tree: RecordTree) -> tuple[str, ...]:
+        """What publishing it would change there now, a line each, in the order of the writes, whoever leads. Writes
+        nothing. Raises what publishing it would."""
         ...
 
     async def read(self) -> Published | None:

@@ -1,10 +1,13 @@
-"""Has a provider say what the last record tree says, for as long as that takes. It waits for no provider longer than a
-deadline, and nobody waits for it: while one is slow, only the newest tree is kept.
+"""Has a provider say what the last record tree says, for as long as that takes, and looks now and then whether it
+still does. It waits for no provider longer than a deadline, and nobody waits for it: while one is slow, only the newest
+tree is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Never
 
 from structlog.typing import FilteringBoundLogger
@@ -12,9 +15,17 @@ from structlog.typing import FilteringBoundLogger
 from controller.dns.provider import DnsError, DnsOutdated, DnsProvider, DnsRefused, changes_between
 from gateway.ground.naming.tree import RecordTree
 from gateway.ground.supervisor import Backoff
+from gateway.ground.task_group import TaskGroup
 
 DEADLINE_S = 30.0
+UNSAID_CHECK_S = 30.0
+"""A tree that is refused, or that somebody else was before, is tried again after so long at most: whatever stood in its
+way may have gone."""
 _BACKOFF = Backoff()
+
+PUBLISHED, REFUSED, OUTDATED, FAILED = "published", "refused", "outdated", "failed"
+PUT_RIGHT = "put_right"
+"""Somebody else had changed what was said."""
 
 
 class Publisher:
@@ -27,13 +38,23 @@ class Publisher:
         *,
         deadline_s: float = DEADLINE_S,
         backoff: Backoff = _BACKOFF,
+        check_s: float | None = None,
+        on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
+        """`check_s`: how often to look whether it still says what it should; None: nobody else could have changed it.
+        `on_result` hears how each attempt ended."""
         self.fault = ""
         """Why the newest tree is not said yet; empty when it is, or when there is none."""
+        self.settle_fault = ""
+        """Why what was published is not everywhere, or not as it should be."""
+        self.is_settled = False
+        """All servers say what was published last."""
         self._provider = provider
         self._log = log
         self._deadline_s = deadline_s
         self._backoff = backoff
+        self._check_s = check_s
+        self._on_result = on_result
         self._newest: RecordTree | None = None
         self._said: RecordTree | None = None
         """What is said for certain; None: nobody knows."""
@@ -44,6 +65,10 @@ class Publisher:
         """Version that is said for certain; 0: nobody knows."""
         return 0 if self._said is None else self._said.version
 
+    def state(self) -> dict[str, object]:
+        """As operators see it, JSON-able."""
+        return {"version": self.published, "fault": self.fault, "settle_fault": self.settle_fault}
+
     def take(self, tree: RecordTree) -> None:
         """What is to be said from now on."""
         self._newest = tree
@@ -52,39 +77,81 @@ class Publisher:
     async def run(self) -> Never:
         failures = 0
         while True:
-            await self._news.wait()
+            is_news = await self._rested()
             self._news.clear()
-            assert self._newest is not None, "news are of a tree"
-            if await self._publish(self._newest):
+            if self._newest is None:
+                continue
+            if await self._publish(self._newest, is_check=not is_news):
                 failures = 0
                 continue
             failures += 1
             self._news.set()
             await asyncio.sleep(self._backoff.pause_s(failures))
 
-    async def _publish(self, tree: RecordTree) -> bool:
+    async def _rested(self) -> bool:
+        """Whether there is something new to say; otherwise it is time to look. Meanwhile what was said settles."""
+        if self._news.is_set():
+            return True
+        async with TaskGroup() as tasks:
+            settling = tasks.create_task(self._settle())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_check_s()):
+                    await self._news.wait()
+            settling.cancel()
+        return self._news.is_set()
+
+    def _until_check_s(self) -> float | None:
+        if self._check_s is None:
+            return None
+        return min(self._check_s, UNSAID_CHECK_S) if self.fault else self._check_s
+
+    async def _settle(self) -> None:
+        failures = 0
+        while self._said is not None:
+            try:
+                await self._provider.settle()
+            except DnsError as error:
+                failures += 1
+                fault = str(error)
+                if fault != self.settle_fault:
+                    self._log.warning("records not settled", version=self.published, reason=fault)
+                self.settle_fault = fault
+                await asyncio.sleep(self._backoff.pause_s(failures))
+            else:
+                self.settle_fault, self.is_settled = "", True
+                return
+
+    async def _publish(self, tree: RecordTree, *, is_check: bool) -> bool:
         """Whether there is nothing left to do for this tree: it is said, or will never be."""
-        changes = changes_between(self._said, tree)
+        was_said = self._said == tree
+        changes = changes_between(None if is_check else self._said, tree)
+        self.is_settled = False
         try:
             async with asyncio.timeout(self._deadline_s):
-                await self._provider.publish(tree, changes)
+                changed = await self._provider.publish(tree, changes)
         except DnsRefused as error:
-            self._tell(tree, f"refused: {error}")
+            self._tell(tree, f"refused: {error}", REFUSED)
             return True
         except DnsOutdated as error:
             self._said = None
-            self._tell(tree, f"outdated: {error}")
+            self._tell(tree, f"outdated: {error}", OUTDATED)
             return True
         except (DnsError, TimeoutError) as error:
             self._said = None
-            self._tell(tree, str(error) or f"no answer within {self._deadline_s:g} s")
+            self._tell(tree, str(error) or f"no answer within {self._deadline_s:g} s", FAILED)
             return False
         self._said, self.fault = tree, ""
-        self._log.info("records published", version=tree.version, regions=sorted(changes.regions | changes.gone))
+        if not is_check or not was_said:
+            self._on_result(PUBLISHED)
+            self._log.info("records published", version=tree.version, regions=sorted(changes.regions | changes.gone))
+        elif changed:
+            self._on_result(PUT_RIGHT)
+            self._log.warning("records were changed by somebody else, and are put right", changed=changed)
         return True
 
-    def _tell(self, tree: RecordTree, fault: str) -> None:
+    def _tell(self, tree: RecordTree, fault: str, result: str) -> None:
         """Once, however often it is met."""
+        self._on_result(result)
         if fault != self.fault:
             self._log.error("records not published: the names say what they said", version=tree.version, reason=fault)
         self.fault = fault

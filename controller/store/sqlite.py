@@ -66,8 +66,15 @@ class SqliteStore:
             raise
         return store
 
+    @property
+    def lease_ns(self) -> None:
+        """The system lets go of the lock when the process ends, and not before."""
+
     async def acquire(self, holder: str) -> Holding:
         return await self._run(lambda: self._acquire(holder))
+
+    async def renew(self, holding: Holding) -> None:
+        await self._run(lambda: self._check(holding))
 
     async def release(self, holding: Holding) -> None:
         await self._run(lambda: self._release(holding))
@@ -171,6 +178,10 @@ class SqliteStore:
         finally:
             self._roll_back()
         return Holding(token, holding.holder)
+
+    def _check(self, holding: Holding) -> None:
+        with closing(self._opened().cursor()) as cursor:
+            self._check_holding(cursor, holding)
 
     def _check_holding(self, cursor: sqlite3.Cursor, holding: Holding) -> None:
         token, holder = cursor.execute("SELECT token, holder FROM store").fetchone()

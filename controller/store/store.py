@@ -1,7 +1,8 @@
 """Where the controller keeps what it must not forget: named documents that change together or not at all.
 
 One controller at a time may write. Whoever acquired the store later has a higher token, and a write with an older one
-is refused by the store itself, however late it comes.
+is refused by the store itself, however late it comes. A store that several machines share is held for a time, and a
+holding has to be renewed: see `controller/store/held.py` for whose clock counts.
 """
 
 from __future__ import annotations
@@ -37,12 +38,19 @@ class StoreUnavailable(StoreError):
     """It cannot be read or written at this moment: a full disk, a lost connection. Nothing was changed."""
 
 
+class StoreUncertain(StoreUnavailable):
+    """A write was not answered: nobody knows whether it was done. It may be written again, alone or with more: it is
+    done once, or it was done before."""
+
+
 @value
 class Holding:
     """That a store is ours."""
 
     token: int
     holder: str
+    key: str = ""
+    """Nobody else's, ever. A database that lost its last writes may give a token twice; never this."""
 
 
 @value
@@ -57,8 +65,18 @@ class Contents:
 class Store(Protocol):
     """One store, open. Every method raises StoreError; none waits longer than its deadline."""
 
+    @property
+    def lease_ns(self) -> int | None:
+        """How long a holding lasts that is not renewed; None: as long as the process that has it."""
+        ...
+
     async def acquire(self, holder: str) -> Holding:
-        """Make it ours. Raises StoreTaken, with the name of whoever has it. `holder` is for people to read."""
+        """Make it ours. Raises StoreTaken, with the name of whoever has it: where holdings end by themselves, it has to
+        be asked again and again for that to be seen. `holder` is for people to read."""
+        ...
+
+    async def renew(self, holding: Holding) -> None:
+        """It lasts anew from when this was called. Raises StoreLost."""
         ...
 
     async def release(self, holding: Holding) -> None:
@@ -76,7 +94,7 @@ class Store(Protocol):
 
     async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
         """Put documents, and delete those that are None, all together: on the disk when this returns, or not at all.
-        Gives the new revision. Raises StoreLost."""
+        Gives the new revision. Raises StoreLost, and StoreUncertain."""
         ...
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ from gateway.app.memory import describe_memory
 from gateway.app.metrics_cli import metrics
 from gateway.app.open_files import open_records, open_secrets
 from gateway.app.status_cli import status
+from gateway.app.usage_cli import usage
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -32,9 +33,10 @@ from gateway.engines.shared_caches import shared_cache_notes
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
+from gateway.ground.logs import announce
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
-from gateway.security.keys import read_keys_file
+from gateway.security.keyring import read_keys
 from gateway.security.tls import Certificates
 
 _GARBAGE_THRESHOLDS = (20_000, 20, 50)
@@ -50,6 +52,7 @@ def cli() -> None:
 cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
+cli.add_command(usage)
 
 
 @cli.command()
@@ -92,7 +95,7 @@ def check(file: Path, as_json: bool) -> None:
 def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
     with _complaints():
         if config.keys_file is not None:
-            read_keys_file(config.keys_file)
+            read_keys(config.keys_file, keeps_usage=config.state.folder is not None)
         head_signer(config.audit)
         if faults := Certificates(config, Clock()).date_faults():
             raise CertificateFault("\n".join(faults))
@@ -141,9 +144,15 @@ async def _run_until_signalled(region: RegionFile) -> int:
 
 def _announce(gateway: GatewayHandle) -> None:
     config = gateway.config
-    click.echo(
-        f"ready: gateway {config.gateway_id} in {config.place.region} ({config.place.jurisdiction}),"
-        f" clients {gateway.http_url}, admin {gateway.admin_url}, peers {gateway.peers_address}"
+    announce(
+        config.logging,
+        config.gateway_id,
+        "ready",
+        region=config.place.region,
+        jurisdiction=config.place.jurisdiction,
+        clients=gateway.http_url,
+        admin=gateway.admin_url,
+        peers=str(gateway.peers_address),
     )
 
 

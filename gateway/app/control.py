@@ -116,8 +116,10 @@ class Control:
     # For what peers say
 
     def is_news(self, version: ControlVersion) -> bool:
-        """Would what was said then change anything? While a controller speaks to us, peers are not asked."""
-        return self.is_wanted and self.precedence.would_be_news(version) and not self._is_spoken_to
+        """Would what was said then change anything? While the controller that leads speaks to us, peers are not asked.
+        A newer term is another's: ours may have been deposed, and not know it."""
+        is_told = self._is_spoken_to and version.term <= self.version.term
+        return self.is_wanted and self.precedence.would_be_news(version) and not is_told
 
     def learnt(self, peer: GatewayId, ownership: Ownership) -> None:
         """Of a peer that was asked."""

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.accounts import Accounts
 from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
@@ -22,27 +23,34 @@ from gateway.app.listening import listen
 from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
+from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainRequested
-from gateway.core.vocabulary import TargetKind
+from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
+from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
+from gateway.ground.naming.service import NameService
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
+from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api
 from gateway.http.settings import HttpSettings
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
+from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
+from gateway.request.callers import NO_BUDGET
+from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
 from gateway.security.keyring import Keyring
@@ -50,6 +58,10 @@ from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 
 _SECOND_NS = 1_000_000_000
+
+
+class Describes(Protocol):
+    def describe(self) -> object: ...
 
 
 class GatewayHandle:
@@ -138,11 +150,12 @@ async def serve_gateway(
     """
     clock = clock or Clock()
     log = log or make_logger(config.logging, config.gateway_id, clock=clock)
-    keyring = None if config.keys_file is None else Keyring(config.keys_file, clock)
+    accounts = Accounts(config, clock, log)
     certificates = Certificates(config, clock)
     async with AsyncExitStack() as stack:
         desk = Desk(config, clock, log)
         stack.callback(desk.close)
+        stack.enter_context(accounts)
         loops = Supervisor(clock, desk.loop_failed)
         control = make_control(config, desk, certificates, lambda: fleet.left_out)
         orders = control.precedence.orders
@@ -151,38 +164,40 @@ async def serve_gateway(
         roster = make_roster(config, desk, loops, control)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
-        engine_settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
-        engines = await stack.enter_async_context(EngineClient(fleet.endpoints, clock, engine_settings))
-        peers = PeerLegOpener(roster.links, config.gateway_id, clock, on_violation=desk.trust.violated)
+        engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
         owners = OwnerContext(
             desk.driver,
             clock,
-            {TargetKind.REPLICA: engines, TargetKind.PEER: peers},
+            {TargetKind.REPLICA: engines, TargetKind.PEER: _peer_opener(config, roster, desk)},
             loops.start,
             RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
+            prompt_key=PromptKeys(config, log).of if _keeps_histories(config) else None,
             on_fault=desk.request_failed,
         )
         peer_server = make_peer_server(config, desk, owners, roster, control)
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
-        in_force = InForce(config, orders, desk, fleet=fleet, roster=roster, names=names)
+        in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, loops=loops)
         handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates)
+        _run_loops(config, loops, desk, certificates, accounts)
         in_force.begin(orders)
         await fleet.start(loops)
+        in_force.predict()
         control.precedence.start(in_force.apply)
         _add_region(reloader, region, control, desk)
-        _add_parts(reloader, desk, keyring, certificates)
+        _add_parts(reloader, desk, accounts.keyring, certificates)
         loops.run("reloader", reloader.run)
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
-        handle.peers_address = await peer_server.start(config.listen.peers)
-        admin = _admin_app(config, desk, PeerExplainer(roster.links, config.gateway_id), certificates, control)
-        api = _api(config, desk, owners, keyring)
-        await _open_doors(stack, handle, desk, admin=admin, api=api, certificates=certificates)
+        handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
+        described = _described(certificates=certificates, control=control, predictors=in_force.predictors)
+        admin = accounts.with_routes(_admin_app(config, desk, roster, described))
+        await _open_doors(
+            stack, handle, desk, admin=admin, api=_api(desk, owners, accounts, in_force), certificates=certificates
+        )
         control.run(loops, handle.http_address, handle.peers_address)
         yield handle
 
@@ -220,16 +235,26 @@ async def _run_until(
         return 1
 
 
-def _api(config: GatewayConfig, desk: Desk, owners: OwnerContext, keyring: Keyring | None) -> web.Application:
+async def _listen_for_peers(peer_server: PeerServer, address: Address) -> Address:
+    with named_by("listen.peers", address):
+        return await peer_server.start(address)
+
+
+def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
+    keyring = accounts.keyring
+    names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
     return Api(
         owners,
-        HttpSettings.from_config(config),
+        HttpSettings.from_config(in_force.config),
         desk.models,
         desk.readiness,
         check_key=keyring.check if keyring else None,
         has_audit=desk.has_audit,
         may_enter=desk.may_enter,
         on_refused=desk.refusals.take,
+        names=names,
+        book=accounts.usage.book,
+        tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
     ).make_app()
 
 
@@ -247,13 +272,18 @@ async def _open_doors(
     settings = HttpSettings.from_config(handle.config)
     tls = certificates.http.context if certificates.http else None
     admin_tls = tls if asked.admin_tls else None
-    handle.admin_address = await listen(stack, desk, admin, settings, asked.admin, tls=admin_tls)
-    handle.http_address = await listen(stack, desk, api, settings, asked.http, tls=tls, reuse_port=asked.reuse_port)
+    handle.admin_address = await listen(stack, desk, admin, settings, asked.admin, key="listen.admin", tls=admin_tls)
+    handle.http_address = await listen(
+        stack, desk, api, settings, asked.http, key="listen.http", tls=tls, reuse_port=asked.reuse_port
+    )
 
 
-def _run_loops(config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates) -> None:
+def _run_loops(
+    config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates, accounts: Accounts
+) -> None:
     """What watches the gateway itself."""
     warn_of_open_files(config, desk.log)
+    loops.run("usage", accounts.usage.run)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
@@ -262,6 +292,37 @@ def _run_loops(config: GatewayConfig, loops: Supervisor, desk: Desk, certificate
     for holder in certificates.holders:
         desk.metrics.follow_certificate(holder.role, partial(certificates.left_s, holder))
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
+
+
+def _keeps_histories(config: GatewayConfig) -> bool:
+    return any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools)
+
+
+def _engine_client(config: GatewayConfig, fleet: Fleet, clock: Clock) -> EngineClient:
+    settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
+    return EngineClient(fleet.endpoints, clock, settings)
+
+
+def _peer_opener(config: GatewayConfig, roster: PeerRoster, desk: Desk) -> PeerLegOpener:
+    return PeerLegOpener(roster.links, config.gateway_id, desk.clock, on_violation=desk.trust.violated)
+
+
+def _in_force(
+    config: GatewayConfig,
+    orders: Orders,
+    desk: Desk,
+    *,
+    fleet: Fleet,
+    roster: PeerRoster,
+    names: NameService,
+    loops: Supervisor,
+) -> InForce:
+    predictors = Predictors(config, desk, loops)
+    return InForce(config, orders, desk, fleet=fleet, roster=roster, names=names, predictors=predictors)
+
+
+def _described(**parts: Describes) -> Mapping[str, Describes]:
+    return parts
 
 
 def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
@@ -301,10 +362,12 @@ def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certific
 
 
 def _admin_app(
-    config: GatewayConfig, desk: Desk, explainer: PeerExplainer, certificates: Certificates, control: Control
+    config: GatewayConfig, desk: Desk, roster: PeerRoster, described: Mapping[str, Describes]
 ) -> web.Application:
+    explainer = PeerExplainer(roster.links, config.gateway_id)
+
     def state() -> dict[str, object]:
-        return {**desk.state(), "certificates": certificates.describe(), "control": control.describe()}
+        return {**desk.state(), **{name: each.describe() for name, each in described.items()}}
 
     async def explain(wanted: str) -> Explanation | None:
         desk.driver.tell_observers()

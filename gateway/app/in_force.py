@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gateway.app.desk import Desk
 from gateway.app.fleet import Fleet
+from gateway.app.predictors import Predictors
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import ConfigApplied
@@ -20,10 +21,19 @@ class InForce:
     """It holds what there is to be changed, and the config that all of that lives by."""
 
     def __init__(
-        self, config: GatewayConfig, orders: Orders, desk: Desk, *, fleet: Fleet, roster: PeerRoster, names: NameService
+        self,
+        config: GatewayConfig,
+        orders: Orders,
+        desk: Desk,
+        *,
+        fleet: Fleet,
+        roster: PeerRoster,
+        names: NameService,
+        predictors: Predictors,
     ) -> None:
         self.config = _ordered(config, orders)
         self.names = names
+        self.predictors = predictors
         self._desk = desk
         self._fleet = fleet
         self._roster = roster
@@ -34,6 +44,10 @@ class InForce:
         if orders.records is not None:
             with suppress(ValueError):  # an older version of ours could answer from them
                 self.names.apply(orders.records)
+
+    def predict(self) -> None:
+        """Once the core has the first pools."""
+        self.predictors.follow(self.config.pools)
 
     def apply(self, config: GatewayConfig, orders: Orders) -> None:
         """All of it at once: the event loop does not turn in between. Raises ConfigError, and has done nothing then."""
@@ -46,6 +60,7 @@ class InForce:
         self._desk.policy.move(config.policy_file)
         self._roster.replace(orders.peers)
         apply_to_fleet()
+        self.predictors.follow(config.pools)
         if orders.records not in (None, self.names.tree):
             self.names.apply(orders.records)
         self.config = _ordered(config, orders)

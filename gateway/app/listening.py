@@ -8,6 +8,7 @@ from ssl import SSLContext
 from aiohttp import web
 
 from gateway.app.desk import Desk
+from gateway.ground.listening import named_by
 from gateway.ground.values import Address
 from gateway.http.app import make_runner
 from gateway.http.settings import HttpSettings
@@ -24,10 +25,12 @@ async def listen(
     settings: HttpSettings,
     address: Address,
     *,
+    key: str,
     tls: SSLContext | None,
     reuse_port: bool = False,
 ) -> Address:
-    """Listen until the stack is left. Returns the real address, also where the system chose the port."""
+    """Listen until the stack is left. Returns the real address, also where the system chose the port. Raises OSError,
+    which names the key of the region file that says where."""
     runner = make_runner(
         app,
         settings,
@@ -46,7 +49,8 @@ async def listen(
         handshake_s=handshake_s,
         reuse_port=reuse_port,
     )
-    await site.start()
+    with named_by(key, address):
+        await site.start()
     return Address(address.host, runner.addresses[0][1])
 
 

@@ -51,7 +51,7 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         "program": _PROGRAM_BYTES,
         "connections": 2 * limits.connections_max * connection,  # clients', and by themselves operators'
         "bodies": round(copies * limits.bodies_held_max_bytes) + _COPIES_BEING_MADE * limits.body_max_bytes,
-        "answers": limits.requests_max * _STREAM_BYTES,
+        "answers": limits.requests_max * (_STREAM_BYTES + (peering.forward_window_bytes if config.peers else 0)),
         "forwards": _ARRIVED_COPIES * peering.forwards_held_max_bytes
         + _COPIES_BEING_MADE * peering.message_max_bytes
         + peering.forwards_max * _STREAM_BYTES,

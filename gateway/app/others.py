@@ -11,9 +11,12 @@ from functools import partial
 from gateway.app.control import Control, Surroundings
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.config.sections import GatewayConfig
+from gateway.config.targets import PeerConfig
+from gateway.core.vocabulary import GatewayId
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.transport import Plaintext
 from gateway.peers.ears import Ears
+from gateway.peers.exchange.watch import Watch
 from gateway.peers.heartbeats import Heartbeats
 from gateway.peers.link import PeerLink
 from gateway.peers.ownership import OwnershipAsker
@@ -74,7 +77,22 @@ def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: C
     def retire(link: PeerLink) -> None:
         loops.run("peer_retiring", partial(link.retire, config.limits.request_deadline_ns / _SECOND_NS))
 
-    return PeerRoster(lambda peer: PeerLink(peer, config.peering, control.transport), run_loops, retire)
+    watch = _watch(desk, "caller")
+
+    def open_link(peer: PeerConfig) -> PeerLink:
+        return PeerLink(peer, config.peering, control.transport, loops.start, clock=desk.clock, watch=watch)
+
+    return PeerRoster(open_link, run_loops, retire)
+
+
+def _watch(desk: Desk, seen_by: str) -> Watch:
+    """What is odd about exchanges is counted, and told."""
+
+    def broken(peer: GatewayId, why: str) -> None:
+        desk.metrics.exchange_broken(seen_by, peer)
+        desk.log.warning("a stream of forwards has broken", peer=peer, seen_by=seen_by, detail=why)
+
+    return Watch(desk.metrics.exchange_ignored, broken)
 
 
 def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -> Heartbeats:
@@ -108,6 +126,7 @@ def make_peer_server(
         why_closed=desk.why_closed,
         on_malformed=desk.metrics.forward_malformed,
         ownership=lambda: control.precedence.ownership,
+        watch=_watch(desk, "called"),
     )
     return PeerServer(service, desk.board, config.peering, control.transport)
 

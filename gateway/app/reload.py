@@ -68,6 +68,7 @@ LIVE_KEYS = frozenset(
     {
         "replicas",
         "dns_replicas",
+        "models",
         "discovery",
         "peers",
         "policy",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
+from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.core.config import CoreConfig
@@ -16,6 +17,7 @@ from gateway.ground.faults import Fault
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
 CLIENT_ADDRESSES_MAX = 16
+_FORWARD_WINDOW_BYTES_MIN = 16 * 1024
 _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
 
@@ -171,6 +173,11 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
         if not isinstance(each.pool, str):
             yield Fault(f"{path}.pool", "names a pool, which is described under `pools`")
     yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
+    try:
+        check_prediction(file.sections.prediction, has_folder=file.sections.state.folder is not None)
+    except ValueError as error:
+        key, _, what = str(error).partition(": ")
+        yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
     for spec in pools.values():
         if spec.connector is not None:
             yield from _decode_faults(file.core, spec.connector)
@@ -200,8 +207,11 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
             "is below peering.message_max, so that no forward could come in",
             beside="peering.message_max",
         )
-    if peering.connection_grace_ns < max(limits.request_deadline_ns, peering.connection_age_ns):
-        running = "is below limits.request_deadline or peering.connection_age, so running calls would be cut"
+    if peering.forward_window_bytes < _FORWARD_WINDOW_BYTES_MIN:
+        yield Fault("peering.forward_window", "is below 16KiB, so that each answer would wait at every turn")
+    longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # forwards begin on a stream for so long
+    if peering.connection_grace_ns < max(longest_ns, peering.connection_age_ns):
+        running = "is below limits.request_deadline and half of peering.connection_age, so running calls would be cut"
         yield Fault("peering.connection_grace", running, beside="limits.request_deadline")
     if peering.heartbeats_time_max_ns < _HEARTBEATS_TIME_MIN_NS:
         yield Fault("peering.heartbeats_time_max", "is below 5ms, too little for a peer that behaves")

@@ -47,6 +47,8 @@ from gateway.ground.yaml_file import YamlFile
 NO_CONNECTORS: Mapping[str, Connector | None] = {}
 _TEMPLATE_ID_LENGTH_MAX = 40
 _RANKS_MAX = 256
+_ALIASES_MAX = 1000
+_MEANT_MAX = 16
 
 
 class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
@@ -255,6 +257,11 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     replicas: tuple[ReplicaFile, ...] = ()
     dns_replicas: tuple[DnsReplicasFile, ...] = ()
     peers: tuple[PeerFile, ...] = ()
+    models: Annotated[
+        dict[Model, Annotated[tuple[Model, ...], Field(min_length=1, max_length=_MEANT_MAX)]],
+        Field(max_length=_ALIASES_MAX),
+    ] = Field(default_factory=dict)
+    """Further names that clients may use, and the models that each stands for, the most wanted first."""
     keys: FilePath | None = None
     admin_token_file: FilePath | None = None
     cache_secret_file: FilePath | None = None
@@ -314,6 +321,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             ),
             dns_replicas=tuple(each.as_config(home, sections.probes, connectors) for each in self.dns_replicas),
             peers=tuple(each.as_config() for each in self.peers),
+            models={ModelName(name): tuple(map(ModelName, meant)) for name, meant in self.models.items()},
             core=replace(self.core, placement=with_version(self.core.placement)),
             keys_file=self.keys,
             admin_token=self._admin_token,

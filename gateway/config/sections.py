@@ -6,13 +6,15 @@ its `CoreConfig`. Its keys in the file, their checks and the defaults shown by `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
-from gateway.core.vocabulary import GatewayId, Place, PoolSpec
+from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.values import (
     MEBIBYTE,
@@ -24,10 +26,11 @@ from gateway.ground.values import (
     HostName,
     Latitude,
     Longitude,
+    Origin,
     WebUrl,
 )
 
-_CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9090))
+_CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 7070, 9900))
 
 
 class AuditSync(StrEnum):
@@ -95,6 +98,9 @@ class LimitsConfig:
     """How long a client may take over its headers once it has begun."""
     idle_connection_ns: int = 75 * SECOND_NS
     """A connection without a request is closed after this."""
+    keep_alive_comments_ns: int | None = None
+    """A stream that has brought nothing for so long gets a comment, so that nobody in between takes its connection for
+    dead. None: nothing is sent before there is an answer, and its status says what became of the request."""
     client_stall_ns: int = 60 * SECOND_NS
     """A client that takes longer to send its body, or reads nothing for this long, is treated as gone."""
     engine_connect_ns: int = 5 * SECOND_NS
@@ -189,6 +195,11 @@ class PeeringConfig:
     """Connections this old take no new calls, so that old certificates pass away."""
     connection_grace_ns: int = 3600 * SECOND_NS
     """How long calls may go on on a connection that takes no new ones."""
+    exchange: bool = True
+    """Forwards share a long stream, where the other side knows how. Off: each is a call of its own, both ways, as with
+    gateways of the version before."""
+    forward_window_bytes: int = MEBIBYTE // 4
+    """Of each answer on such a stream, what may be on its way to us or lie here unread."""
     tls: MeshTlsConfig | None = None
 
 
@@ -240,6 +251,25 @@ class EngineCacheConfig:
     """Each tenant's requests carry a `cache_salt` of its own. Off: bodies go out as they came."""
     shared_tenants: tuple[str, ...] = ()
     """These share with each other, as if they were one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorsConfig:
+    """Which pages in browsers may call this gateway. None, unless their origins are listed."""
+
+    origins: tuple[Origin, ...] = ()
+    max_age_ns: int = 600 * SECOND_NS
+    """How long a browser need not ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageConfig:
+    """What clients used, by key, tenant and day. With `state.folder` it outlives the process."""
+
+    days_max: int = 400
+    """Days before today that are remembered."""
+    flush_interval_ns: int = 1 * SECOND_NS
+    """How soon it is on the disk: what a process that is killed has used for so long is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +339,12 @@ class Sections:
     decisions: DecisionsConfig = field(default_factory=DecisionsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    cors: CorsConfig = field(default_factory=CorsConfig)
+    usage: UsageConfig = field(default_factory=UsageConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
@@ -326,6 +359,8 @@ class GatewayConfig(Sections):
     peers: tuple[PeerConfig, ...]
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)
+    models: Mapping[ModelName, tuple[ModelName, ...]] = field(default_factory=dict)
+    """Further names for models, and what each stands for, the most wanted first."""
     keys_file: Path | None = None
     """Who may call, and what for. None: everybody who can reach us."""
     admin_token: str | None = field(default=None, repr=False)

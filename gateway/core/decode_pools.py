@@ -14,11 +14,12 @@ from gateway.core.bits import slots_of
 from gateway.core.decode.admissions import Admission
 from gateway.core.decode.config import DecodeConfig
 from gateway.core.decode.predictor import Facts
+from gateway.core.decode.predictors.fitted import FittedPredictor
+from gateway.core.decode.predictors.history import History
 from gateway.core.decode.tier import DecodeTier
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
-    PREFIX_HASH_BYTES,
     Candidate,
     DecodeLoad,
     PoolKind,
@@ -32,16 +33,23 @@ from gateway.core.vocabulary import (
 
 _BYTES_A_TOKEN = 4
 """Where an engine did not count the prompt that it read, or has not read it yet."""
+_ENDED_MAX = 20_000
+"""Requests that are remembered until somebody says otherwise."""
 
 
 class DecodePool:
     """One of them: its books are the tier's."""
 
-    __slots__ = ("in_prefill", "spec", "tier", "timer", "workers")
+    __slots__ = ("in_prefill", "predictor", "spec", "tier", "timer", "workers")
 
-    def __init__(self, spec: PoolSpec, config: DecodeConfig, rng: random.Random) -> None:
+    def __init__(
+        self, spec: PoolSpec, config: DecodeConfig, rng: random.Random, predictor: FittedPredictor | None
+    ) -> None:
+        """`predictor`: of the pool that had this name before."""
         self.spec = spec
-        self.tier = DecodeTier(config, spec, rng)
+        self.predictor = predictor or FittedPredictor(config.balance.horizon_steps, History(_ENDED_MAX))
+        """It remembers what ended, whether or not the policy asks it anything."""
+        self.tier = DecodeTier(config, spec, rng, self.predictor)
         self.timer = Timer(TimerKind.DECODE, spec.name)
         self.workers = 0
         """Mask of its decode workers."""
@@ -82,6 +90,7 @@ class DecodePools:
             return
         self._config = config
         for pool in self:
+            pool.predictor.look_ahead(config.balance.horizon_steps)
             pool.tier.configure(config, pool.spec, now_ns)
         self.look_again(now_ns)
 
@@ -102,7 +111,8 @@ class DecodePools:
             self._open &= ~(1 << state.slot)
         fresh = [name for name in wanted if name not in self._pools]
         for name in fresh:
-            self._pools[name] = DecodePool(wanted[name], self._config, self._rng)
+            before = next((pool.predictor for pool in gone if pool.spec.name == name), None)
+            self._pools[name] = DecodePool(wanted[name], self._config, self._rng, before)
         newcomers = joined if not fresh else list(self._replicas)
         for state in newcomers:
             if (into := self._decoding_for(state)) is not None and not into.workers >> state.slot & 1:
@@ -180,6 +190,5 @@ class DecodePools:
 
 
 def _facts_of(profile: RequestProfile, prompt_tokens: int | None) -> Facts:
-    """A prompt is told apart by the last of its hashes, which chain over all before."""
     tokens = prompt_tokens or max(1, profile.prompt_bytes // _BYTES_A_TOKEN)
-    return Facts(RequestId(profile.request_id), tokens, profile.prefix[-PREFIX_HASH_BYTES:])
+    return Facts(RequestId(profile.request_id), tokens, profile.prompt_key)

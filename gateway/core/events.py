@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.config import CoreConfig
+from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
+from gateway.core.decode.predictors.history import Ended
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import (
@@ -181,6 +183,36 @@ class ProgressSampled:
 
 
 @value
+class DecodeHistoryRestored:
+    """What is remembered of the requests that a pool decoded before this process began."""
+
+    pool: PoolName
+    ended: tuple[Ended, ...]
+    added: int
+    """Ever, those among them that are not kept any more."""
+    ended_max: int
+    """How many are to be remembered from now on."""
+
+
+@value
+class PredictorFitted:
+    """What predicts how long requests of a pool still decode: one kind of arrays, which have been checked."""
+
+    pool: PoolName
+    until_ns: int
+    """They are too old from then on."""
+    survival: SurvivalArrays | None = None
+    exact_match: ExactMatchArrays | None = None
+    learned: LearnedArrays | None = None
+
+    @property
+    def arrays(self) -> PredictorArrays:
+        arrays = self.survival or self.exact_match or self.learned
+        assert arrays is not None, "one of them is there"
+        return arrays
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -202,5 +234,7 @@ Event = (
     | ResponseStored
     | LegEnded
     | ProgressSampled
+    | DecodeHistoryRestored
+    | PredictorFitted
     | TimePassed
 )

@@ -6,12 +6,14 @@ Read `handle` first; each event has one method, and after each event whoever can
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
 from gateway.core.attempts import RetryBudget
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.decode.admissions import Admission
+from gateway.core.decode.predictors.history import History
 from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import (
     AcceptForward,
@@ -27,6 +29,7 @@ from gateway.core.effects import (
 from gateway.core.events import (
     AssignmentApplied,
     ConfigApplied,
+    DecodeHistoryRestored,
     DrainRequested,
     Event,
     FirstToken,
@@ -36,6 +39,7 @@ from gateway.core.events import (
     LockdownChanged,
     PeersObserved,
     PolicyApplied,
+    PredictorFitted,
     ProgressSampled,
     ReplicasObserved,
     RequestAbandoned,
@@ -125,6 +129,12 @@ class GatewayCore(GatewayState):
         """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
         return self._intake.models_for(tenant, process)
 
+    def first_served(
+        self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str
+    ) -> ModelName | None:
+        """Which of these models a client of this tenant is served, in order of preference; None: nobody has any."""
+        return self._intake.first_served(names, tenant, process, follows)
+
     def why_it_waits(self, request_id: RequestId) -> str:
         """Whom it waits for, and what stands against each of them; empty unless it waits."""
         request = self.requests.get(request_id)
@@ -167,8 +177,8 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
-            case ProgressSampled():
-                self._progress_sampled(event)
+            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted():
+                self._pool_told(event)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -619,13 +629,21 @@ class GatewayCore(GatewayState):
                 self._start_decode(request, request.attempt, admission, now_ns)
         self.decode_pools.look_again(now_ns)
 
-    def _progress_sampled(self, event: ProgressSampled) -> None:
+    def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
         pool = self.decode_pools.get(event.pool)
         if pool is None:
             return
-        for each in event.progress:
-            if self._attempt_of(each.request_id, each.attempt) is not None:
-                pool.tier.progressed(each.request_id, each.output_tokens)
+        match event:
+            case DecodeHistoryRestored():
+                pool.predictor.restore(History(event.ended_max, event.ended, event.added))
+            case PredictorFitted():
+                pool.predictor.take(event.arrays, event.until_ns)
+            case ProgressSampled():
+                for each in event.progress:
+                    if self._attempt_of(each.request_id, each.attempt) is not None:
+                        pool.tier.progressed(each.request_id, each.output_tokens)
+            case _ as never:
+                assert_never(never)
 
     def _decode_began(self, request: RequestState) -> None:
         """What the prefill worker kept for it has been fetched."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.core.events import ForwardArrived
 from gateway.core.prospects import why_no_newcomer
 from gateway.core.requests import RequestClass
@@ -10,15 +12,18 @@ from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
+    GatewayId,
     Hops,
     ModelName,
     Outcome,
     Place,
     PlaceRule,
     RefusalReason,
+    ReplicaId,
     RequestProfile,
     ResidencyStamp,
     Target,
+    TargetKind,
     TenantName,
 )
 
@@ -156,6 +161,34 @@ class Intake:
         rule = self._rule_for(tenant, process)
         names = dict.fromkeys([*self._core.replicas.models(), *self._core.peers.models()])
         return [name for name in names if self._core.placer.may_ever_serve(self._class_for(name, rule, _NO_HOPS))]
+
+    def first_served(
+        self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str
+    ) -> ModelName | None:
+        """The first of these that is served now where such a client's request may go, however busy they are there;
+        else the first that may be served again; else the first that is served anywhere, so that whoever asks is told
+        why not by them. None: nobody has any of them. What follows a stored response goes by what its place serves."""
+        rule = self._rule_for(tenant, process)
+        pinned = self._core.stored_responses.get(follows) if follows else None
+        if pinned is not None:
+            names = [name for name in names if self._serves_at(pinned, name)] or names
+        classes = [self._class_for(name, rule, _NO_HOPS) for name in names]
+        for is_served in (self._core.placer.serves_now, self._core.placer.may_ever_serve, self._is_known):
+            for request_class in classes:
+                if is_served(request_class):
+                    return request_class.model
+        return None
+
+    def _serves_at(self, target: Target, model: ModelName) -> bool:
+        if target.kind is TargetKind.REPLICA:
+            replica = self._core.replicas.get(ReplicaId(target.id))
+            return replica is not None and model in replica.spec.models
+        peer = self._core.peers.get(GatewayId(target.id))
+        return peer is not None and any(capacity.model == model for capacity in peer.served)
+
+    def _is_known(self, request_class: RequestClass) -> bool:
+        model = request_class.model
+        return self._core.replicas.serves(model) or self._core.peers.serves(model) or model in self._core.away
 
     def origin_that_counts(self, origin: Place) -> Place | None:
         """Where it arrived, if any replica asks."""

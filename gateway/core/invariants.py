@@ -281,7 +281,12 @@ class Checker:
     def _check_pool(self, pool: DecodePool) -> None:
         attempts = [each.attempt for each in self._core.requests.values() if each.attempt is not None]
         ours = [attempt for attempt in attempts if attempt.pool is pool]
-        legs = [leg.role for attempt in ours for leg in attempt.legs.values()]
+        legs = [
+            leg.role
+            for attempt in ours
+            for leg in attempt.legs.values()
+            if leg.state.listed or leg.role is LegRole.PREFILL
+        ]
         reading = legs.count(LegRole.PREFILL) if pool.is_sequential else 0
         figures = pool.tier.figures(0)
         counted = pool.in_prefill, figures.pooled, figures.dispatched + figures.running

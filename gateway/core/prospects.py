@@ -103,6 +103,9 @@ def _only_handed_over(core: GatewayState, request_class: RequestClass) -> Refusa
     anyhow = replace(request_class, connectors=ALL_CONNECTORS)
     if request_class.connectors == ALL_CONNECTORS or not core.placer.may_ever_serve(anyhow):
         return None
+    whole = core.peers.eligible(request_class.model, request_class.rule, connectors=request_class.connectors)
+    if core.locked_down and whole:
+        return None  # a lockdown that ends would let it go
     told = f"where `{request_class.model}` is served, prompts are read and answers written by different engines, and"
     told += " this call needs one that does both"
     return Outcome.REJECTED_UNSUPPORTED, told

@@ -158,6 +158,8 @@ class RequestProfile:
     carries none, since the origin's stamp has it in."""
     connectors: frozenset[Connector] = ALL_CONNECTORS
     """Over which its call can be handed from a prefill to a decode worker. None: one replica has to run all of it."""
+    prompt_key: bytes = b""
+    """Stands for its prompt in what outlives the process: made with a secret. Empty where nobody asks for it."""
 
     @property
     def prefix_blocks(self) -> int:

@@ -12,18 +12,23 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Self
 
+import msgspec
+
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import LegResult, LegRole, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
-from gateway.engines.body_edits import CACHE_SALT
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
 from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.handoff.meeting import leg_headers, meeting
+from gateway.engines.tokenizing import TokenizerLacks, in_words_of
 from gateway.ground.clock import Clock
 from gateway.ground.shortage import is_our_shortage
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, Part
+from gateway.request.body_edits import CACHE_SALT
+from gateway.request.engine_api import TOKENIZE_PATH
+from gateway.request.engine_errors import in_openai_shape
+from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, Part
 
 _SECOND_NS = 1_000_000_000
 _ERROR_BYTES_MAX = 512 * 1024
@@ -62,10 +67,12 @@ class EngineClient:
         return _Opening(self, order, request, on_accepted)
 
     async def send(self, order: StartLeg, request: OutboundRequest) -> tuple[ReplicaEndpoint, Response]:
-        """Raises LegFailure. The order's deadline is the core's to keep: it stops the leg."""
+        """Raises LegFailure, and TokenizerLacks. The order's deadline is the core's to keep: it stops the leg."""
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
             raise LegFailure(LegResult.BUSY, "the replica is no longer assigned to this gateway")
+        if request.path == TOKENIZE_PATH:
+            request = in_words_of(endpoint.dialect, request)
         origin, prefix = origin_of(endpoint.url, endpoint.tls)
         if request.part is None:
             headers, (lead, body) = _headers(endpoint, order, request), _body(endpoint, request)
@@ -121,7 +128,14 @@ class EngineClient:
             raise LegFailure(LegResult.BUSY, "the engine is shutting down")
         if error.meaning is Meaning.BROKEN:
             raise LegFailure(LegResult.FAILED, f"status {response.status}")
-        return ErrorLeg(response, endpoint, error, order)
+        return ErrorLeg(response.headers, endpoint, error, order)
+
+    def refuse(self, order: StartLeg, problem: TokenizerLacks) -> ErrorLeg:
+        """What the engine would not understand, and not say so either."""
+        endpoint = self._endpoints.get(ReplicaId(order.target.id))
+        assert endpoint is not None, "it was there a moment ago"
+        body = in_openai_shape(msgspec.json.encode({"message": str(problem)}), 400)
+        return ErrorLeg((), endpoint, EngineError(Meaning.REQUEST, 400, body), order)
 
 
 class _Opening:
@@ -139,7 +153,10 @@ class _Opening:
         self._response: Response | None = None
 
     async def __aenter__(self) -> Leg:
-        endpoint, response = await self._client.send(self._order, self._request)
+        try:
+            endpoint, response = await self._client.send(self._order, self._request)
+        except TokenizerLacks as problem:
+            return self._client.refuse(self._order, problem)
         self._response = response
         if response.status < 400:
             self._on_accepted()
@@ -179,10 +196,10 @@ class ErrorLeg:
 
     __slots__ = ("_body", "head")
 
-    def __init__(self, response: Response, endpoint: ReplicaEndpoint, error: EngineError, order: StartLeg) -> None:
-        kept = tuple(pair for pair in response.headers if pair[0].lower() not in _NOT_OF_AN_ERROR)
-        headers = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
-        self.head = LegHead(error.status, headers, endpoint.ran_at, order.attempt, order.leg)
+    def __init__(self, headers: Headers, endpoint: ReplicaEndpoint, error: EngineError, order: StartLeg) -> None:
+        kept = tuple(pair for pair in headers if pair[0].lower() not in _NOT_OF_AN_ERROR)
+        own = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
+        self.head = LegHead(error.status, own, endpoint.ran_at, order.attempt, order.leg)
         self._body = error.body
 
     async def chunks(self) -> AsyncIterator[bytes]:

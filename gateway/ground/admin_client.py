@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import msgspec
 
 from gateway.ground.private_files import open_to_others
 
-ADMIN_URL = "http://127.0.0.1:9090"
+ADMIN_URL = "http://127.0.0.1:9900"
 TIMEOUT_S = 15.0
 """A question may be passed on to peers, each of which has some seconds."""
 ANSWER_BYTES_MAX = 64 << 20
@@ -39,7 +40,7 @@ class Admin:
         try:
             answer = asyncio.run(self._ask(method, path, body))
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            raise AdminFault(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from error
+            raise AdminFault(f"{self.url} cannot be reached: {_in_words(error)}") from error
         if answer.status in (401, 403):
             raise AdminFault(f"{self.url}: {answer.fault}")
         return answer
@@ -55,6 +56,25 @@ class Admin:
             url = f"{self.url.rstrip('/')}{path}"
             async with session.request(method, url, data=data, headers=headers, ssl=tls) as response:
                 return Answer(response.status, await response.content.read(ANSWER_BYTES_MAX))
+
+
+def _in_words(error: Exception) -> str:
+    """For whoever typed the address: what to look at."""
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+        return "it is not an address such as http://127.0.0.1:9900"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted ({error.certificate_error}); --ca-file says whom to trust"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"nobody knows the name {error.host}"
+    if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", None) == errno.ECONNREFUSED:
+        return (
+            "nothing listens there. Does it run, and is this its admin address? Its log says so as it starts (--admin)"
+        )
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT_S:.0f} s"
+    if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+        return "what listens there closed the connection: is it an admin address, and http or https as written here?"
+    return str(error) or type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,10 @@ class FollowedChannel:
         """For a stub, like the channel's own."""
         return self._following(self.channel.unary_stream(*arguments, **options))
 
+    def stream_stream(self, *arguments: Any, **options: Any) -> _Begin:
+        """For a stub, like the channel's own."""
+        return self._following(self.channel.stream_stream(*arguments, **options))
+
     async def until_silent(self, wait_max_s: float) -> None:
         try:
             async with asyncio.timeout(wait_max_s):

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TextIO
 
 import msgspec
@@ -17,7 +18,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
 
 
 def make_logger(
@@ -43,6 +44,13 @@ def make_logger(
         cache_logger_on_first_use=True,
     )
     return logger.bind(**{role: name})
+
+
+def announce(config: LoggingConfig, name: str, event: str, *, role: str = "gateway", **fields: object) -> None:
+    """One line for whoever waits on standard output, of the same form as those of the log, whatever level that has."""
+    stream = sys.stdout
+    make_logger(replace(config, level=LogLevel.INFO), name, stream, role=role).info(event, **fields)
+    stream.flush()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, ValidationInfo
 
@@ -24,6 +25,7 @@ DURATION_UNITS_NS = {
     "s": SECOND_NS,
     "m": 60 * SECOND_NS,
     "h": 3600 * SECOND_NS,
+    "d": 86_400 * SECOND_NS,
 }
 SIZE_UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": MEBIBYTE, "GiB": 2**30}
 
@@ -167,6 +169,17 @@ def _check_host_address(text: str) -> str:
         raise ValueError(f"{text!r} is not an IP address") from error
 
 
+def _check_origin(text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname or text != f"{url.scheme}://{url.netloc}".lower():
+        raise ValueError(
+            f"{text!r} is not an origin such as https://chat.example.net, in small letters and without a path"
+        )
+    if "@" in url.netloc or "*" in url.netloc:
+        raise ValueError(f"{text!r} should name one host, and nobody")
+    return text
+
+
 def _check_web_url(text: str) -> str:
     if not text.startswith(("http://", "https://")) or not text.isprintable() or len(text) > URL_LENGTH_MAX:
         raise ValueError(f"{text!r} is not a URL such as https://gateway.example.net:8080/health")
@@ -178,6 +191,7 @@ URL_LENGTH_MAX = 2048
 Id = Annotated[str, Strict(), AfterValidator(_check_id)]
 HostAddress = Annotated[str, Strict(), AfterValidator(_check_host_address)]
 HostName = Annotated[str, Strict(), AfterValidator(_check_host_name)]
+Origin = Annotated[str, Strict(), AfterValidator(_check_origin)]
 WebUrl = Annotated[str, Strict(), AfterValidator(_check_web_url)]
 Latitude = Annotated[float, Strict(), Field(ge=-90, le=90, allow_inf_nan=False)]
 Longitude = Annotated[float, Strict(), Field(ge=-180, le=180, allow_inf_nan=False)]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.ground.faults import Fault, FileError, KeyFaults
+from gateway.ground.key_names import meant_by
 
 DEPTH_MAX = 32
 _REPEATED_MAX = 10_000
@@ -45,7 +46,7 @@ class YamlFile:
         try:
             return model.model_validate(self.content, context=context)
         except ValidationError as error:
-            raise FileError(self.path, self.located(faults_in(error, words))) from error
+            raise FileError(self.path, self.located(faults_in(error, words, model))) from error
 
     def located(self, faults: Iterable[Fault]) -> list[Fault]:
         """Each with its line: its key's, or that of what the key would stand in."""
@@ -78,8 +79,11 @@ def read_yaml(
         raise FileError(path, [Fault("", f"is not YAML: {error}")]) from error
 
 
-def faults_in(error: ValidationError, words: Words | None = None) -> Iterator[Fault]:
-    """Each fault in plain words, under the path of its key."""
+def faults_in(
+    error: ValidationError, words: Words | None = None, model: type[BaseModel] | None = None
+) -> Iterator[Fault]:
+    """Each fault in plain words, under the path of its key. With the model of the whole, what a key that is not known
+    is likely to mean."""
     for each in error.errors(include_url=False):
         key = _key_path(each["loc"])
         cause = each["ctx"]["error"] if each["type"] == "value_error" else None
@@ -87,7 +91,7 @@ def faults_in(error: ValidationError, words: Words | None = None) -> Iterator[Fa
             yield from (replace(fault, key=_joined(key, fault.key)) for fault in cause.faults)
         else:
             own = words(each) if words is not None else None
-            yield Fault(key, own if own is not None else _fault_message(each))
+            yield Fault(key, own if own is not None else f"{_fault_message(each)}{_suggestion(each, model)}")
 
 
 def _read_text(path: Path, bytes_max: int | None) -> str:
@@ -248,6 +252,13 @@ def _key_path(location: tuple[int | str, ...]) -> str:
         if part != "[key]":
             path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part)
     return path
+
+
+def _suggestion(error: ErrorDetails, model: type[BaseModel] | None) -> str:
+    if error["type"] != "extra_forbidden" or model is None:
+        return ""
+    meant = meant_by(model, error["loc"])
+    return f"; is `{meant}` meant?" if meant is not None else ""
 
 
 def _fault_message(error: ErrorDetails) -> str:

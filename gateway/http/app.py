@@ -5,8 +5,8 @@ It knows no engine and no peer, and places nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib.resources import files
 
@@ -17,20 +17,25 @@ from gateway.core.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
-from gateway.http.entrance import CALLER, Entrance
+from gateway.http.cors import Cors
+from gateway.http.entrance import CALLER, ROOT_PATH, Entrance
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
+from gateway.http.lost import where_it_went_wrong
 from gateway.http.models import model_entry, models_page
 from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request, unread_profile
+from gateway.http.pulse import Pulse
 from gateway.http.room import Room, holders_of
 from gateway.http.settings import HttpSettings
 from gateway.http.shapes import shape_of
-from gateway.http.sink import SERVER_NAME, HttpSink, error_response, identity_headers
+from gateway.http.sink import MODEL_HEADER, SERVER_NAME, HttpSink, error_response, identity_headers
 from gateway.http.uploads import Uploads, check_announced
 from gateway.records.refusals import OnRefused, Refusal
-from gateway.request.callers import KeyCheck
+from gateway.records.usage_book import UsageBook
+from gateway.request.callers import NO_BUDGET, KeyCheck, TenantBudget
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
+from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext, RequestOwner
 
 Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
@@ -39,6 +44,7 @@ adds."""
 MayEnter = Callable[[TenantName, PlaceRule | None], bool]
 """May this region see plaintext of that tenant, also under the rule of its key?"""
 
+_SILENT = nullcontext()
 _KINDS_BY_STATUS: dict[int, ErrorKind] = {
     404: errors.NOT_FOUND,
     405: errors.METHOD_NOT_ALLOWED,
@@ -60,17 +66,25 @@ class Api:
         has_audit: Callable[[], bool] = lambda: True,
         may_enter: MayEnter = lambda _tenant, _rule: True,
         on_refused: OnRefused = lambda _: None,
+        names: ModelNames | None = None,
+        book: UsageBook | None = None,
+        tenant_budget: TenantBudget = lambda _: NO_BUDGET,
     ) -> None:
-        """Without `check_key` clients need no key. While `has_audit` says no, no request is taken. Of a request that
-        may not enter, no body is read; the core decides the same, so `may_enter` only says how early. `on_refused` is
-        told of each request that is turned away here; what the core turns away has a record of its own."""
+        """Without `check_key` clients need no key; without `names`, models have no further ones. While `has_audit` says
+        no, no request is taken. Of a request that may not enter, no body is read; the core decides the same, so
+        `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what the core
+        turns away has a record of its own. What clients used goes into `book`."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
         self._context = context
-        self._entrance = Entrance(settings, context.clock, context.driver.has_mailbox, check_key)
+        self._entrance = Entrance(
+            settings, context.clock, context.driver.has_mailbox, check_key, book=book, tenant_budget=tenant_budget
+        )
         self._settings = settings
+        self._cors = Cors(settings.cors)
         self._models = models
+        self._names = names or ModelNames()
         self._readiness = readiness
         self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
         self._uploads = Uploads(settings)
@@ -91,6 +105,7 @@ class Api:
         app.router.add_get("/openapi.yaml", self._show_description)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._show_model)
+        app.router.add_get(ROOT_PATH, self._show_root)
         add_health_routes(app, self._readiness)
         return app
 
@@ -105,7 +120,7 @@ class Api:
     async def _call_engine(self, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
         shape = shape_of(request.path, request.headers)
-        sink = HttpSink(request, caller.request_id, self._settings, shape, partial(self._entrance.headers, request))
+        sink = HttpSink(request, caller.request_id, self._settings, shape, partial(self._more_headers, request))
         with suppress(ConnectionResetError):  # the client left: whatever is returned here reaches nobody
             await self._answer(request, caller, sink)
         return sink.response or self._error_response(request, errors.INTERNAL)
@@ -120,9 +135,13 @@ class Api:
         with self._room.hold(holders_of(caller, request.remote, self._settings)) as held:
             body = await self._uploads.read(request, held)
             owner = self._owner_of(request, caller, body, sink)
-            with self._entrance.charging(request, owner.profile, owner.summary):
+            with self._entrance.charging(request, owner.profile, owner.summary), self._pulse(owner, sink):
                 end = await owner.run()
             assert isinstance(end, EndRequest), "only forwards are refused"
+
+    def _pulse(self, owner: RequestOwner, sink: HttpSink) -> AbstractContextManager[None]:
+        silence_s = self._settings.keep_alive_comments_s
+        return _SILENT if silence_s is None or not owner.profile.stream else Pulse(silence_s, sink.say_it_waits)
 
     async def _turn_away(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
         """The core refuses it, and every record tells of it, though nobody has read more than its headers."""
@@ -132,15 +151,18 @@ class Api:
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink) -> RequestOwner:
         headers = engine_headers(request.headers, caller.request_id)
         if request.path in POSTED_PATHS:
-            parsed = read_request(request.path, body, caller, self._settings)
+            parsed = read_request(request.path, body, caller, self._settings, self._names)
             outbound = OutboundRequest(
                 parsed.profile,
                 request.path,
                 headers,
-                body,
+                parsed.body,
+                asked_model=parsed.asked_model,
                 stores_response=parsed.stores_response,
                 cache_salt=parsed.cache_salt,
             )
+            if parsed.asked_model:
+                sink.say(MODEL_HEADER, parsed.profile.model)
         else:
             outbound = self._control_request(request, caller, headers)
         return self._own(outbound, sink)
@@ -171,24 +193,44 @@ class Api:
 
     def _models_of(self, caller: Caller) -> list[ModelName]:
         process = None if caller.key is None else caller.key.process
-        return [name for name in self._models(caller.tenant, process) if caller.may_use(name)]
+        listed = self._names.listed(self._models(caller.tenant, process))
+        return [
+            name for name in listed if any(caller.may_use(meant, asked=name) for meant in self._names.stands_for(name))
+        ]
+
+    def _more_headers(self, request: web.Request) -> Mapping[str, str]:
+        """What is left of the caller's limits, and what a browser is to know."""
+        limits = self._entrance.headers(request)
+        return {**limits, **self._cors.headers(request)} if self._cors.is_on else limits
+
+    def _options(self, request: web.Request) -> web.Response:
+        """For browsers, which ask before they let a page send anything, and show no key; and for whoever asks what may
+        be done with a path."""
+        problem = request.match_info.http_exception
+        if not isinstance(problem, web.HTTPMethodNotAllowed):
+            return self._refuse(request, errors.NOT_FOUND, where_it_went_wrong(request.method, request.path))
+        methods = sorted({*problem.allowed_methods, "OPTIONS"})
+        return web.Response(status=204, headers={"allow": ", ".join(methods), **self._cors.preflight(request, methods)})
 
     @web.middleware
     async def _answer_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """What the entrance or aiohttp refuses looks like any other error, and every answer has its names."""
+        if request.method == "OPTIONS":
+            return self._options(request)
         try:
             response = await handler(request)
         except ClientFault as fault:
             return self._refuse(request, fault.kind, fault.detail, fault.param)
         except web.HTTPException as error:
-            response = self._refuse(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST))
+            lost = where_it_went_wrong(request.method, request.path) if error.status == 404 else ""
+            response = self._refuse(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST), lost)
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["allow"] = error.headers["allow"]
             return response
         if not response.prepared:
             shape = shape_of(request.path, request.headers)
             names = identity_headers(_request_id_of(request), self._settings, shape)
-            for name, value in {**names, **self._entrance.headers(request)}.items():
+            for name, value in {**names, **self._more_headers(request)}.items():
                 response.headers.setdefault(name, value)
         return response
 
@@ -213,13 +255,17 @@ class Api:
         shape = shape_of(request.path, request.headers)
         request_id = request_id or _request_id_of(request)
         response = error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
-        response.headers.update(self._entrance.headers(request))
+        response.headers.update(self._more_headers(request))
         if "expect" in request.headers:
             response.force_close()  # was the body asked for, is it on its way? What comes next could be either
         return response
 
     async def _close(self, _: web.Application) -> None:
         self._uploads.close()
+
+    async def _show_root(self, _: web.Request) -> web.Response:
+        """Some clients look here before anything else, and balancers by default: it only says what this is."""
+        return web.json_response({"name": SERVER_NAME, "gateway": self._settings.gateway_id, "api": "/openapi.yaml"})
 
     async def _show_description(self, _: web.Request) -> web.Response:
         return web.Response(body=self._description, content_type="application/yaml", charset="utf-8")

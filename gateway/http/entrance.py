@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
 
@@ -17,6 +17,7 @@ from gateway.core.vocabulary import RequestId, RequestProfile
 from gateway.ground.admin_server import HEALTH_PATHS, credential_of
 from gateway.ground.clock import Clock
 from gateway.http.errors import (
+    BUDGET_EXCEEDED,
     CONCURRENCY_EXCEEDED,
     HEADERS_TOO_LARGE,
     INVALID_API_KEY,
@@ -28,7 +29,8 @@ from gateway.http.errors import (
 from gateway.http.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
 from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read_caller
 from gateway.http.settings import HttpSettings
-from gateway.request.callers import KeyCheck
+from gateway.records.usage_book import Spent, UsageBook, Used
+from gateway.request.callers import NO_BUDGET, KeyCheck, KeyId, TenantBudget
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import prompt_guess, tokens_used
 
@@ -37,7 +39,9 @@ _METER = web.RequestKey("meter", KeyMeter)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MILLISECOND_NS = 1_000_000
-_FREE = nullcontext()
+ROOT_PATH = "/"
+_OPEN_PATHS = HEALTH_PATHS | {ROOT_PATH}
+_NOBODY = KeyId("")
 _KINDS: dict[Limit, ErrorKind] = {
     Limit.CONCURRENCY: CONCURRENCY_EXCEEDED,
     Limit.REQUESTS: REQUEST_RATE_EXCEEDED,
@@ -54,14 +58,19 @@ class Entrance:
         clock: Clock,
         is_running: Callable[[RequestId], bool],
         check_key: KeyCheck | None,
+        *,
+        book: UsageBook | None = None,
+        tenant_budget: TenantBudget = lambda _: NO_BUDGET,
     ) -> None:
         """`is_running` tells whether a request of that id is here already. Without `check_key` everybody may come in:
-        then only this machine, or whoever is in front of it, should be able to."""
+        then only this machine, or whoever is in front of it, should be able to. Into `book` goes what each used."""
         self._settings = settings
         self._clock = clock
         self._is_running = is_running
         self._check_key = check_key
         self._meters = Meters()
+        self._book = UsageBook() if book is None else book
+        self._tenant_budget = tenant_budget
 
     def install(self, app: web.Application) -> None:
         """The door goes behind whatever answers ClientFaults, and before every handler."""
@@ -85,19 +94,52 @@ class Entrance:
         self, request: web.Request, profile: RequestProfile, summary: RequestSummary
     ) -> AbstractContextManager[object]:
         """To run a request in. `summary` is read at the end, when its owner has filled it in."""
-        meter = _meter_of(request)
-        if meter is None:
-            return _FREE
+        caller = request[CALLER]
         output = self._settings.output_tokens_reserved
         if profile.output_tokens_max is not None:
             output = max(profile.output_tokens_max, 0)
-        return _Charge(meter, self._clock, profile, summary, prompt_guess(profile) + output)
+        tokens = prompt_guess(profile) + output if summary.generates else 0
+        return _Charge(self, caller, _meter_of(request), profile=profile, summary=summary, tokens=tokens)
+
+    def take(self, caller: Caller, meter: KeyMeter | None, tokens: int) -> int:
+        """Set tokens aside for a request; gives how many of them are of the key's minute. Raises ClientFault when too
+        few are left, and has set none aside then."""
+        wall_ns, key = self._clock.wall_ns(), caller.key
+        if key is not None and tokens:
+            budgets = key.budget, self._tenant_budget(caller.tenant)
+            spent = self._book.spent(key.key_id, caller.tenant, budgets, wall_ns)
+            if spent is not None:
+                raise ClientFault(_budget_kind(spent), f"of this {spent.whose}, {spent.budget} tokens a {spent.period}")
+        taken = 0
+        if meter is not None:
+            taken = _within(meter, tokens)
+            _refuse_if(meter.take_tokens(taken, self._clock.now_ns()))
+        self._book.set_aside(_key_id(caller), caller.tenant, tokens)
+        return taken
+
+    def settle(
+        self,
+        caller: Caller,
+        meter: KeyMeter | None,
+        profile: RequestProfile,
+        summary: RequestSummary,
+        *,
+        tokens: int,
+        taken: int,
+    ) -> None:
+        """What was set aside becomes what it came to."""
+        used = tokens_used(profile, summary)
+        if meter is not None:
+            meter.settle_tokens(taken, used.total, self._clock.now_ns())
+        cached = min(summary.cached_tokens or 0, used.prompt)
+        row = Used(int(summary.generates), used.prompt, cached, used.output)
+        self._book.settle(_key_id(caller), caller.tenant, tokens, row, self._clock.wall_ns())
 
     @web.middleware
     async def let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if sum(map(len, chain.from_iterable(request.raw_headers))) > self._settings.headers_bytes_max:
             raise ClientFault(HEADERS_TOO_LARGE)
-        if request.path in HEALTH_PATHS:
+        if request.path in _OPEN_PATHS:
             return await handler(request)
         caller = request[CALLER] = self.authenticate(request)
         if caller.key is None:
@@ -121,23 +163,41 @@ class _Charge:
     Entering it raises ClientFault when too few are left.
     """
 
-    __slots__ = ("_clock", "_meter", "_profile", "_summary", "_taken")
+    __slots__ = ("_caller", "_entrance", "_meter", "_profile", "_summary", "_taken", "_tokens")
 
     def __init__(
-        self, meter: KeyMeter, clock: Clock, profile: RequestProfile, summary: RequestSummary, tokens: int
+        self,
+        entrance: Entrance,
+        caller: Caller,
+        meter: KeyMeter | None,
+        *,
+        profile: RequestProfile,
+        summary: RequestSummary,
+        tokens: int,
     ) -> None:
+        self._entrance = entrance
+        self._caller = caller
         self._meter = meter
-        self._clock = clock
         self._profile = profile
         self._summary = summary
-        self._taken = _within(meter, tokens) if summary.generates else 0
+        self._tokens = tokens
+        self._taken = 0
 
     def __enter__(self) -> None:
-        _refuse_if(self._meter.take_tokens(self._taken, self._clock.now_ns()))
+        self._taken = self._entrance.take(self._caller, self._meter, self._tokens)
 
     def __exit__(self, *_: object) -> None:
-        used = tokens_used(self._profile, self._summary)
-        self._meter.settle_tokens(self._taken, used.total, self._clock.now_ns())
+        self._entrance.settle(
+            self._caller, self._meter, self._profile, self._summary, tokens=self._tokens, taken=self._taken
+        )
+
+
+def _key_id(caller: Caller) -> KeyId:
+    return _NOBODY if caller.key is None else caller.key.key_id
+
+
+def _budget_kind(spent: Spent) -> ErrorKind:
+    return replace(BUDGET_EXCEEDED, retry_after_s=math.ceil(spent.wait_ns / _MILLISECOND_NS) / 1000)
 
 
 def _meter_of(request: web.Request) -> KeyMeter | None:

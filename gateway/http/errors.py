@@ -62,6 +62,7 @@ REQUEST_RATE_EXCEEDED = ErrorKind(
     429, _RATE, "request_rate_exceeded", "This key has used up its requests per minute.", 1.0
 )
 TOKEN_RATE_EXCEEDED = ErrorKind(429, _RATE, "token_rate_exceeded", "This key has used up its tokens per minute.", 1.0)
+BUDGET_EXCEEDED = ErrorKind(429, _RATE, "budget_exceeded", "The budget is used up.", may_retry=False, shows_detail=True)
 HEADERS_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "headers_timeout", "The request's headers did not arrive in time.")
 HEADERS_TOO_LARGE = ErrorKind(
     431, _BAD_REQUEST, "headers_too_large", "The request's headers are too large or too many."
@@ -88,7 +89,7 @@ EXPECTATION_FAILED = ErrorKind(417, _BAD_REQUEST, "expectation_failed", "Nothing
 BODIES_SHARE_EXCEEDED = ErrorKind(
     429, _RATE, "bodies_share_exceeded", "The bodies of your requests take as much memory as one client may have.", 1.0
 )
-NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.")
+NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.", shows_detail=True)
 METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This method is not allowed here.")
 GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
 TOO_MANY_CONNECTIONS = ErrorKind(

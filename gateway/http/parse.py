@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from os import urandom
 
 from xxhash import xxh3_64_hexdigest
@@ -41,6 +42,7 @@ from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
 from gateway.request.handoffs import takers_of
 from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import CacheSalt, Headers
+from gateway.request.model_names import ModelNames, body_for
 
 TENANT_HEADER = "x-nightside-tenant"
 DEFAULT_TENANT = TenantName("default")
@@ -50,6 +52,7 @@ _FAULT_KINDS: dict[BodyFaultKind, ErrorKind] = {
     BodyFaultKind.INVALID_FIELD: INVALID_FIELD,
     BodyFaultKind.UNSUPPORTED_FIELD: UNSUPPORTED_FIELD,
 }
+_OWN_NAMES = ModelNames()
 _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
 _COUNT_MAX = 2**31
@@ -58,6 +61,10 @@ _COUNT_MAX = 2**31
 @value
 class ParsedRequest:
     profile: RequestProfile
+    body: bytes
+    """As the client sent it, but for the model's name where it used one of ours."""
+    asked_model: str = ""
+    """That name."""
     stores_response: bool = False
     cache_salt: CacheSalt | None = None
 
@@ -78,8 +85,9 @@ class Caller:
         """What the key adds to the policy's rule."""
         return None if self.key is None else self.key.process
 
-    def may_use(self, model: ModelName) -> bool:
-        return self.key is None or self.key.may_use(model)
+    def may_use(self, model: ModelName, *, asked: ModelName | None = None) -> bool:
+        """`asked`: a name that it asked for the model by, which will do where its key names that one."""
+        return self.key is None or self.key.may_use(model) or (asked is not None and self.key.may_use(asked))
 
 
 def read_caller(
@@ -112,17 +120,22 @@ def fresh_request_id() -> RequestId:
     return RequestId(urandom(16).hex())
 
 
-def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) -> ParsedRequest:
+def read_request(
+    path: str, raw: bytes, caller: Caller, settings: HttpSettings, names: ModelNames = _OWN_NAMES
+) -> ParsedRequest:
     """Raises ClientFault."""
     body = _read_body(path, raw, settings)
-    model = ModelName(body.model)
-    if not caller.may_use(model):
-        raise ClientFault(MODEL_NOT_FOUND, f"the model `{model}` does not exist for this key", "model")
+    asked = ModelName(body.model)
+    followed = body.followed_response_id
+    follows = "" if followed is None else stored_response_key(caller.tenant, followed)
+    meant = tuple(filter(partial(caller.may_use, asked=asked), names.stands_for(asked)))
+    if not meant:
+        raise ClientFault(MODEL_NOT_FOUND, f"the model `{asked}` does not exist for this key", "model")
+    model = names.resolved(asked, meant, caller.tenant, caller.process, follows)
     salt = prefix_salt(model, settings.cache_salts.domain(caller.tenant), body.salt)
     parts = body.prompt_parts()
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=settings.prefix_block_bytes, blocks_max=blocks_max)
-    followed = body.followed_response_id
     profile = RequestProfile(
         request_id=caller.request_id,
         model=model,
@@ -133,11 +146,14 @@ def read_request(path: str, raw: bytes, caller: Caller, settings: HttpSettings) 
         session_key=_session_key(body.session_hint, parts, caller, prefix, salt),
         stream=body.streams,
         output_tokens_max=_plausible(body.output_tokens_max()),
-        follows="" if followed is None else stored_response_key(caller.tenant, followed),
+        follows=follows,
         process=caller.process,
         connectors=takers_of(body),
     )
-    return ParsedRequest(profile, body.stores_response, settings.cache_salts.salt(caller.tenant, body))
+    salted = settings.cache_salts.salt(caller.tenant, body)
+    if model == asked:
+        return ParsedRequest(profile, raw, stores_response=body.stores_response, cache_salt=salted)
+    return ParsedRequest(profile, body_for(raw, model), asked, body.stores_response, salted)
 
 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:

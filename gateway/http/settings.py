@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from gateway.config.sections import EngineCacheConfig, GatewayConfig
+from gateway.config.sections import CorsConfig, EngineCacheConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.request.cache_salts import CacheSalts
 
@@ -30,6 +30,8 @@ class HttpSettings:
     request_deadline_ns: int = 600 * _SECOND_NS
     stall_s: float = 60.0
     """How long a client may take to send its body, or to read what is ready for it."""
+    keep_alive_comments_s: float | None = None
+    """How long a stream may bring nothing before it gets a comment; None: it waits for its answer."""
     trust_tenant_header: bool = False
     pass_priority: bool = False
     prefix_block_bytes: int = 256
@@ -48,6 +50,7 @@ class HttpSettings:
     idle_connection_s: float = 75.0
     shutdown_s: float = 2.0
     """What handlers get to leave after they are cancelled at the end of a drain."""
+    cors: CorsConfig = field(default_factory=CorsConfig)
     cache_salts: CacheSalts = field(default_factory=lambda: CacheSalts(EngineCacheConfig()))
 
     @classmethod
@@ -65,6 +68,10 @@ class HttpSettings:
             body_grace_s=limits.body_grace_ns / _SECOND_NS,
             request_deadline_ns=limits.request_deadline_ns,
             stall_s=limits.client_stall_ns / _SECOND_NS,
+            keep_alive_comments_s=None
+            if limits.keep_alive_comments_ns is None
+            else limits.keep_alive_comments_ns / _SECOND_NS,
+            cors=config.cors,
             trust_tenant_header=config.trust_tenant_header,
             pass_priority=config.pass_priority,
             prefix_block_bytes=config.prefix_block_bytes,

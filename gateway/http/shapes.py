@@ -88,6 +88,25 @@ def refusal_in_shape(body: bytes, status: int, shape: Shape, request_id: Request
     return msgspec.json.encode(_messages_error(status, message, told.get("code", status), request_id))
 
 
+def refusal_event(body: bytes, status: int, shape: Shape, request_id: RequestId) -> bytes:
+    """The same, where the client has been told already that a stream comes: all of it, in place of the stream."""
+    body = refusal_in_shape(body, status, shape, request_id)
+    match shape:
+        case Shape.OPENAI:
+            return b"data: " + _on_one_line(body) + b"\n\n" + _DONE
+        case Shape.RESPONSES:
+            error = _decode(body).get("error")
+            told = {name: error.get(name) for name in ("code", "message", "param")} if isinstance(error, dict) else {}
+            return _named_error({"type": "error", **told, "sequence_number": 0, "error": error})
+        case Shape.MESSAGES:
+            return b"event: error\ndata: " + _on_one_line(body) + b"\n\n"
+
+
+def _on_one_line(body: bytes) -> bytes:
+    """JSON has no line break but between its members, where none is needed."""
+    return b" ".join(body.split(b"\n")).replace(b"\r", b" ")
+
+
 def _message_of(kind: ErrorKind, detail: str) -> str:
     return f"{kind.message} ({detail})" if detail and kind.shows_detail else kind.message
 

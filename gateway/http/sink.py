@@ -12,19 +12,22 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from gateway.core.effects import EndRequest
-from gateway.core.vocabulary import Outcome, RequestId
+from gateway.core.vocabulary import LegResult, Outcome, RequestId
 from gateway.http.aiohttp_internals import http_date, sent_answer
 from gateway.http.errors import ErrorKind, error_headers, kind_of
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes import Shape, error_body, error_event, refusal_in_shape
+from gateway.http.shapes import Shape, error_body, error_event, refusal_event, refusal_in_shape
 from gateway.records.decisions import decision_id
 from gateway.request.engine_api import REQUEST_ID_HEADER
-from gateway.request.legs import LegHead, RanAt, RequestSummary, SinkGone
+from gateway.request.legs import LegFailure, LegHead, RanAt, RequestSummary, SinkGone
+from gateway.request.relay import EVENT_STREAM
 
 MESSAGES_REQUEST_ID_HEADER = "request-id"
 REGION_HEADER = "x-nightside-region"
 GATEWAY_HEADER = "x-nightside-gateway"
 DECISION_HEADER = "x-nightside-decision"
+MODEL_HEADER = "x-nightside-model"
+"""Said only where the client asked by another name."""
 SERVER_NAME = "nightside"
 _NOT_RELAYED = frozenset(
     {
@@ -46,11 +49,13 @@ _NOT_RELAYED = frozenset(
     }
 )
 """What belongs to the engine's own connection, or is ours to say."""
-_OURS_PREFIX = "x-nightside-"
+_OURS_PREFIXES = ("x-nightside-", "access-control-")
 _BUFFERED_BYTES_MAX = 64 * 1024
 """Above this much unread by the client, writing waits for it."""
 _ANSWERED = (Outcome.COMPLETED, Outcome.CLIENT_ERROR)
 _LAST_CHUNK = b"0\r\n\r\n"
+_WAITS = b": the request waits\n\n"
+"""A comment: clients of event streams skip it."""
 _LINE_BREAKS = ("\r", "\n", "\0")
 
 
@@ -60,12 +65,15 @@ class HttpSink:
     is_immediate = True
 
     __slots__ = (
+        "_has_begun",
         "_head",
         "_is_chunked",
+        "_is_early",
         "_more_headers",
         "_refusal",
         "_request",
         "_request_id",
+        "_said",
         "_settings",
         "_shape",
         "_transport",
@@ -87,33 +95,68 @@ class HttpSink:
         self._settings = settings
         self._shape = shape
         self._more_headers = more_headers
+        self._said: dict[str, str] = {}
         self._refusal: LegHead | None = None
         """An engine's 4xx whose body is still to come, in one piece."""
+        self._has_begun = False
+        """The answer has, whatever went out before it."""
+        self._is_early = False
+        """Status and headers went out while there was no answer yet."""
         self._head = b""
         """What goes out with the first bytes of the body."""
         self._is_chunked = False
         self._transport = request.transport
 
+    def say(self, name: str, text: str) -> None:
+        """One header more, of whatever is answered by an engine."""
+        self._said[name] = text.encode().decode("latin-1")
+
+    def say_it_waits(self) -> bool:
+        """Of a stream whose answer has not begun: whoever is in between learns that its connection lives. False once
+        there is nothing to be said any more."""
+        transport = self._transport
+        if self._has_begun or transport is None or transport.is_closing():
+            return False
+        if not self._is_early:
+            self._is_early = True
+            relayed = [f"content-type: {EVENT_STREAM}; charset=utf-8", "cache-control: no-cache"]
+            self._send_head(200, relayed, self._own_headers())
+        self._write(_WAITS)
+        return True
+
     async def start(self, head: LegHead) -> None:
+        """Raises LegFailure for an answer in one piece to a client that has been told to expect a stream."""
         if head.status >= 400:
             self._refusal = head
         else:
             self._start(head)
 
     def _start(self, head: LegHead) -> None:
-        request = self._request
-        own = {
-            "date": http_date(),
-            **identity_headers(self._request_id, self._settings, self._shape),
-            **self._more_headers(),
+        self._has_begun = True
+        if self._is_early:
+            if not _is_event_stream(head):
+                raise LegFailure(LegResult.FAILED, "an answer in one piece, where the client waits for a stream")
+            return
+        more = {
             REGION_HEADER: head.ran_at.place.region,
             DECISION_HEADER: decision_id(self._settings.gateway_id, self._request_id, head.attempt, head.leg),
+            **self._said,
         }
+        own = {**self._own_headers(), **more}
         relayed, has_length = _relayed_lines(head, own)
+        self._send_head(head.status, relayed, own, has_length=has_length)
+
+    def _own_headers(self) -> dict[str, str]:
+        names = identity_headers(self._request_id, self._settings, self._shape)
+        return {"date": http_date(), **names, **self._more_headers()}
+
+    def _send_head(self, status: int, relayed: list[str], own: Mapping[str, str], *, has_length: bool = False) -> None:
+        """With the first bytes of the body."""
+        request = self._request
         is_newest = request.version >= HttpVersion11
         self._is_chunked = is_newest and not has_length
         keep_alive = request.keep_alive and (is_newest or has_length)
-        lines = [f"HTTP/1.1 {head.status} {_phrase(head.status)}", *relayed]
+        lines = [f"HTTP/1.1 {status} {_phrase(status)}", *relayed]
         lines += [f"{name}: {value}" for name, value in own.items()]
         if self._is_chunked:
             lines.append("transfer-encoding: chunked")
@@ -128,6 +171,11 @@ class HttpSink:
         transport = self._transport
         if transport is None or transport.is_closing():
             raise SinkGone("the client closed its connection")
+        return self._write(data)
+
+    def _write(self, data: bytes) -> bool:
+        transport = self._transport
+        assert transport is not None, "somebody has looked"
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked and data else data
         if self._head:
             framed, self._head = self._head + framed, b""
@@ -150,6 +198,9 @@ class HttpSink:
 
     def _start_refusal(self, head: LegHead, body: bytes) -> bytes:
         self._refusal = None
+        if self._is_early:
+            self._has_begun = True
+            return refusal_event(body, head.status, self._shape, self._request_id)
         body = refusal_in_shape(body, head.status, self._shape, self._request_id)
         kept = tuple(pair for pair in head.headers if pair[0].lower() not in ("content-length", "content-type"))
         own = (("content-type", "application/json"), ("content-length", str(len(body))))
@@ -164,7 +215,7 @@ class HttpSink:
             self.response = self._error_response(end, summary.ran_at)
         elif end.outcome in _ANSWERED:
             await self._finish()
-        elif summary.is_event_stream:
+        elif summary.is_event_stream or self._is_early:
             number = summary.output_events
             self.put(error_event(end, self._shape, self._request_id, sequence_number=number))
             await self._finish()
@@ -203,13 +254,19 @@ def _relayed_lines(head: LegHead, own: Mapping[str, str]) -> tuple[list[str], bo
     has_length = False
     for name, value in head.headers:
         lower = name.lower()
-        if lower in _NOT_RELAYED or lower in own or lower.startswith(_OURS_PREFIX):
+        if lower in _NOT_RELAYED or lower in own or lower.startswith(_OURS_PREFIXES):
             continue
         if any(mark in name or mark in value for mark in _LINE_BREAKS):
             continue  # would end its line, and begin one that nobody wrote
         has_length = has_length or lower == "content-length"
         lines.append(f"{name}: {value}")
     return lines, has_length
+
+
+def _is_event_stream(head: LegHead) -> bool:
+    return any(
+        name.lower() == "content-type" and value.lower().startswith(EVENT_STREAM) for name, value in head.headers
+    )
 
 
 @lru_cache(maxsize=1000)

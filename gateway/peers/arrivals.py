@@ -1,4 +1,5 @@
-"""Lets forwards in: who calls is known, and there is room for what they say, before any of it is read.
+"""Lets forwards in that come in a call of their own: who calls is known, and there is room for what they say, before
+any of it is read.
 
 gRPC reads a call's one message by itself before its handler runs, however many there are. So to the server a forward is
 a stream of messages, of which the first is asked for when its turn has come; on the wire that is the same.
@@ -33,17 +34,12 @@ Run = Callable[[pb.ForwardRequest, Context], Awaitable[None]]
 class Arrivals:
     """The door for forwards."""
 
-    def __init__(self, peering: PeeringConfig, check: Check, run: Run) -> None:
+    def __init__(self, peering: PeeringConfig, room: PeerRoom, check: Check, run: Run) -> None:
         """A forward that has not come in by the time its origin gives it up is not waited for any longer."""
         self._wait_s = peering.accept_timeout_ns / _SECOND_NS
         self._check = check
         self._run = run
-        self.room = PeerRoom(
-            peering.forwards_held_max_bytes,
-            peering.forwards_held_peer_max_bytes,
-            peering.message_max_bytes,
-            self._wait_s,
-        )
+        self.room = room
 
     def add_to(self, server: grpc.aio.Server, service_name: str) -> None:
         """In place of the handler of the same name, to be called after that one was added."""
@@ -78,7 +74,7 @@ class Arrivals:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message")
 
 
-def caller_name(context: Context) -> str:
+def caller_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     """Whose bytes these are: by the certificate, else by the address, whose ports are many."""
     try:
         return caller_identity(context.auth_context()).uri

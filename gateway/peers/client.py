@@ -1,28 +1,28 @@
 """Forwards: opens a leg at a peer and turns whatever comes back into a head, body bytes or a LegFailure.
 
-Leaving a leg early cancels the call, and with it the request at the peer, down to its engine.
+Leaving a leg early cancels the request at the peer, down to its engine. Which way a forward's words travel makes no
+difference to what they mean: on a stream that all forwards share (`exchange`) or, to a peer that has no such thing, in
+a call of its own (`calls.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-
-import grpc
-import grpc.aio
 
 from gateway.core.effects import StartLeg
 from gateway.core.forwarding import leg_end_of
 from gateway.core.vocabulary import GatewayId, LegResult, RefusalReason
 from gateway.ground.clock import Clock
-from gateway.ground.shortage import tells_our_shortage
-from gateway.ground.wire import WireError
 from gateway.peers import codec
+from gateway.peers.calls import CallWords
+from gateway.peers.exchange.origin import Unserved
 from gateway.peers.link import PeerLink
 from gateway.peers.trust import Tell
+from gateway.peers.words import Word, Words, faults_as_leg_failures
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -30,11 +30,6 @@ _SECOND_NS = 1_000_000_000
 _DEADLINE_GRACE_S = 10.0
 """The call outlives the request's deadline by this, so that the peer's own word about it arrives, also late. The core
 does not wait for it: it has the leg closed at the deadline."""
-_CLOSE_WAIT_S = 1.0
-_TOO_LARGE_AN_ANSWER = "CLIENT: Received message larger than max"
-"""gRPC has one status for this, for a request that is too large, and for too many calls at once."""
-
-_Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]
 
 
 class PeerLegOpener:
@@ -65,16 +60,16 @@ class PeerLegOpener:
         now_ns = self._clock.now_ns()
         message = codec.forward_to_pb(order, request, self._gateway_id, now_ns)
         timeout_s = max(order.deadline_ns - now_ns, 0) / _SECOND_NS + _DEADLINE_GRACE_S
-        call = link.stub.Forward(message, timeout=timeout_s)
+        words = _send(link, message, timeout_s)
         try:
-            await _until_accepted(call, link)
+            words = await _accepted(words, link, partial(CallWords, link, message, timeout_s))
             on_accepted()
             check_place = partial(self._check_place, order)
-            head = replace(await _until_head(call, check_place), attempt=order.attempt, leg=order.leg)
+            head = replace(await _until_head(words, check_place), attempt=order.attempt, leg=order.leg)
             check_place(head.ran_at)
-            yield PeerLeg(call, head, check_place)
+            yield PeerLeg(words, head, check_place)
         finally:
-            call.cancel()
+            words.leave()
 
     def _check_place(self, order: StartLeg, ran_at: RanAt) -> None:
         """A peer's word is believed where it speaks against itself. Raises LegFailure: of such an answer nothing more
@@ -90,41 +85,36 @@ class PeerLegOpener:
 class PeerLeg:
     """A forward that the peer has begun to answer."""
 
-    def __init__(self, call: _Call, head: LegHead, check_place: Callable[[RanAt], None]) -> None:
+    __slots__ = ("_check_place", "_words", "head")
+
+    def __init__(self, words: Words, head: LegHead, check_place: Callable[[RanAt], None]) -> None:
         self._check_place = check_place
         self.head = head
-        self._call = call
+        self._words = words
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        while (data := await self._next()) is not None:
-            yield data
+        while (word := await self._words.next()).kind == "data":
+            yield word.said
+        await self._end(word)
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        while (data := await self._next()) is not None:
-            if not take(data):
-                return False
+        word = await self._words.pour(take)
+        if word is None:
+            return False
+        await self._end(word)
         return True
 
-    async def _next(self) -> bytes | None:
-        """None at the end."""
-        message = await _read(self._call)
-        kind = message.WhichOneof("kind")
-        if kind == "ended":
-            await self._end(message.ended)
-            return None
-        if kind != "data":
-            raise LegFailure(LegResult.FAILED, f"the peer sent {kind} in the middle of a body")
-        return message.data
-
-    async def _end(self, message: pb.Ended) -> None:
-        with _faults_as_leg_failures():
-            ended = codec.read_ended(message)
+    async def _end(self, word: Word) -> None:
+        if word.kind != "ended":
+            raise LegFailure(LegResult.FAILED, f"the peer sent {word.kind} in the middle of a body")
+        with faults_as_leg_failures():
+            ended = codec.read_ended(word.said)
         if ended.ran_at is not None:
             self._check_place(ended.ran_at)
         failure = failure_of(ended)
         if failure is not None:
             raise failure
-        await _until_closed(self._call)
+        await self._words.until_closed()
 
 
 def failure_of(ended: codec.EndedForward) -> LegFailure | None:
@@ -133,92 +123,48 @@ def failure_of(ended: codec.EndedForward) -> LegFailure | None:
     return None if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR) else LegFailure(result, detail, refusal)
 
 
-async def _until_accepted(call: _Call, link: PeerLink) -> None:
+def _send(link: PeerLink, message: pb.ForwardRequest, timeout_s: float) -> Words:
+    request = message.SerializeToString()
+    if len(request) > link.peering.message_max_bytes:
+        detail = f"a request of {len(request)} bytes is larger than max, {link.peering.message_max_bytes}"
+        raise LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
+    return link.carrier.open(request) or CallWords(link, message, timeout_s)
+
+
+async def _accepted(words: Words, link: PeerLink, call: Callable[[], Words]) -> Words:
+    """The words that follow. Where the peer turns out to know of no exchange, it is asked by a call instead: it has
+    seen nothing yet."""
     try:
         async with asyncio.timeout(link.peering.accept_timeout_ns / _SECOND_NS):
-            message = await _read(call)
+            try:
+                word = await words.next()
+            except Unserved:
+                words = call()
+                word = await words.next()
     except TimeoutError as error:
+        words.leave()
         raise LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time") from error
-    except LegFailure as failure:
-        if _is_our_shortage(failure.__cause__) and not link.is_connected:
-            raise LegFailure(LegResult.INTERNAL, failure.detail) from failure
+    except BaseException:
+        words.leave()
         raise
-    kind = message.WhichOneof("kind")
-    if kind == "refused":
-        with _faults_as_leg_failures():
-            reason, detail = codec.read_refused(message.refused)
+    if word.kind == "accepted":
+        return words
+    words.leave()
+    if word.kind == "refused":
+        with faults_as_leg_failures():
+            reason, detail = codec.read_refused(word.said)
             raise LegFailure(LegResult.REFUSED, detail, reason)
-    if kind != "accepted":
-        raise LegFailure(LegResult.FAILED, f"the peer's first word was {kind}")
+    raise LegFailure(LegResult.FAILED, f"the peer's first word was {word.kind}")
 
 
-async def _until_head(call: _Call, check_place: Callable[[RanAt], None]) -> LegHead:
-    message = await _read(call)
-    kind = message.WhichOneof("kind")
-    with _faults_as_leg_failures():
-        if kind == "ended":
-            ended = codec.read_ended(message.ended)
+async def _until_head(words: Words, check_place: Callable[[RanAt], None]) -> LegHead:
+    word = await words.next()
+    with faults_as_leg_failures():
+        if word.kind == "ended":
+            ended = codec.read_ended(word.said)
             if ended.ran_at is not None:
                 check_place(ended.ran_at)
             raise failure_of(ended) or LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} without a head")
-        if kind != "head":
-            raise LegFailure(LegResult.FAILED, f"the peer sent {kind} before a head")
-        return codec.read_head(message.head)
-
-
-async def _read(call: _Call) -> pb.ForwardResponse:
-    """The next message, passing over those of a kind that we do not know. One after which nothing more comes was the
-    peer's last word."""
-    passed_over = False
-    while True:
-        with _faults_as_leg_failures():
-            message = await call.read()
-        if not isinstance(message, pb.ForwardResponse):
-            raise _closed(after_unknown=passed_over)
-        if message.WhichOneof("kind") is not None or not message.ByteSize():
-            return message
-        passed_over = True
-
-
-def _closed(*, after_unknown: bool) -> LegFailure:
-    if after_unknown:
-        result, refusal, detail = leg_end_of(None, "its last word was of a kind that we do not know")
-        return LegFailure(result, detail, refusal)
-    return LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
-
-
-async def _until_closed(call: _Call) -> None:
-    """Let the peer close an ended call itself; cancelling it now could reach the peer first."""
-    try:
-        async with asyncio.timeout(_CLOSE_WAIT_S):
-            await call.read()
-    except (TimeoutError, grpc.aio.AioRpcError):
-        pass  # the answer is whole: how the call closes changes nothing
-
-
-@contextmanager
-def _faults_as_leg_failures() -> Iterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise _failure_in(error) from error
-    except WireError as error:
-        raise LegFailure(LegResult.FAILED, f"the peer's message is malformed: {error}") from error
-
-
-def _failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
-    """What a call's status says about the peer. That it finds our message malformed, or that either end finds it too
-    large, is no failure of the peer's: what a client may send must not close the way to it."""
-    code, words = error.code(), error.details() or ""
-    detail = f"{code.name}: {words}"
-    is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_AN_ANSWER not in words
-    if is_about_ours or code is grpc.StatusCode.INVALID_ARGUMENT:
-        return LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
-    return LegFailure(LegResult.FAILED, detail)
-
-
-def _is_our_shortage(error: BaseException | None) -> bool:
-    """Only where there was no connection: over one, a peer may say these words too."""
-    if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return False
-    return tells_our_shortage(error.details() or "")
+        if word.kind != "head":
+            raise LegFailure(LegResult.FAILED, f"the peer sent {word.kind} before a head")
+        return codec.read_head(word.said)

@@ -351,7 +351,11 @@ def accepted_to_pb() -> pb.ForwardResponse:
 
 
 def refused_to_pb(reason: RefusalReason, detail: str) -> pb.ForwardResponse:
-    return pb.ForwardResponse(refused=pb.Refused(reason=reason, detail=detail[:TEXT_LENGTH_MAX]))
+    return pb.ForwardResponse(refused=refusal_to_pb(reason, detail))
+
+
+def refusal_to_pb(reason: RefusalReason, detail: str) -> pb.Refused:
+    return pb.Refused(reason=reason, detail=detail[:TEXT_LENGTH_MAX])
 
 
 def read_refused(message: pb.Refused) -> tuple[RefusalReason, str]:
@@ -360,12 +364,17 @@ def read_refused(message: pb.Refused) -> tuple[RefusalReason, str]:
 
 
 def head_to_pb(head: LegHead) -> pb.ForwardResponse:
+    message = pb.ForwardResponse()
+    write_head(message.head, head)
+    return message
+
+
+def write_head(message: pb.Head, head: LegHead) -> None:
     place = head.ran_at.place
     ran_at = f"{head.ran_at.replica_id};{place.region};{place.jurisdiction}"
     headers = tuple(pair for pair in head.headers if pair[0].lower() != RAN_AT_HEADER)
-    return pb.ForwardResponse(
-        head=pb.Head(status=head.status, headers=_headers_to_pb(((RAN_AT_HEADER, ran_at), *headers)))
-    )
+    message.status = head.status
+    message.headers.extend(_headers_to_pb(((RAN_AT_HEADER, ran_at), *headers)))
 
 
 def read_head(message: pb.Head) -> LegHead:
@@ -389,6 +398,10 @@ def data_to_pb(data: bytes) -> pb.ForwardResponse:
 
 
 def ended_to_pb(end: EndRequest, summary: RequestSummary) -> pb.ForwardResponse:
+    return pb.ForwardResponse(ended=end_to_pb(end, summary))
+
+
+def end_to_pb(end: EndRequest, summary: RequestSummary) -> pb.Ended:
     ended = pb.Ended(
         outcome=end.outcome,
         detail=end.detail[:TEXT_LENGTH_MAX],
@@ -398,7 +411,7 @@ def ended_to_pb(end: EndRequest, summary: RequestSummary) -> pb.ForwardResponse:
     if summary.ran_at is not None:
         ended.replica_id = summary.ran_at.replica_id
         ended.place.CopyFrom(place_to_pb(summary.ran_at.place))
-    return pb.ForwardResponse(ended=ended)
+    return ended
 
 
 def read_ended(message: pb.Ended) -> EndedForward:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Never
 
 import grpc
@@ -10,8 +11,13 @@ import grpc.aio
 from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.ground.channels import FollowedChannel, client_options
+from gateway.ground.clock import Clock
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.transport import Transport
+from gateway.peers.exchange.carrier import Carrier, Start
+from gateway.peers.exchange.origin import METHOD
+from gateway.peers.exchange.watch import UNWATCHED, Watch
+from gateway.peers.words import is_our_shortage
 from protos.mesh.v1 import peer_pb2_grpc
 
 _SECOND_NS = 1_000_000_000
@@ -23,10 +29,23 @@ class PeerLink:
     While `follow_credentials` runs, new credentials make a new channel; calls end on the one that they began on.
     """
 
-    def __init__(self, peer: PeerConfig, peering: PeeringConfig, transport: Transport) -> None:
+    def __init__(
+        self,
+        peer: PeerConfig,
+        peering: PeeringConfig,
+        transport: Transport,
+        start: Start,
+        *,
+        clock: Clock | None = None,
+        watch: Watch = UNWATCHED,
+    ) -> None:
+        """`start` runs what it is given to its end: streams that forwards share."""
         self.peer = peer
         self.peering = peering
         self._transport = transport
+        self._start = start
+        self._clock = clock or Clock()
+        self._watch = watch
         self._old_lines: list[_Line] = []
         self._lay_line()
 
@@ -36,9 +55,14 @@ class PeerLink:
         return self._line.stub
 
     @property
+    def carrier(self) -> Carrier:
+        """For one forward each time, as with the stub."""
+        return self._line.carrier
+
+    @property
     def is_connected(self) -> bool:
         """Is there a connection, on which the peer has had its say?"""
-        return self._line.channel.get_state() is grpc.ChannelConnectivity.READY
+        return self._line.is_ready
 
     @property
     def is_failing(self) -> bool:
@@ -69,6 +93,7 @@ class PeerLink:
             await line.channel.close()
 
     async def _end(self, line: _Line, grace_s: float) -> None:
+        line.carrier.retire()
         await line.until_silent(grace_s)
         await line.channel.close()
         if line in self._old_lines:
@@ -79,13 +104,32 @@ class PeerLink:
         self.version = self._transport.version
         """Of the credentials that new calls go out with."""
         self._line = _Line(
-            self._transport.open_channel(address, spec.gateway_id, spec.place.region, client_options(self.peering))
+            self._transport.open_channel(address, spec.gateway_id, spec.place.region, client_options(self.peering)),
+            self,
+        )
+
+    def make_carrier(self, line: _Line) -> Carrier:
+        """Messages cross as bytes: what is none is ours to find out."""
+        begin, gateway_id = line.stream_stream(METHOD), self.peer.spec.gateway_id
+        return Carrier(
+            begin,
+            self.peering,
+            self._clock,
+            self._start,
+            is_shortage=lambda error: is_our_shortage(error) and not line.is_ready,
+            on_ignored=partial(self._watch.ignored, gateway_id),
+            on_broken=partial(self._watch.broken, gateway_id),
         )
 
 
 class _Line(FollowedChannel):
-    """A channel with the stub for its calls."""
+    """A channel with the stub for its calls, and with what carries forwards."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, link: PeerLink) -> None:
         super().__init__(channel)
         self.stub: peer_pb2_grpc.PeerServiceAsyncStub = peer_pb2_grpc.PeerServiceStub(self)  # type: ignore[call-overload]
+        self.carrier = link.make_carrier(self)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY

@@ -1,7 +1,8 @@
 """Bounds what other gateways' requests hold in memory here, in all and per peer. It counts what is said by nobody.
 
-A message has no length before it has come, so that one on its way is taken to be as large as any may be. Waiting is for
-those alone, since they are soon over; where running requests take all the room, there is none.
+A message on an exchange tells its length, and has room or has none. One in a call of its own has no length before it
+has come, so that on its way it is taken to be as large as any may be. Waiting is for those alone, since they are soon
+over; where running requests take all the room, there is none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import asyncio
 from collections import Counter
 from typing import Self
 
+from gateway.config.sections import PeeringConfig
+
+_SECOND_NS = 1_000_000_000
 WAITING_EACH_MAX = 64
 """Forwards of one peer that wait for their turn to be read."""
 
@@ -27,6 +31,16 @@ class PeerRoom:
         self._waiting: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
+    @classmethod
+    def of(cls, peering: PeeringConfig) -> Self:
+        """A message that has not come by the time its origin gives it up is not waited for any longer."""
+        return cls(
+            peering.forwards_held_max_bytes,
+            peering.forwards_held_peer_max_bytes,
+            peering.message_max_bytes,
+            peering.accept_timeout_ns / _SECOND_NS,
+        )
+
     @property
     def bytes(self) -> int:
         return self._held.total()
@@ -42,6 +56,12 @@ class PeerRoom:
             return None
         return Place(self, peer)
 
+    def place_of(self, peer: str, size: int) -> Place | None:
+        """For a message whose length was told. None: there is no room now."""
+        if not self._fits(peer, size):
+            return None
+        return Place(self, peer, size)
+
     async def _gets_a_turn(self, peer: str) -> bool:
         if self._waiting[peer] >= WAITING_EACH_MAX:
             return False
@@ -56,13 +76,17 @@ class PeerRoom:
             _take(self._waiting, peer, 1)
         return self._fits(peer)
 
-    def _fits(self, peer: str) -> bool:
-        size = self.message_bytes_max
+    def _fits(self, peer: str, size: int | None = None) -> bool:
+        size = self.message_bytes_max if size is None else size
         return self._held[peer] + size <= self._peer_bytes_max and self.bytes + size <= self._bytes_max
 
     def begin(self, peer: str) -> None:
         self._held[peer] += self.message_bytes_max
         self._reading[peer] += 1
+
+    def take(self, peer: str, size: int) -> None:
+        if size:
+            self._held[peer] += size
 
     def settle(self, peer: str, size: int) -> None:
         """The message has come."""
@@ -78,13 +102,17 @@ class PeerRoom:
 class Place:
     """One forward's part of the room; to be entered as soon as it is got."""
 
-    def __init__(self, room: PeerRoom, peer: str) -> None:
+    def __init__(self, room: PeerRoom, peer: str, size: int | None = None) -> None:
+        """None: nobody knows yet how large the message is."""
         self._room = room
         self._peer = peer
-        self._size: int | None = None
+        self._size = size
 
     def __enter__(self) -> Self:
-        self._room.begin(self._peer)
+        if self._size is None:
+            self._room.begin(self._peer)
+        else:
+            self._room.take(self._peer, self._size)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,12 +5,11 @@ It places nothing: a forward enters the core like any request, and the core's an
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Never
+from typing import Any, Never
 
 import grpc
 import grpc.aio
@@ -23,18 +22,23 @@ from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
 from gateway.ground.channels import server_options
 from gateway.ground.control.vocabulary import Ownership
+from gateway.ground.listening import why_not
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
 from gateway.peers import codec
-from gateway.peers.arrivals import Arrivals
+from gateway.peers.arrivals import Arrivals, caller_name
 from gateway.peers.board import LoadBoard
-from gateway.peers.scrutiny import scrutinise
+from gateway.peers.exchange.called import CalledStream, StreamFault
+from gateway.peers.exchange.callers import Callers
+from gateway.peers.exchange.watch import UNWATCHED, Watch
+from gateway.peers.reception import Reception
+from gateway.peers.room import PeerRoom
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
-from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.owner import OwnerContext
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 
@@ -56,7 +60,8 @@ _SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeRe
 _PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 _ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
 _OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
-_AnyContext = _Context | _SubscribeContext | _PingContext | _ExplainContext | _OwnershipContext
+_ExchangeContext = grpc.aio.ServicerContext[Any, Any]
+_AnyContext = _Context | _ExchangeContext | _SubscribeContext | _PingContext | _ExplainContext | _OwnershipContext
 
 Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
 """What was decided here about a request that this gateway forwarded to us; None for any other."""
@@ -82,19 +87,28 @@ class PeerService:
         why_closed: Callable[[], str] = str,
         on_malformed: Callable[[GatewayId], None] = lambda _: None,
         ownership: Callable[[], Ownership] = Ownership,
+        watch: Watch = UNWATCHED,
     ) -> None:
         """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked.
 
         `on_refused` is told of every caller that is not whom it should be, `on_malformed` of every one that forwards
         what no gateway may.
         """
-        self._cache_salts = cache_salts
-        self._pass_priority = pass_priority
-        self._on_malformed = on_malformed
+        self.reception = Reception(
+            owners,
+            forwards_max=peering.forwards_max,
+            cache_salts=cache_salts,
+            pass_priority=pass_priority,
+            why_closed=why_closed,
+            on_malformed=on_malformed,
+            log=log,
+        )
+        self.callers = Callers(owners.clock, peering.subscribers_max)
+        self._room = PeerRoom.of(peering)
+        self._watch = watch
         self._explain = explain
         self._ownership = ownership
-        self._why_closed = why_closed
-        self._owners = owners
+        self._clock = owners.clock
         self._board = board
         self._peers = peers
         self._peering = peering
@@ -103,15 +117,11 @@ class PeerService:
         self._on_refused = on_refused
         self._log = log
         self._subscribers: Counter[GatewayId] = Counter()
-        self._forwards = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
-    async def until_idle(self, wait_max_s: float) -> None:
-        """No forward runs here any more, or it took too long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_max_s):
-                await self._idle.wait()
+    @property
+    def room(self) -> PeerRoom:
+        """What forwards hold in memory, whichever way they come."""
+        return self._room
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:  # noqa: N802
         """Heartbeats until either side leaves. Waiting for a slow reader skips reports, it never collects them."""
@@ -131,21 +141,44 @@ class PeerService:
         return pb.PingResponse()
 
     async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
-        """Run one request here. The caller's leaving cancels this task, and with it the request."""
+        """Run one request here, for a gateway of the version before. The caller's leaving cancels this task, and with
+        it the request. To go once the version after next is out."""
         arrived, body = await self._read_forward(request, context)
         del request  # a second copy of the body
-        busy = self._why_closed() or self._why_not_now(body)
-        if busy:
+        if busy := "too many forwards at once" if self.reception.is_full else self.reception.why_not_now(body):
             await context.write(codec.refused_to_pb(RefusalReason.BUSY, busy))
             return
-        self._forwards += 1
-        self._idle.clear()
-        try:
+        with self.reception.counted():
             await self._run(arrived, context)
-        finally:
-            self._forwards -= 1
-            if not self._forwards:
-                self._idle.set()
+
+    async def Exchange(self, _: object, context: _ExchangeContext) -> None:  # noqa: N802
+        """Run many of a caller's requests here (see `exchange`). Who calls is looked at once."""
+        if not self._peering.exchange:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not served here")
+        await self._check_caller(context, None)
+        caller = caller_name(context)
+        if why := self.callers.why_not(caller):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        auth = context.auth_context()
+        stream = CalledStream(
+            context,
+            self.reception,
+            self._room,
+            self.callers.patience_with(caller),
+            caller=caller,
+            peering=self._peering,
+            claim_fault=lambda claim: self._transport.caller_fault(auth, claim),
+            on_ignored=self._watch.ignored,
+        )
+        try:
+            with self.callers.holding(caller, stream):
+                await stream.serve()
+        except StreamFault as fault:
+            self.callers.disgrace(caller)
+            self._watch.broken(stream.origin, str(fault))
+            if fault.code is grpc.StatusCode.PERMISSION_DENIED:
+                await self._refuse(context, str(fault))
+            await context.abort(fault.code, str(fault))
 
     async def Explain(self, request: pb.ExplainRequest, context: _ExplainContext) -> pb.ExplainResponse:  # noqa: N802
         """Nobody learns of a request that it did not forward here itself, nor whether there is one."""
@@ -170,27 +203,20 @@ class PeerService:
         await self._check_named(caller, context)
         return codec.ownership_to_pb(self._ownership())
 
-    def _why_not_now(self, body: Body | None) -> str:
-        if self._forwards >= self._peering.forwards_max:
-            return "too many forwards at once"
-        if body is not None and body.names_priority and not self._pass_priority:
-            return "priority: the engines here serve in order of arrival"
-        return ""
-
     async def _publish(self, caller: GatewayId, context: _SubscribeContext) -> None:
         """The last report is sent even if the board was closed right after it: it may be our farewell."""
         sent = None
         while (newest := await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)) or not self._board.closed:
             sent = newest
             if sent is not None:
-                age_ns = self._owners.clock.now_ns() - sent.posted_ns
+                age_ns = self._clock.now_ns() - sent.posted_ns
                 told = self._peers.get(caller)
                 report = sent.report.told_to(told.place if told else None)
                 await context.write(codec.load_to_pb(report, age_ns))
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
         with suppress(SinkGone):  # nobody is left to be told anything
-            end = await RequestOwner(self._owners, arrived.event, arrived.request, ForwardSink(context)).run()
+            end = await self.reception.run(arrived, ForwardSink(context))
             if isinstance(end, RefuseForward):
                 await context.write(codec.refused_to_pb(end.reason, end.detail))
 
@@ -198,26 +224,15 @@ class PeerService:
         self, request: pb.ForwardRequest, context: _Context
     ) -> tuple[codec.ArrivedForward, Body | None]:
         """The body is looked at last, once it is known whose word it comes with."""
+        origin = GatewayId("")
         try:
-            arrived = codec.read_forward(request, self._owners.clock.now_ns())
+            arrived, claim = self.reception.read(request)
+            await self._check_caller(context, claim)
+            origin = claim[0]
+            return self.reception.scrutinise(arrived)
         except WireError as error:
-            await self._refuse_malformed(context, GatewayId(""), error)
-        origin = arrived.event.origin_gateway_id
-        await self._check_caller(context, (origin, arrived.event.stamp.origin.region))
-        try:
-            body = scrutinise(arrived.request)
-        except WireError as error:
-            await self._refuse_malformed(context, origin, error)
-        if body is None:
-            return arrived, None
-        salt = self._cache_salts.salt(arrived.event.profile.tenant, body)
-        return replace(arrived, request=replace(arrived.request, cache_salt=salt)), body
-
-    async def _refuse_malformed(self, context: _Context, origin: GatewayId, error: WireError) -> Never:
-        """The caller's fault, which it counts against itself: neither the core nor an engine hears of it."""
-        self._on_malformed(origin)
-        self._log.error("malformed forward", detail=str(error), origin=origin, caller=context.peer())
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            self.reception.note_malformed(origin, error, context.peer())
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def check_caller(self, context: _Context) -> None:
         """Ends the call of whoever is no gateway of this mesh, whatever it would say."""
@@ -321,8 +336,11 @@ class PeerServer:
         self._health = health_aio.HealthServicer()
         # grpc.aio also takes coroutines that write to their context; the generated types know generators alone.
         peer_pb2_grpc.add_PeerServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
-        self.arrivals = Arrivals(peering, service.check_caller, service.Forward)
+        self.arrivals = Arrivals(peering, service.room, service.check_caller, service.Forward)
         self.arrivals.add_to(self._server, SERVICE_NAME)
+        # Messages of an exchange cross as bytes: what is none is ours to find out.
+        exchange: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(service.Exchange)
+        self._server.add_registered_method_handlers(SERVICE_NAME, {"Exchange": exchange})
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, address: Address) -> Address:
@@ -330,7 +348,7 @@ class PeerServer:
         try:
             port = self._transport.add_port(self._server, str(address))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address} for peers") from error
+            raise OSError(why_not(address), f"cannot listen on {address} for peers") from error
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return replace(address, port=port)
@@ -343,8 +361,9 @@ class PeerServer:
         """End the subscriptions, give running forwards this long, then close. gRPC does not wait for those that it cuts
         off; we do, so that each has told its end."""
         self._board.close()
+        self._service.callers.close()
         await self._server.stop(grace_s)
-        await self._service.until_idle(_CUT_OFF_WAIT_S)
+        await self._service.reception.until_idle(_CUT_OFF_WAIT_S)
 
     async def _set_health(self, status: int) -> None:
         for service in ("", SERVICE_NAME):

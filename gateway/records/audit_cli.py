@@ -20,7 +20,7 @@ from gateway.core.vocabulary import Jurisdiction, LegResult, Outcome, Place, Reg
 from gateway.ground.faults import ConfigError
 from gateway.policy.file import PolicyError, load_policy
 from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, ForbiddenPlace, LostLines
-from gateway.records.audit_files import FileHeader
+from gateway.records.audit_files import SUFFIX, FileHeader
 from gateway.records.audit_heads import SignedHead, Witness, read_noted, read_public_key
 from gateway.records.audit_verify import (
     BrokenLine,
@@ -38,8 +38,20 @@ SHOWN_MAX = 100
 
 _DECODER = msgspec.json.Decoder(FileHeader | SignedHead | AuditRecord)
 
+
+def _files_in(_context: click.Context, _option: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Of a folder, the record that lies in it."""
+    found: list[Path] = []
+    for path in given:
+        inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not inside:
+            raise click.BadParameter(f"{path} holds no file that ends in {SUFFIX}")
+        found += inside
+    return tuple(dict.fromkeys(found))
+
+
 _files_argument = click.argument(
-    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+    "files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), callback=_files_in
 )
 
 
@@ -71,7 +83,7 @@ def audit() -> None:
 def verify(
     files: tuple[Path, ...], *, key_files: tuple[Path, ...], noted_files: tuple[Path, ...], as_json: bool
 ) -> None:
-    """Say whether FILES are as they were written: no line changed, taken out or put in.
+    """Say whether FILES are as they were written: no line changed, taken out or put in. A folder stands for all in it.
 
     Give all files of a gateway at once, in any order: each continues the one before. By themselves they cannot show
     that they were forged whole or cut at the end: for that give --public-key, --noted, or best of all both.

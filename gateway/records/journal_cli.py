@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from gateway.ground.journal import JournalUnreadable
+from gateway.ground.runs import files_of_one_run
 from gateway.ground.story import report_as_text
 from gateway.records.journal import replay as replay_journal
 
@@ -18,14 +19,15 @@ EXIT_UNREADABLE = 2
 
 @click.command("replay")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--run", metavar="NAME", help="Of a folder's runs, instead of the newest that is whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def replay(files: tuple[Path, ...], as_json: bool) -> None:
-    """Replay a gateway's journal, all its FILES in any order, and compare every effect.
+def replay(files: tuple[Path, ...], *, run: str | None, as_json: bool) -> None:
+    """Replay a gateway's journal, and compare every effect: all FILES of a run in any order, or one run of a folder.
 
     Exits with 0 when the story is the same, 1 when it diverged, 2 when it cannot be read.
     """
     try:
-        report = replay_journal(files)
+        report = replay_journal(files_of_one_run(files, run))
     except JournalUnreadable as error:
         click.echo(_as_json({"unreadable": str(error)}) if as_json else f"unreadable: {error}", err=not as_json)
         raise SystemExit(EXIT_UNREADABLE) from error

@@ -202,6 +202,8 @@ class Ledger:
                 | events.LegAccepted()
                 | events.ResponseStored()
                 | events.ProgressSampled()
+                | events.DecodeHistoryRestored()
+                | events.PredictorFitted()
             ):
                 pass
             case _ as never:

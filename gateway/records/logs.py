@@ -49,6 +49,7 @@ def request_line(
     fields: dict[str, object | None] = {
         "request_id": profile.request_id,
         "model": profile.model,
+        "asked_model": summary.asked_model or None,
         "tenant": profile.tenant if rule.tenant else None,
         "session_key": profile.session_key if rule.session_key else None,
         "outcome": str(end.outcome),

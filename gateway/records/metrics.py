@@ -99,6 +99,14 @@ class Metrics:
         """A gateway forwarded what none may, or what cannot be read."""
         self._malformed.add(self._peer(origin))
 
+    def exchange_ignored(self, peer: GatewayId) -> None:
+        """A frame came about a forward that is over, or never was."""
+        self._frames_ignored.add(self._peer(peer))
+
+    def exchange_broken(self, seen_by: str, peer: GatewayId) -> None:
+        """A stream that forwards shared ended before its time: seen by the `caller`, whose it was, or the `called`."""
+        self._exchanges_broken.add(self._peer(peer), seen_by)
+
     def residency_broken(self, peer: GatewayId, *_: object) -> None:
         """A peer says that it ran a request of ours where that must not run."""
         self._violations.add(self._peer(peer))
@@ -156,6 +164,17 @@ class Metrics:
         )
         self._malformed = self._counter(
             "forwards_malformed", "Forwards turned away because no gateway may send such a one.", "peer"
+        )
+        self._frames_ignored = self._counter(
+            "exchange_frames_ignored",
+            "Frames on a stream of forwards about one that is over, or never was.",
+            "peer",
+        )
+        self._exchanges_broken = self._counter(
+            "exchanges_broken",
+            "Streams of forwards that ended before their time, with what was on them.",
+            "peer",
+            "seen_by",
         )
         self._violations = self._counter(
             "residency_violations", "Answers of a peer that say they come from where the request must not run.", "peer"
@@ -232,7 +251,13 @@ class Metrics:
                 self._lost.add(event.target.kind)
             case events.DrainRequested():
                 self._draining.set(1)
-            case events.ResponseStored() | events.RequestAbandoned() | events.ConfigApplied():
+            case (
+                events.ResponseStored()
+                | events.RequestAbandoned()
+                | events.ConfigApplied()
+                | events.DecodeHistoryRestored()
+                | events.PredictorFitted()
+            ):
                 pass
             case _ as never:
                 assert_never(never)

@@ -267,6 +267,29 @@ class ScoreBody(Body, kw_only=True):
         return _present(*first, self.text_2, self.data_2, self.items, self.documents)
 
 
+class TokenizeBody(Body, kw_only=True):
+    """A prompt or a conversation; nothing is computed, so nothing is cached."""
+
+    fills_prefix_cache: ClassVar[bool] = False
+
+    prompt: msgspec.Raw = _NOTHING
+    content: msgspec.Raw = _NOTHING
+    """llama.cpp's word for a prompt."""
+    messages: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.prompt, self.content, self.messages)
+
+
+class DetokenizeBody(Body, kw_only=True):
+    fills_prefix_cache: ClassVar[bool] = False
+
+    tokens: msgspec.Raw = _NOTHING
+
+    def prompt_parts(self) -> list[memoryview]:
+        return _present(self.tokens)
+
+
 _BODIES: dict[str, type[Body]] = {
     engine_api.CHAT_PATH: ChatBody,
     engine_api.COMPLETIONS_PATH: CompletionBody,
@@ -276,6 +299,8 @@ _BODIES: dict[str, type[Body]] = {
     engine_api.EMBEDDINGS_PATH: EmbeddingsBody,
     **dict.fromkeys(engine_api.RERANK_PATHS, RerankBody),
     **dict.fromkeys(engine_api.SCORE_PATHS, ScoreBody),
+    engine_api.TOKENIZE_PATH: TokenizeBody,
+    engine_api.DETOKENIZE_PATH: DetokenizeBody,
 }
 _DECODERS = {path: msgspec.json.Decoder(body, strict=False) for path, body in _BODIES.items()}
 _XARGS = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -25,6 +25,18 @@ class KeyLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be used up in a day or a month of UTC, at one gateway; None where there is no such bound."""
+
+    tokens_per_day: int | None = None
+    """Prompt and output together."""
+    tokens_per_month: int | None = None
+
+
+NO_BUDGET = Budget()
+
+
+@dataclass(frozen=True, slots=True)
 class ClientKey:
     """What a credential has been found to stand for."""
 
@@ -35,6 +47,7 @@ class ClientKey:
     """Narrows where the policy lets this tenant's requests be processed."""
     models: frozenset[ModelName] | None = None
     """None: every model."""
+    budget: Budget = NO_BUDGET
     may_name_tenant: bool = False
     """It is held by something in front of us, which may say whose request it passes on."""
 
@@ -44,3 +57,5 @@ class ClientKey:
 
 KeyCheck = Callable[[str], ClientKey | None]
 """From what a client presented, empty for nothing, to its key. It must take as long over a wrong one as a right one."""
+TenantBudget = Callable[[TenantName], Budget]
+"""What all keys of a tenant may use up together."""

@@ -14,6 +14,10 @@ RESPONSES_PATH = "/v1/responses"
 MESSAGES_PATH = "/v1/messages"
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 EMBEDDINGS_PATH = "/v1/embeddings"
+TOKENIZE_PATH = "/tokenize"
+DETOKENIZE_PATH = "/detokenize"
+UNGENERATING_PATHS = frozenset({COUNT_TOKENS_PATH, TOKENIZE_PATH, DETOKENIZE_PATH})
+"""An engine computes nothing for them: they are free, and no cache knows of them."""
 RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
 SCORE_PATHS = ("/v1/score", "/score")
 
@@ -26,6 +30,8 @@ POSTED_PATHS = (
     EMBEDDINGS_PATH,
     *RERANK_PATHS,
     *SCORE_PATHS,
+    TOKENIZE_PATH,
+    DETOKENIZE_PATH,
 )
 """What takes a body that names a model."""
 

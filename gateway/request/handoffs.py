@@ -8,13 +8,14 @@ with all that runs in it, so whatever might make the two prompts differ, or make
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 
 import msgspec
 
 from gateway.core.value import value
 from gateway.core.vocabulary import Connector, LegResult
 from gateway.request.answers import fault_of
-from gateway.request.bodies import Body, ChatBody, CompletionBody, CountTokensBody, MessagesBody, ResponsesBody, is_set
+from gateway.request.bodies import Body, ChatBody, CompletionBody, MessagesBody, ResponsesBody, is_set
 from gateway.request.engine_errors import decode
 from gateway.request.legs import LegFailure
 from gateway.request.sse import events, fields
@@ -37,6 +38,7 @@ OpenAI's older two."""
 _SINGLE = (b"", b"null", b"1")
 _ONE_TEXT = re.compile(rb'\[\s*"[^"\\]*(?:\\.[^"\\]*)*"\s*\]', re.DOTALL)
 _ONE_LIST = re.compile(rb"\[\s*\[[^][]*\]\s*\]")
+_BRACKET = ord("[")
 _BATCH = re.compile(rb'\[\s*["\[]')
 _TOOLS_BYTES_MAX = 1 << 20
 
@@ -48,21 +50,34 @@ class _Tool(msgspec.Struct):
 _TOOLS = msgspec.json.Decoder(list[_Tool])
 
 
+_asked_of = attrgetter("n", "best_of", "use_beam_search", "prompt_logprobs", "truncate_prompt_tokens")
+_NOTHING_ASKED = _asked_of(ChatBody(model=""))
+
+
 def why_whole(body: Body) -> str:
     """Why one engine has to do all of it, in words for whoever asks; empty where two can share it."""
-    if type(body) not in TAKERS or isinstance(body, CountTokensBody):
+    if type(body) not in TAKERS:
         return "engines take no hand-off of a KV cache for this call"
-    assert isinstance(body, ChatBody | CompletionBody | MessagesBody | ResponsesBody)
-    if bytes(body.n) not in _SINGLE or bytes(body.best_of) not in _SINGLE or is_set(body.use_beam_search):
-        return "n, best_of, use_beam_search: several answers cannot share one KV cache that was handed over"
-    if is_set(body.prompt_logprobs):
-        return "prompt_logprobs: whoever writes the answer has not read the prompt"
-    if is_set(body.truncate_prompt_tokens):
-        return "truncate_prompt_tokens: what is left of the prompt depends on how much may be answered"
+    if (asked := _asked_of(body)) != _NOTHING_ASKED:  # hardly ever: one look at all of them, and only then at each
+        why = _why_whole_as_asked(*asked)
+        if why:
+            return why
     if isinstance(body, CompletionBody):
         return _why_whole_completion(body)
     if isinstance(body, ResponsesBody):
         return _why_whole_response(body)
+    return ""
+
+
+def _why_whole_as_asked(
+    n: msgspec.Raw, best_of: msgspec.Raw, beam: msgspec.Raw, logprobs: msgspec.Raw, truncated: msgspec.Raw
+) -> str:
+    if bytes(n) not in _SINGLE or bytes(best_of) not in _SINGLE or is_set(beam):
+        return "n, best_of, use_beam_search: several answers cannot share one KV cache that was handed over"
+    if is_set(logprobs):
+        return "prompt_logprobs: whoever writes the answer has not read the prompt"
+    if is_set(truncated):
+        return "truncate_prompt_tokens: what is left of the prompt depends on how much may be answered"
     return ""
 
 
@@ -77,7 +92,12 @@ def _why_whole_completion(body: CompletionBody) -> str:
     if is_set(body.echo):
         return "echo: whoever writes the answer has not read the prompt"
     prompt = memoryview(body.prompt)
-    if _BATCH.match(prompt) and not (_ONE_TEXT.fullmatch(prompt) or _ONE_LIST.fullmatch(prompt)):
+    if (
+        prompt
+        and prompt[0] == _BRACKET
+        and _BATCH.match(prompt)
+        and not (_ONE_TEXT.fullmatch(prompt) or _ONE_LIST.fullmatch(prompt))
+    ):
         return "prompt: several prompts in one request cannot be handed over"
     return ""
 

@@ -60,6 +60,8 @@ class OutboundRequest:
     method: str = "POST"
     stores_response: bool = False
     """The engine will keep the answer under its id, and later requests may refer to it."""
+    asked_model: str = ""
+    """The client's own name for the model, where `profile` has another: answers go by it."""
     cache_salt: CacheSalt | None = None
     """For engines that take one; other gateways work it out themselves. None: the body goes out as it came."""
     part: Part | None = None
@@ -192,5 +194,7 @@ class RequestSummary:
     """Of an answer in one piece that told no usage."""
     prompt_taken: bool = False
     """An engine or a peer has the prompt, or had it when everybody left, and has not failed or turned it down."""
+    asked_model: str = ""
+    """The client's own name for the model, where that is another one."""
     generates: bool = True
     """False: an engine is only asked about what it keeps, or to count."""

@@ -17,7 +17,7 @@ from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
-from gateway.request.engine_api import COUNT_TOKENS_PATH
+from gateway.request.engine_api import UNGENERATING_PATHS
 from gateway.request.legs import (
     NONCE_BYTES,
     LegFailure,
@@ -29,6 +29,7 @@ from gateway.request.legs import (
     SinkGone,
 )
 from gateway.request.mailbox import cancelled
+from gateway.request.parts import PartFeed
 from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
 
 _CLOSE_WAIT_S = 5.0
@@ -47,6 +48,8 @@ class OwnerContext:
     settings: RelaySettings = field(default_factory=RelaySettings)
     on_finished: Callable[[RequestProfile, EndRequest, RequestSummary], None] | None = None
     """Told once about each request that was ours, whichever way it ended."""
+    prompt_key: Callable[[RequestProfile], bytes] | None = None
+    """What stands for a prompt in histories; None where nothing of ours keeps any."""
     on_fault: Callable[[BaseException], None] | None = None
     """Told of every error of our own that a leg has met."""
 
@@ -73,11 +76,14 @@ class RequestOwner:
     ) -> None:
         self._context = context
         self._driver = context.driver
+        if context.prompt_key is not None:
+            profile = arrival.profile
+            arrival = replace(arrival, profile=replace(profile, prompt_key=context.prompt_key(profile)))
         self._arrival = arrival
         self._outbound = outbound
         self._sink = sink
-        generates = not arrival.profile.is_control and outbound.path != COUNT_TOKENS_PATH
-        self._summary = RequestSummary(generates=generates)
+        generates = not arrival.profile.is_control and outbound.path not in UNGENERATING_PATHS
+        self._summary = RequestSummary(generates=generates, asked_model=outbound.asked_model)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """The legs that run in tasks of their own."""
@@ -176,7 +182,8 @@ class RequestOwner:
         held against a target.
         """
         scope = self._mailbox.scope_of(order)
-        feed = Feed(self._relay, order, scope, self._mailbox.end_leg)
+        feed_of = Feed if order.role is LegRole.WHOLE else PartFeed
+        feed = feed_of(self._relay, order, scope, self._mailbox.end_leg)
         ended: LegEnded | None = None
         try:
             if scope.is_stopped:

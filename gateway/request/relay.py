@@ -15,20 +15,19 @@ from gateway.core.vocabulary import LegResult, LegRole, RefusalReason, TargetKin
 from gateway.ground.clock import Clock
 from gateway.request.answers import (
     USAGE_WITHIN_BYTES,
-    Answer,
     Fault,
     TokenUsage,
     first_id_of,
     inspect_answer,
     usage_at_end,
 )
-from gateway.request.assembling import Assembler, Unassembled, can_be_assembled
+from gateway.request.assembling import Assembler
 from gateway.request.driver import Driver
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
-from gateway.request.handoffs import Handoff, handoff_in
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
+from gateway.request.model_names import Renamer
 
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
@@ -55,11 +54,13 @@ class Relay:
         "_arrived_ns",
         "_clock",
         "_driver",
+        "_renamed",
         "_speaker",
         "assembler",
         "assembles",
         "handed_over",
         "outbound",
+        "put",
         "settings",
         "sink",
         "summary",
@@ -81,6 +82,7 @@ class Relay:
         self._arrived_ns = arrived_ns
         self._speaker: StartLeg | None = None
         """The leg whose answer the client is getting, or has got."""
+        self._renamed = None if not outbound.asked_model else Renamer(outbound.profile.model, outbound.asked_model)
         self.handed_over = b""
         """What the last prefill's answer says to its decode: the engines' own affair."""
         self.assembler: Assembler | None = None
@@ -91,6 +93,16 @@ class Relay:
         self.sink = sink
         self.outbound = outbound
         self.summary = summary
+        self.put: Callable[[bytes], bool] = sink.put if self._renamed is None else self._put_renamed
+        """Sends whole events of an answer, as `Sink.put` does."""
+
+    def named_as_asked(self, body: bytes) -> bytes:
+        """Of an answer in one piece, before its length is told."""
+        return body if self._renamed is None else self._renamed(body)
+
+    def _put_renamed(self, data: bytes) -> bool:
+        assert self._renamed is not None, "it has another name"
+        return self.sink.put(self._renamed(data))
 
     @property
     def has_begun(self) -> bool:
@@ -228,15 +240,14 @@ class Feed:
             raise LegFailure(LegResult.FAILED, f"status {head.status}, which answers nothing")
         if not 200 <= head.status < 300:
             return await self._relay_client_error(head, leg.chunks())
-        if self._order.role is LegRole.PREFILL:
-            return await self._keep_part(head, leg.chunks())
-        content_type = _content_type(head)
-        if not content_type.startswith(EVENT_STREAM):
-            return await self._relay_whole(head, content_type, leg.chunks())
-        assembler = self._relay.assembler
-        if assembler is None or self._order.role is not LegRole.DECODE:
+        return await self._relay_answer(leg)
+
+    async def _relay_answer(self, leg: Leg) -> LegEnded:
+        """Of an engine that has begun well."""
+        content_type = media_type(leg.head)
+        if content_type.startswith(EVENT_STREAM):
             return await self._relay_events(leg)
-        return await self._assemble(leg, assembler)
+        return await self._relay_whole(leg.head, content_type, leg.chunks())
 
     async def _relay_client_error(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
         failure = _failure_of(head.status, f"status {head.status}")
@@ -249,38 +260,14 @@ class Feed:
 
     async def _answer_client_error(self, head: LegHead, body: bytes) -> LegEnded:
         self._expect_nothing_sent(f"status {head.status}")
-        await self._relay.begin(self._order, _with_length(head, body))
+        body = self._relay.named_as_asked(body)
+        await self._relay.begin(self._order, with_length(head, body))
         await self._relay.write(body)
         return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
 
     def _expect_nothing_sent(self, what: str) -> None:
         if self._relay.has_begun:
             raise LegFailure(LegResult.FAILED, f"{what}, after the answer had begun")
-
-    async def _keep_part(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
-        """A part of the work whose answer no client is shown: what it hands over is kept for the other part."""
-        body, rest = await self._hold_whole(chunks)
-        if rest is not None:
-            raise LegFailure(LegResult.FAILED, "an answer too long for a prefill")
-        answer = Answer(None) if _content_type(head).startswith(EVENT_STREAM) else inspect_answer(body)
-        if answer.fault is not None:
-            return await self._answer_fault(head, answer.fault)
-        if self._order.connector is not None:
-            handed = handoff_in(body, self._order.connector)
-            self._relay.handed_over = handed.told
-            self._relay.assembler = self._assembler(handed) if self._order.connector.is_sequential else None
-        prompt_tokens = None if answer.usage is None else answer.usage.prompt_tokens
-        return replace(leg_ended(self._order, LegResult.COMPLETED, ""), prompt_tokens=prompt_tokens)
-
-    def _assembler(self, handed: Handoff) -> Assembler | None:
-        """None where the decode has to be asked for the whole answer."""
-        outbound = self._relay.outbound
-        if not self._relay.assembles or not can_be_assembled(outbound.path, outbound.body):
-            return None
-        try:
-            return Assembler(outbound.path, handed.answer, bytes_max=self._settings.held_bytes_max)
-        except Unassembled:
-            return None
 
     async def _relay_whole(self, head: LegHead, content_type: str, chunks: AsyncIterator[bytes]) -> LegEnded:
         """An answer in one piece is held until it is whole, so that one that breaks off can be had elsewhere."""
@@ -293,16 +280,19 @@ class Feed:
             fault = self._inspect(content_type, body)
             if fault is not None:
                 return await self._answer_fault(head, fault)
-            head = _with_length(head, body)
+            named = relay.named_as_asked(body)
+            head = with_length(head, named)
             relay.note_first_token()
         else:
+            named = relay.named_as_asked(body)
+            head = head if named is body else _without_length(head)
             relay.stored(self._order, first_id_of(body))
             relay.summary.answer_bytes += len(body)
         if rest is not None or not relay.sink.is_immediate:
             relay.first_token(self._order)
         self._expect_nothing_sent("an answer in one piece")
         await relay.begin(self._order, head)
-        relay.sink.put(body)
+        relay.sink.put(named)
         if rest is not None:
             await relay.sink.drain()
             await self._relay_rest(body, rest)
@@ -343,56 +333,6 @@ class Feed:
                 return b"".join(held), chunks
         return b"".join(held), None
 
-    async def _assemble(self, leg: Leg, assembler: Assembler) -> LegEnded:
-        """A stream whose client gets it in one piece. Until that is whole the client has nothing, and it may be had
-        elsewhere."""
-        scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max, may_give_up=True)
-        self._relay.decoding(self._order, lambda: scanner.events_since_token)
-        try:
-            await self._gather(leg, scanner, assembler)
-            self._usage = scanner.usage
-            if scanner.fault is not None:
-                return await self._answer_fault(leg.head, scanner.fault)
-            if not scanner.is_finished:
-                raise LegFailure(LegResult.FAILED, "the stream broke off")
-            whole = assembler.finish()
-        except Unassembled as reason:
-            self._relay.assembles = False  # no fault of the engine's: the next one is asked for the whole answer
-            raise LegFailure(LegResult.BUSY, f"its stream cannot be put together: {reason}") from reason
-        finally:
-            self._relay.decoded(self._order, scanner.events_since_token, self._usage)
-        await self._send_whole(replace(leg.head, headers=JSON_HEADERS), whole)
-        self._end(self._completed())
-        self._scope.hurry(self._settings.trailer_grace_s)
-        await leg.pour(lambda _: True)
-        return self._completed()
-
-    async def _gather(self, leg: Leg, scanner: EventScanner, assembler: Assembler) -> None:
-        """Until its last event, or a reason not to go on."""
-        is_begun = False
-
-        def take(data: bytes) -> bool:
-            nonlocal is_begun
-            self._pieces += 1
-            assembler.feed(scanner.feed(data))
-            if scanner.saw_token and not is_begun and scanner.fault is None:
-                is_begun = True
-                self._relay.generates(self._order)
-                self._scope.watch(self._progress, self._settings.engine_stall_s)
-            return scanner.fault is None and not scanner.done
-
-        if await leg.pour(take):
-            assembler.feed(scanner.close())
-
-    async def _send_whole(self, head: LegHead, body: bytes) -> None:
-        relay = self._relay
-        relay.note_first_token()
-        if not relay.sink.is_immediate:
-            relay.first_token(self._order)
-        self._expect_nothing_sent("an answer in one piece")
-        await relay.begin(self._order, _with_length(head, body))
-        relay.sink.put(body)
-
     async def _relay_events(self, leg: Leg) -> LegEnded:
         summary = self._relay.summary
         summary.is_event_stream = True
@@ -425,7 +365,7 @@ class Feed:
         relay.stored(self._order, scanner.response_id)
         await relay.begin(self._order, _without_length(leg.head))
         self._has_sent = True
-        put = relay.sink.put
+        put = relay.put
         has_room = put(held)
         relay.first_token(self._order)  # the client has its token before anybody counts it
         if not has_room:
@@ -476,8 +416,8 @@ class Feed:
             raise LegFailure(LegResult.FAILED, scanner.fault.detail)
         if not scanner.is_finished:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
-        if rest:
-            await self._relay.write(rest)
+        if rest and not self._relay.put(rest):
+            await self._relay.sink.drain()
         if self._ended is None:
             self._usage = scanner.usage
         return self._completed()
@@ -525,7 +465,7 @@ def _failure_of(status: int, detail: str) -> LegFailure | None:
     return LegFailure(LegResult.FAILED, detail)
 
 
-def _content_type(head: LegHead) -> str:
+def media_type(head: LegHead) -> str:
     for name, value in head.headers:
         if name.lower() == "content-type":
             return value.lower()
@@ -538,7 +478,7 @@ def _without_length(head: LegHead) -> LegHead:
     return head if len(kept) == len(head.headers) else replace(head, headers=kept)
 
 
-def _with_length(head: LegHead, body: bytes) -> LegHead:
+def with_length(head: LegHead, body: bytes) -> LegHead:
     """A body that is at hand whole goes out with its length, however it came in."""
     length = str(len(body))
     for name, told in head.headers:

@@ -6,37 +6,78 @@ A file that cannot be used never replaces one that could.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.core.vocabulary import TenantName
 from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
+from gateway.ground.faults import ConfigError, FileError
 from gateway.ground.reloader import ReloadRefused
-from gateway.request.callers import ClientKey
-from gateway.security.keys import KeyTable, read_keys_file
+from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId
+from gateway.security.keys import KeysFile, KeyTable, read_keys_file
 
 
 class Keyring:
-    """`check` is a KeyCheck."""
+    """`check` is a KeyCheck, and `tenant_budget` a TenantBudget."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        """Raises ConfigError: there is nothing yet to fall back on."""
-        self._path = path
+    def __init__(self, path: Path, clock: Clock, *, keeps_usage: bool = True) -> None:
+        """`keeps_usage`: what is used up outlives the process; else no key may have a budget. Raises ConfigError: there
+        is nothing yet to fall back on."""
+        self.path = path
         self._clock = clock
-        self._table = _read_table(path)
+        self._keeps_usage = keeps_usage
+        self._last_used: dict[KeyId, int] = {}
+        self._old_last_used: dict[KeyId, int] = {}
+        self._put(self._read())
 
     def check(self, credential: str) -> ClientKey | None:
-        return self._table.find(credential, self._clock.wall_ns())
+        wall_ns = self._clock.wall_ns()
+        found = self._table.find(credential, wall_ns)
+        if found is None:
+            return None
+        used = self._old_last_used if found.is_old else self._last_used
+        used[found.key.key_id] = wall_ns
+        return found.key
+
+    def tenant_budget(self, tenant: TenantName) -> Budget:
+        return self._tenant_budgets.get(tenant, NO_BUDGET)
+
+    @property
+    def file(self) -> KeysFile:
+        """As it is in force."""
+        return self._file
+
+    @property
+    def last_used_ns(self) -> tuple[Mapping[KeyId, int], Mapping[KeyId, int]]:
+        """When each key was last shown since the start of this process, by its secret and by the one before."""
+        return self._last_used, self._old_last_used
 
     def files(self) -> tuple[Path, ...]:
-        return (self._path,)
+        return (self.path,)
 
     async def reload(self) -> None:
         """For the Reloader. Requests that run keep what their key allowed when they came."""
         try:
-            self._table = await asyncio.to_thread(_read_table, self._path)
+            self._put(await asyncio.to_thread(self._read))
         except ConfigError as error:
             raise ReloadRefused(str(error)) from error
 
+    def _read(self) -> KeysFile:
+        return read_keys(self.path, keeps_usage=self._keeps_usage)
 
-def _read_table(path: Path) -> KeyTable:
-    return KeyTable(read_keys_file(path).keys)
+    def _put(self, file: KeysFile) -> None:
+        self._file = file
+        self._table = KeyTable(file.keys)
+        self._tenant_budgets = {TenantName(each.id): each.budget() for each in file.tenants}
+        known = {KeyId(entry.id) for entry in file.keys}
+        for used in (self._last_used, self._old_last_used):
+            for key_id in used.keys() - known:
+                del used[key_id]
+
+
+def read_keys(path: Path, *, keeps_usage: bool) -> KeysFile:
+    """Raises ConfigError."""
+    file = read_keys_file(path)
+    if not keeps_usage and (faults := list(file.budget_faults())):
+        raise FileError(path, faults)
+    return file

@@ -11,11 +11,11 @@ import hmac
 import math
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -31,7 +31,7 @@ from gateway.ground.faults import Fault, KeyFaults
 from gateway.ground.settings import FileModel
 from gateway.ground.values import ID_PATTERN, Id
 from gateway.ground.yaml_file import read_yaml
-from gateway.request.callers import ClientKey, KeyId, KeyLimits
+from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId, KeyLimits
 
 KEYS_MAX = 10_000
 MODELS_MAX = 1000
@@ -128,11 +128,27 @@ class KeyEntry(FileModel):
     """With `trust_tenant_header`: its holder may name any tenant in x-nightside-tenant."""
     expires: Annotated[datetime, BeforeValidator(parse_time)] | None = None
     disabled: StrictBool = False
+    tokens_per_day: _Count | None = None
+    tokens_per_month: _Count | None = None
+    old_hash: Annotated[str, AfterValidator(_check_hash)] | None = None
+    """The secret before the last rotation, which opens too until"""
+    old_until: Annotated[datetime, BeforeValidator(parse_time)] | None = None
+
+    @model_validator(mode="after")
+    def _check_old(self) -> Self:
+        if (self.old_hash is None) != (self.old_until is None):
+            raise ValueError("old_hash and old_until are written together or not at all")
+        return self
 
     def secret_hash(self) -> SecretHash:
-        match = _HASH.fullmatch(self.hash)
-        assert match is not None, "checked when it was read"
-        return SecretHash(bytes.fromhex(match[1]), bytes.fromhex(match[2]))
+        return _hash_in(self.hash)
+
+    def old_secret_hash(self) -> SecretHash | None:
+        return None if self.old_hash is None else _hash_in(self.old_hash)
+
+    def old_until_ns(self) -> float:
+        until_ns = 0 if self.old_until is None else round(self.old_until.timestamp() * _SECOND_NS)
+        return min(until_ns, self.expires_ns())
 
     def expires_ns(self) -> float:
         if self.disabled:
@@ -146,30 +162,70 @@ class KeyEntry(FileModel):
             KeyLimits(self.concurrency, self.requests_per_minute, self.tokens_per_minute),
             process=self.process.rule() if self.process else None,
             models=frozenset(map(ModelName, self.models)) if self.models else None,
+            budget=_budget(self),
             may_name_tenant=self.may_name_tenant,
         )
+
+
+def _hash_in(text: str) -> SecretHash:
+    match = _HASH.fullmatch(text)
+    assert match is not None, "checked when it was read"
+    return SecretHash(bytes.fromhex(match[1]), bytes.fromhex(match[2]))
+
+
+class TenantEntry(FileModel):
+    """What all keys of a tenant may use up together."""
+
+    id: Id
+    tokens_per_day: _Count | None = None
+    tokens_per_month: _Count | None = None
+
+    def budget(self) -> Budget:
+        return _budget(self)
+
+
+def _budget(entry: KeyEntry | TenantEntry) -> Budget:
+    """The one that is none is one for all: who has it is asked nothing more."""
+    found = Budget(entry.tokens_per_day, entry.tokens_per_month)
+    return NO_BUDGET if found == NO_BUDGET else found
 
 
 class KeysFile(FileModel):
     version: Literal[1] = 1
     keys: Annotated[tuple[KeyEntry, ...], Field(max_length=KEYS_MAX)] = ()
+    tenants: Annotated[tuple[TenantEntry, ...], Field(max_length=KEYS_MAX)] = ()
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
-        seen: set[str] = set()
-        for index, entry in enumerate(self.keys):
-            if entry.id in seen:
-                raise KeyFaults(Fault(f"keys[{index}].id", f"{entry.id!r} is used twice"))
-            seen.add(entry.id)
+        for name, entries in self._entries():
+            seen: set[str] = set()
+            for index, entry in enumerate(entries):
+                if entry.id in seen:
+                    raise KeyFaults(Fault(f"{name}[{index}].id", f"{entry.id!r} is used twice"))
+                seen.add(entry.id)
         return self
+
+    def _entries(self) -> Iterator[tuple[str, tuple[KeyEntry | TenantEntry, ...]]]:
+        yield "keys", self.keys
+        yield "tenants", self.tenants
 
     def as_document(self) -> dict[str, Any]:
         """As it is written: what is not set is left out."""
-        return {"version": 1, "keys": [self._entry(entry) for entry in self.keys]}
+        document = {"version": 1, "keys": list(map(_written, self.keys))}
+        return {**document, "tenants": list(map(_written, self.tenants))} if self.tenants else document
 
-    @staticmethod
-    def _entry(entry: KeyEntry) -> dict[str, Any]:
-        return entry.model_dump(mode="json", exclude_defaults=True)
+    def budget_faults(self) -> Iterator[Fault]:
+        """Where something is to be counted over days: for a gateway that would forget it with its process."""
+        for name, entries in self._entries():
+            for index, entry in enumerate(entries):
+                if entry.tokens_per_day is not None or entry.tokens_per_month is not None:
+                    yield Fault(
+                        f"{name}[{index}]", "a budget has to survive restarts: the region file needs state.folder"
+                    )
+
+
+def _written(entry: KeyEntry | TenantEntry) -> dict[str, Any]:
+    return entry.model_dump(mode="json", exclude_defaults=True)
 
 
 def read_keys_file(path: Path) -> KeysFile:
@@ -188,24 +244,45 @@ class _Kept:
     secret: SecretHash
     expires_ns: float
     """Since 1970; infinite for a key that does not, 0 for one that is disabled."""
+    old: SecretHash
+    """Of a key that has only one secret, something that nobody has the secret of."""
+    old_until_ns: float
+
+
+class Found(NamedTuple):
+    key: ClientKey
+    is_old: bool
+    """By the secret before the last rotation."""
 
 
 class KeyTable:
-    """All keys of one file by id. Looking one up costs one hash, however many there are and whether it is right."""
+    """All keys of one file by id. Looking one up costs two hashes, however many there are and whether it is right."""
 
     def __init__(self, entries: Iterable[KeyEntry]) -> None:
-        self._kept = {entry.id: _Kept(entry.client_key(), entry.secret_hash(), entry.expires_ns()) for entry in entries}
-        self._nobody = _Kept(ClientKey(KeyId(""), TenantName("")), mint("nobody")[1], expires_ns=0)
+        nothing = mint("nobody")[1]
+        self._kept = {
+            entry.id: _Kept(
+                entry.client_key(),
+                entry.secret_hash(),
+                entry.expires_ns(),
+                entry.old_secret_hash() or nothing,
+                entry.old_until_ns(),
+            )
+            for entry in entries
+        }
+        self._nobody = _Kept(ClientKey(KeyId(""), TenantName("")), nothing, 0, nothing, 0)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, credential: str, wall_ns: int) -> ClientKey | None:
+    def find(self, credential: str, wall_ns: int) -> Found | None:
         """The key that this credential proves, if it proves one that is valid now."""
         key_id, secret = _parts(credential)
         kept = self._kept.get(key_id, self._nobody)
-        is_proven = kept.secret.matches(secret)
-        return kept.key if is_proven and wall_ns < kept.expires_ns else None
+        is_new, is_old = kept.secret.matches(secret), kept.old.matches(secret)
+        if is_new and wall_ns < kept.expires_ns:
+            return Found(kept.key, is_old=False)
+        return Found(kept.key, is_old=True) if is_old and wall_ns < kept.old_until_ns else None
 
 
 _NO_SECRET = "0" * 2 * _SECRET_BYTES

@@ -1,25 +1,28 @@
-"""`nightside keys`: adds, lists, disables and removes clients' keys. A secret is shown once and kept nowhere."""
+"""`nightside keys`: adds, lists, rotates and removes clients' keys. A secret is shown once and kept nowhere."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
-from pydantic import ValidationError
 
-from gateway.ground.faults import ConfigError, FileError
-from gateway.ground.yaml_file import faults_in
-from gateway.security.keys import KeyEntry, KeysFile, mint, read_keys_file
-
-_HEAD = "# Written by `nightside keys`: comments do not last. The hashes give no key away.\n"
+from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
+from gateway.ground.values import parse_duration_ns
+from gateway.security.keys import read_keys_file
+from gateway.security.keys_editing import (
+    Minted,
+    add_key,
+    change_key,
+    remove_key,
+    rotate_key,
+    set_tenant_budget,
+    shown,
+)
 
 
 @click.group()
@@ -28,7 +31,10 @@ def keys() -> None:
 
 
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+_key_id = click.argument("key_id")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_per_day = click.option("--tokens-per-day", type=int, help="Of UTC; counted by each gateway for itself.")
+_per_month = click.option("--tokens-per-month", type=int, help="Of UTC; counted by each gateway for itself.")
 
 
 @keys.command()
@@ -38,6 +44,8 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--concurrency", type=int, help="Requests that may run at once.")
 @click.option("--requests-per-minute", type=int)
 @click.option("--tokens-per-minute", type=int, help="Prompt and output together.")
+@_per_day
+@_per_month
 @click.option("--model", "models", multiple=True, help="A model it may use; may be repeated. Default: every model.")
 @click.option("--jurisdiction", "jurisdictions", multiple=True, help="Process only here; may be repeated.")
 @click.option("--region", "regions", multiple=True, help="Process only here; may be repeated.")
@@ -52,10 +60,33 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_as_json
 def add(file: Path, key_id: str, as_json: bool, **options: Any) -> None:
     """Make a key, put it into FILE and print it. It cannot be shown again."""
-    key, kept = mint(key_id)
-    with _editing(file, may_be_missing=True) as document:
-        document["keys"].append({"id": key_id, "hash": str(kept), **_entry_options(**options)})
-    click.echo(json.dumps({"id": key_id, "key": key}) if as_json else key)
+    with _complaints():
+        minted = add_key(file, key_id, _entry_options(**options), Clock().wall_ns(), may_be_missing=True)
+    _tell(key_id, minted, as_json=as_json)
+
+
+@keys.command()
+@_file
+@_key_id
+@click.option(
+    "--keep",
+    default="7d",
+    show_default=True,
+    help="For how long the present secret opens as well: 12h, 7d; 0 for not at all.",
+)
+@_as_json
+def rotate(file: Path, key_id: str, keep: str, as_json: bool) -> None:
+    """Give the key KEY_ID in FILE a new secret, and print it. The one before goes on opening for a while.
+
+    A key has two secrets at most: what was kept from an earlier rotation opens nothing any more.
+    """
+    try:
+        keep_ns = 0 if keep == "0" else parse_duration_ns(keep)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--keep") from error
+    with _complaints():
+        minted = rotate_key(file, key_id, keep_ns, Clock().wall_ns())
+    _tell(key_id, minted, as_json=as_json)
 
 
 @keys.command(name="list")
@@ -63,31 +94,58 @@ def add(file: Path, key_id: str, as_json: bool, **options: Any) -> None:
 @_as_json
 def list_keys(file: Path, as_json: bool) -> None:
     """Show the keys in FILE, without their hashes."""
-    entries = [_shown(entry) for entry in _read(file).keys]
+    with _complaints():
+        content = read_keys_file(file)
+    entries = [shown(entry) for entry in content.keys]
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
     for entry in entries:
         rest = " ".join(f"{name}={_in_words(value)}" for name, value in entry.items() if name not in ("id", "tenant"))
         click.echo(f"{entry['id']}  tenant={entry['tenant']}  {rest}".rstrip())
+    for tenant in content.tenants:
+        told = tenant.model_dump(exclude={"id"}, exclude_none=True)
+        click.echo(f"(tenant {tenant.id})  {' '.join(f'{name}={value}' for name, value in told.items())}".rstrip())
 
 
 @keys.command()
 @_file
-@click.argument("key_id")
+@_key_id
 def disable(file: Path, key_id: str) -> None:
     """Let the key KEY_ID in FILE open nothing any more, but keep its entry."""
-    with _editing(file) as document:
-        _find(document, key_id)["disabled"] = True
+    with _complaints():
+        change_key(file, key_id, {"disabled": True}, Clock().wall_ns())
 
 
 @keys.command()
 @_file
-@click.argument("key_id")
+@_key_id
 def remove(file: Path, key_id: str) -> None:
     """Take the key KEY_ID out of FILE."""
-    with _editing(file) as document:
-        document["keys"].remove(_find(document, key_id))
+    with _complaints():
+        remove_key(file, key_id)
+
+
+@keys.command()
+@_file
+@click.argument("tenant")
+@_per_day
+@_per_month
+def tenant(file: Path, tenant: str, **budget: int | None) -> None:
+    """Say in FILE what all keys of TENANT may use up together; without a number, they have no budget together."""
+    with _complaints():
+        set_tenant_budget(file, tenant, budget)
+
+
+def _tell(key_id: str, minted: Minted, *, as_json: bool) -> None:
+    until = None if minted.old_until is None else minted.old_until.isoformat().replace("+00:00", "Z")
+    if as_json:
+        told = {"id": key_id, "key": minted.key, "old_until": until}
+        click.echo(json.dumps({name: value for name, value in told.items() if value is not None}))
+        return
+    click.echo(minted.key)
+    if until is not None:
+        click.echo(f"the secret before it opens until {until}", err=True)
 
 
 def _entry_options(**options: Any) -> dict[str, Any]:
@@ -99,10 +157,6 @@ def _entry_options(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, [])}
 
 
-def _shown(entry: KeyEntry) -> dict[str, Any]:
-    return entry.model_dump(mode="json", exclude={"hash"}, exclude_none=True, exclude_defaults=True)
-
-
 def _in_words(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
@@ -111,60 +165,9 @@ def _in_words(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _find(document: dict[str, Any], key_id: str) -> dict[str, Any]:
-    for entry in document["keys"]:
-        if entry["id"] == key_id:
-            found: dict[str, Any] = entry
-            return found
-    raise click.ClickException(f"no key has the id {key_id!r}")
-
-
-def _read(file: Path) -> KeysFile:
+@contextmanager
+def _complaints() -> Iterator[None]:
     try:
-        return read_keys_file(file)
+        yield
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
-
-
-@contextmanager
-def _editing(file: Path, *, may_be_missing: bool = False) -> Iterator[dict[str, Any]]:
-    """The file's content, to be changed and then written as a whole; one editor at a time."""
-    file = file.resolve()
-    with _alone_in(file.parent):
-        known = KeysFile() if may_be_missing and not file.exists() else _read(file)
-        document = known.as_document()
-        yield document
-        try:
-            changed = KeysFile.model_validate(document)
-        except ValidationError as error:
-            raise click.ClickException(str(FileError(file, faults_in(error)))) from error
-        _write(file, _HEAD + yaml.safe_dump(changed.as_document(), sort_keys=False))
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise click.ClickException(f"{folder}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _write(file: Path, text: str) -> None:
-    """All of it or nothing, readable by its owner alone; a gateway never sees half of it."""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as fresh:
-            try:
-                fresh.write(text)
-                fresh.flush()
-                os.fsync(fresh.fileno())
-                Path(fresh.name).replace(file)
-            except BaseException:
-                Path(fresh.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise click.ClickException(f"{file}: {error.strerror}") from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Callable
@@ -33,7 +32,6 @@ from gateway.state.predictor_files import (
     artifact_of,
     read_artifact,
     read_history,
-    read_or_make_secret,
     write_history,
 )
 
@@ -65,9 +63,6 @@ class PredictorKeeper:
         named = f"{gateway_id}.{quote(pool, safe='')}"
         self._history_path = None if folder is None else folder / f"{named}.history.json"
         self._artifact_path = None if folder is None else folder / f"{named}.predictor.json"
-        self._secret_path = None if folder is None else folder / f"{named}.secret.json"
-        self.secret = b""
-        """What keys of prompts are made with, once it was restored."""
         self._config = config
         self._horizon = horizon
         self._clock = clock
@@ -81,7 +76,6 @@ class PredictorKeeper:
 
     def restore(self) -> History:
         """Before anything is served. What cannot be read is told and not used; the next saving replaces it."""
-        self.secret = self._restored_secret()
         history = History(self._config.history_max)
         if self._history_path is not None:
             try:
@@ -141,15 +135,6 @@ class PredictorKeeper:
         return {"kind": self._config.kind, "fits": self.fits, "failures": self.failures, "problem": self.problem}
 
     # Parts
-
-    def _restored_secret(self) -> bytes:
-        """One that is not kept makes other keys after a restart: then no prompt is known again, and its length is."""
-        if self._secret_path is not None:
-            try:
-                return read_or_make_secret(self._secret_path)
-            except (StateUnusable, OSError) as error:
-                self._tell("the secret of the decode pool's prompts is not kept", str(error))
-        return secrets.token_bytes(32)
 
     def _restored(self, found: Snapshot) -> History:
         """With times on our clock."""

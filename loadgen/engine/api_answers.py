@@ -64,12 +64,20 @@ class AnyAnswer:
     output: bytes
     cached_tokens: int = field(default=0, kw_only=True)
     """Known once the engine admits the request, before the first token."""
+    cut_reason: FinishReason = field(default=FinishReason.ABORT, kw_only=True)
+    """What is said of an answer that ends before its time, ..."""
+    stop_reason: str | None = field(default=None, kw_only=True)
+    """... and beside that."""
+    handed_over: dict[str, Any] | None = field(default=None, kw_only=True)
+    """Where the prompt's keys and values are kept for somebody. Known at the end."""
 
 
 @dataclass(slots=True)
 class Answer(AnyAnswer):
     preamble: bytes = b""
     """What a stream says before there is a token."""
+    is_one_of_several: bool = False
+    """Choices of one answer: they end together."""
     _plain: tuple[bytes, bytes] = field(init=False)
     """What stands before and after the text of a chunk that does not finish the answer."""
 
@@ -88,35 +96,47 @@ class Answer(AnyAnswer):
         if reason is None:
             return opening + self._chunks(start, end, None)
         if reason is FinishReason.ABORT:
-            return opening + self._chunks(start, end, None) + self._aborted(end) + self._ending(end)
-        return opening + self._chunks(start, end, reason) + self._ending(end)
+            return opening + self._chunks(start, end, None) + self._aborted(end) + self._last(end)
+        return opening + self._chunks(start, end, reason) + self._last(end)
 
     def whole(self, tokens: int, reason: FinishReason) -> bytes:
         """The body of an answer that is not streamed."""
+        return self.body([self.choice(tokens, reason)], tokens)
+
+    def choice(self, tokens: int, reason: FinishReason) -> dict[str, Any]:
         text = self.output[: tokens * TOKEN_BYTES]
+        reason = self.cut_reason if reason is FinishReason.ABORT else reason
+        return self._chat_choice(text, reason) if self.is_chat else self._completion_choice(text, reason)
+
+    def body(self, choices: list[dict[str, Any]], tokens: int) -> bytes:
+        """`tokens`: of all choices."""
         details = {"cached_tokens": self.cached_tokens, "created_cache_tokens": 0 if self.is_chat else None}
         usage = self._counts(tokens) | {
             "prompt_tokens_details": details | {"multimodal_tokens": None},
             "completion_tokens_details": None,
         }
-        choice = self._chat_choice(text, reason) if self.is_chat else self._completion_choice(text, reason)
         of_the_prompt = {
             "prompt_logprobs": None,
             "prompt_token_ids": self._ids(self.request.prompt),
             "prompt_text": None,
         }
         return encode(
-            self._identity([choice], whole=True)
+            self._identity(choices, whole=True)
             | {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
             | (of_the_prompt if self.is_chat else {})
-            | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+            | {"kv_transfer_params": self.handed_over, "ec_transfer_params": None, "metrics": None}
         )
 
     def _opening(self) -> bytes:
         """The chat stream's first event: it names the role and goes out together with the first token."""
         if not self.is_chat:
             return b""
-        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        choice = {
+            "index": self.request.index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
         prompt = {"prompt_token_ids": self._ids(self.request.prompt), "prompt_text": None}
         opening = event(self._identity([choice]) | self._usage_so_far(0) | prompt)
         return opening if self.request.tool is None else opening + event(self._named_call())
@@ -124,7 +144,9 @@ class Answer(AnyAnswer):
     def _chunks(self, start: int, end: int, reason: FinishReason | None) -> bytes:
         """The events of tokens `start` … `end` - 1; with a reason the last of them finishes the answer."""
         plain_end = end if reason is None else end - 1
-        if self.request.continuous_usage or self.request.return_token_ids or self.request.tool is not None:
+        request = self.request
+        needs_escapes = request.tool is not None or request.schema is not None
+        if request.continuous_usage or request.return_token_ids or needs_escapes:
             plain = b"".join([event(self._chunk(self._text(i), i + 1, None)) for i in range(start, plain_end)])
         else:
             before, after = self._plain
@@ -136,9 +158,12 @@ class Answer(AnyAnswer):
 
     def _aborted(self, tokens: int) -> bytes:
         """The event with which a stopping engine ends a stream: no text, and a reason that looks like success."""
-        return event(self._chunk("", tokens, FinishReason.ABORT))
+        return event(self._chunk("", tokens, self.cut_reason))
 
-    def _ending(self, tokens: int) -> bytes:
+    def _last(self, tokens: int) -> bytes:
+        return b"" if self.is_one_of_several else self.ending(tokens)
+
+    def ending(self, tokens: int) -> bytes:
         """The usage event, if it was asked for, and the end mark."""
         if not self.request.include_usage:
             return DONE
@@ -159,15 +184,15 @@ class Answer(AnyAnswer):
         if self.request.tool is not None:
             said = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
         finish = self._finish_reason(reason)
-        delta: dict[str, Any] = {"index": 0, "delta": said, "logprobs": None, "finish_reason": finish}
+        delta: dict[str, Any] = {"index": self.request.index, "delta": said, "logprobs": None, "finish_reason": finish}
         if reason is not None:
-            delta["stop_reason"] = None
+            delta["stop_reason"] = self.stop_reason
         return delta | {"token_ids": self._ids(text.encode())}
 
     def _named_call(self) -> dict[str, Any]:
         """The event that begins a call of the tool; its arguments follow."""
         delta = {"tool_calls": [{"index": 0, **self._call("")}]}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        choice = {"index": self.request.index, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._identity([choice]) | self._usage_so_far(0)
 
     def _call(self, arguments: str) -> dict[str, Any]:
@@ -180,11 +205,11 @@ class Answer(AnyAnswer):
 
     def _text_delta(self, text: str, tokens: int, reason: FinishReason | None) -> dict[str, Any]:
         return {
-            "index": 0,
+            "index": self.request.index,
             "text": text,
             "logprobs": None,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "prompt_token_ids": self._ids(self.request.prompt) if tokens == 1 else None,
             "token_ids": self._ids(text.encode()),
         }
@@ -202,22 +227,22 @@ class Answer(AnyAnswer):
         if self.request.tool is not None:
             message |= {"content": None, "tool_calls": [self._call(text.decode())]}
         return {
-            "index": 0,
+            "index": self.request.index,
             "message": message,
             "logprobs": None,
             "finish_reason": self._finish_reason(reason),
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "token_ids": self._ids(text),
             "routed_experts": None,
         }
 
     def _completion_choice(self, text: bytes, reason: FinishReason) -> dict[str, Any]:
         return {
-            "index": 0,
+            "index": self.request.index,
             "text": text.decode(),
             "logprobs": None,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": self.stop_reason,
             "token_ids": self._ids(text),
             "prompt_logprobs": None,
             "prompt_token_ids": self._ids(self.request.prompt),

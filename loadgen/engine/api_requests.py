@@ -23,6 +23,8 @@ from loadgen.engine.tools import Tool, chosen_tool
 from loadgen.engine.vocabulary import Endpoint
 
 _COMPLETION_TOKENS_DEFAULT = 16
+CHOICES_MAX = 256
+"""Prompts times answers to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,28 @@ class GenerationRequest:
     """At the end of a stream; of the APIs that leave it to the client, it says so."""
     continuous_usage: bool = False
     return_token_ids: bool = False
+    schema: dict[str, Any] | None = None
+    """What it says is JSON that follows this."""
+    further_prompts: tuple[bytes, ...] = ()
+    """Of a completion that was asked for several prompts, all but the first."""
+    samples: int = 1
+    """Answers to each prompt."""
+    index: int = 0
+    """Which of all choices this is."""
 
 
 def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served: tuple[str, ...]) -> GenerationRequest:
     """Raises ApiError for what a real engine refuses before it counts tokens. Without a model the first is meant."""
     fields = json_body(content_type, body)
     stream = fields.flag("stream")
+    prompts = [_chat_prompt(fields)] if endpoint is Endpoint.CHAT else _completion_prompts(fields)
     include_usage = _stream_option(fields, "include_usage", stream=stream)
     request = GenerationRequest(
         endpoint=endpoint,
-        prompt=_chat_prompt(fields) if endpoint is Endpoint.CHAT else _completion_prompt(fields),
+        prompt=prompts[0],
+        further_prompts=tuple(prompts[1:]),
+        samples=_samples(fields, len(prompts)),
+        schema=schema_in(fields.object("response_format"), "json_schema"),
         output_tokens_max=_output_tokens_max(endpoint, fields),
         output_tokens_min=fields.integer("min_tokens", at_least=0) or 0,
         ignore_eos=fields.flag("ignore_eos"),
@@ -67,6 +81,15 @@ def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served:
     )
     check_sampling(fields)
     return request
+
+
+def check_least(request: GenerationRequest) -> None:
+    """More tokens at least than at most."""
+    most = request.output_tokens_max
+    if most is not None and request.output_tokens_min > most:
+        least = request.output_tokens_min
+        message = f"min_tokens must be less than or equal to max_tokens={most}, got {least}."
+        raise bad_value("min_tokens", least, message)
 
 
 def check_length(request: GenerationRequest, prompt_tokens: int, context_tokens_max: int) -> None:
@@ -102,9 +125,29 @@ def check_sampling(fields: Fields) -> None:
     temperature = fields.value("temperature")
     if isinstance(temperature, int | float) and temperature < 0:
         raise bad_value("temperature", float(temperature), f"temperature must be non-negative, got {temperature:.1f}.")
-    n = fields.value("n")
-    if n not in (None, 1):
-        raise bad_value("n", n, f"n must be 1 at an emulated engine, got {n}.")
+
+
+def _samples(fields: Fields, prompts: int) -> int:
+    samples = fields.integer("n", at_least=1) or 1
+    if samples * prompts > CHOICES_MAX:
+        raise bad_value("n", samples, f"{prompts} prompts and n={samples} are more than {CHOICES_MAX} choices.")
+    return samples
+
+
+def schema_in(form: Fields | None, wrapper: str | None) -> dict[str, Any] | None:
+    """What an answer has to follow, if it has to follow anything. `wrapper`: the member that the schema stands in."""
+    kind = None if form is None else form.value("type")
+    if form is None or kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise bad_value("response_format", kind, "response_format.type is text, json_object or json_schema.")
+    described = form if wrapper is None else form.object(wrapper)
+    schema = None if described is None else described.object("schema")
+    if schema is None:
+        raise invalid("response_format", "missing", "Field required", form.members)
+    return schema.members
 
 
 def _output_tokens_max(endpoint: Endpoint, fields: Fields) -> int | None:
@@ -150,17 +193,20 @@ def schema_of(tool: Fields, name: str) -> dict[str, Any]:
     return {} if schema is None else schema.members
 
 
-def _completion_prompt(fields: Fields) -> bytes:
-    """Text or token ids; of several prompts a real engine serves all, this one serves exactly one."""
+def _completion_prompts(fields: Fields) -> list[bytes]:
+    """One or several, each text or token ids."""
     prompt = fields.value("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
+    several = isinstance(prompt, list) and bool(prompt) and all(isinstance(each, str | list) for each in prompt)
+    return [_completion_prompt(each) for each in (prompt if several else [prompt])]
+
+
+def _completion_prompt(prompt: Any) -> bytes:
     if isinstance(prompt, str):
         text = prompt.encode("utf-8", "surrogatepass")
-    elif isinstance(prompt, list) and all(_is_token_id(item) for item in prompt):
+    elif isinstance(prompt, list) and all(is_token_id(item) for item in prompt):
         text = text_of(prompt)
     else:
-        raise invalid("prompt", "string_type", "Input should be one string or one list of token ids", prompt)
+        raise invalid("prompt", "string_type", "Input should be text, token ids, or a list of either", prompt)
     if not text:
         raise ApiError(
             400, "BadRequestError", "Either prompt or prompt_embeds must be provided and non-empty.", "prompt"
@@ -168,5 +214,5 @@ def _completion_prompt(fields: Fields) -> bytes:
     return text
 
 
-def _is_token_id(item: object) -> bool:
+def is_token_id(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= TOKEN_ID_MAX

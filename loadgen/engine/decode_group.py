@@ -67,6 +67,17 @@ class _Begun:
     kv_tokens: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The KV cache of a request that needed a transfer is here: whoever kept it may let it go."""
+
+    request_id: str
+    at_ns: int
+
+
+DecodeOutput = Pulled | FirstToken | Finished
+
+
 class _Request:
     __slots__ = (
         "final_tokens",
@@ -96,7 +107,17 @@ class _Request:
 class _Rank:
     """One worker. What its coming step takes stands in the group's own lists."""
 
-    __slots__ = ("arrived", "base_ns", "held_tokens", "is_up", "kv_token_ns", "pulling", "ready", "running")
+    __slots__ = (
+        "arrived",
+        "base_ns",
+        "held_tokens",
+        "is_up",
+        "kv_token_ns",
+        "parked_tokens",
+        "pulling",
+        "ready",
+        "running",
+    )
 
     def __init__(self, config: DecodeGroupConfig) -> None:
         self.base_ns = config.base_ns
@@ -108,6 +129,8 @@ class _Rank:
         """Their keys and values are here: they wait for a slot in the batch."""
         self.running = 0
         self.held_tokens = 0
+        self.parked_tokens = 0
+        """Of prompts that are held and do not run."""
         self.is_up = True
 
 
@@ -147,7 +170,7 @@ class DecodeGroup:
         self._envelope: Envelope | None = None
         """Of the steps until something happens, from `_begin_ns` on. None: not known yet."""
         self._now_ns = 0
-        self._outputs: list[FirstToken | Finished] = []
+        self._outputs: list[DecodeOutput] = []
 
     # What others ask for
 
@@ -186,11 +209,15 @@ class DecodeGroup:
             self._pull(request.rank)
             self._enter(request.rank)
 
-    def advance(self, now_ns: int) -> list[FirstToken | Finished]:
+    def advance(self, now_ns: int) -> list[DecodeOutput]:
         """Everything that happened up to and including `now_ns`, in order, that was not reported yet."""
         self._move_to(now_ns)
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def look(self, now_ns: int) -> None:
+        """Let all that can be asked for be as of then. What happened waits to be reported."""
+        self._move_to(now_ns)
 
     def next_change_ns(self) -> int | None:
         """When somebody's first token, end or entry is due, or at once if outputs wait. None when nothing will happen
@@ -245,6 +272,10 @@ class DecodeGroup:
         """What its coming step reads, or the one in flight: L_g."""
         state = self._ranks[rank]
         return (self._first_ns[rank] - state.base_ns) // state.kv_token_ns if state.is_up else 0
+
+    def cached_tokens(self, rank: int) -> int:
+        """In its cache now, or on their way there."""
+        return self.kv_tokens(rank) + self._ranks[rank].parked_tokens
 
     def held_tokens(self, rank: int) -> int:
         """Room in its cache that is spoken for."""
@@ -390,6 +421,7 @@ class DecodeGroup:
             request = state.arrived.popleft()
             request.is_held = True
             state.held_tokens += request.final_tokens
+            state.parked_tokens += request.final_tokens - request.output_tokens
             if request.transfer_ns:
                 state.pulling += 1
                 self._serial += 1
@@ -406,6 +438,7 @@ class DecodeGroup:
             state = self._ranks[request.rank]
             state.pulling -= 1
             state.ready.append(request)
+            self._outputs.append(Pulled(request.request_id, self._now_ns))
             self._enter(request.rank)
 
     def _enter(self, rank: int) -> None:
@@ -427,7 +460,9 @@ class DecodeGroup:
         heappush(self._ends, (request.last_step, self._serial, request))
         state.running += 1
         self._running += 1
-        self._first_ns[request.rank] += (request.final_tokens - request.output_tokens) * state.kv_token_ns
+        prompt_tokens = request.final_tokens - request.output_tokens
+        state.parked_tokens -= prompt_tokens
+        self._first_ns[request.rank] += prompt_tokens * state.kv_token_ns
         self._growth_ns[request.rank] += state.kv_token_ns
         self._entered.append(request)
         self._envelope = None
@@ -452,7 +487,10 @@ class DecodeGroup:
             return
         if not request.is_held:
             state.arrived.remove(request)
-        elif request in state.ready:
+            self._forget(request)
+            return
+        state.parked_tokens -= request.final_tokens - request.output_tokens
+        if request in state.ready:
             state.ready.remove(request)
         else:
             state.pulling -= 1

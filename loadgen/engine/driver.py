@@ -1,18 +1,21 @@
-"""Runs one engine model in real time: feeds it requests, wakes when it changes, hands tokens to those who wait.
+"""Runs one engine's ranks in real time: feeds them requests, wakes when one changes, hands tokens to those who wait.
 
-It knows nothing of HTTP. Tokens are counted, never queued: a slow reader costs no memory and gets them in one piece.
+It knows nothing of HTTP, nor of how keys and values come from one engine to another: others are told when to fetch.
+Tokens are counted, never queued: a slow reader costs no memory and gets them in one piece.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from gateway.ground.clock import Clock
 from loadgen.engine import model as engine_model
 from loadgen.engine.exposition import RequestMetrics
-from loadgen.engine.model import EngineLoad, EngineModel, EngineOutput
+from loadgen.engine.model import EngineLoad, EngineOutput
+from loadgen.engine.ranks import Ranks
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import FinishReason, Rejection
 
@@ -26,10 +29,13 @@ class TokenFeed:
 
     request: EngineRequest
     submitted_ns: int
+    rank: int = 0
     tokens: int = 0
     cached_tokens: int = 0
     reason: FinishReason | None = None
     """Set once no more tokens will come."""
+    has_failed: bool = False
+    """It ended because its keys and values could not be had."""
     last_token_ns: int = 0
     is_admitted: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,12 +57,19 @@ class TokenFeed:
 
 
 class EngineDriver:
-    """The one owner of a model. `time_scale` is wall time over model time: at 0.25 the engine is four times as fast."""
+    """The one owner of an engine's ranks. `time_scale` is wall time over model time: at 0.25 all is four times as
+    fast."""
 
-    def __init__(self, model: EngineModel, clock: Clock, *, time_scale: float) -> None:
+    def __init__(self, ranks: Ranks, clock: Clock, *, time_scale: float) -> None:
         assert time_scale > 0
-        self.metrics = RequestMetrics(model.config.context_tokens_max)
-        self._model = model
+        self.metrics = [RequestMetrics(ranks.config.context_tokens_max) for _ in ranks.models]
+        """By rank."""
+        self.on_fetching: Callable[[engine_model.Fetching], None] = _nobody_fetches
+        """Told of a request whose keys and values are to be fetched: `deliver` or `fail` is to follow."""
+        self.on_gone: Callable[[str], None] = _nobody_minds
+        """Told of a request that has come to its end or has been stopped, and of one of which nothing is kept any
+        more."""
+        self._ranks = ranks
         self._clock = clock
         self._time_scale = time_scale
         self._started_ns = clock.now_ns()
@@ -68,21 +81,24 @@ class EngineDriver:
         while True:
             self._wake.clear()
             self._step()
-            await self._sleep_until(self._model.next_change_ns())
+            await self._sleep_until(self._ranks.next_change_ns())
 
-    def submit(self, request: EngineRequest) -> TokenFeed | Rejection:
+    def submit(self, request: EngineRequest, rank: int | None = None) -> TokenFeed | Rejection:
+        """At this rank, or at the emptiest."""
         now_ns = self._now_ns()
-        rejection = self._model.submit(request, now_ns)
+        rank = self.emptiest() if rank is None else rank
+        rejection = self._ranks.submit(rank, request, now_ns)
         if rejection is not None:
             return rejection
-        feed = self._feeds[request.request_id] = TokenFeed(request, now_ns)
+        feed = self._feeds[request.request_id] = TokenFeed(request, now_ns, rank)
         self._wake.set()
         return feed
 
     def abort(self, request_id: str) -> None:
         """Stop a request and free what it holds. One that has ended, or was never taken, is nothing to stop."""
         if self._feeds.pop(request_id, None) is not None:
-            self._model.abort(request_id, self._now_ns())
+            self._ranks.abort(request_id, self._now_ns())
+            self.on_gone(request_id)
             self._wake.set()
 
     def abort_all(self) -> None:
@@ -91,9 +107,51 @@ class EngineDriver:
             feed.end(FinishReason.ABORT)
             self.abort(request_id)
 
-    def load(self) -> EngineLoad:
+    def deliver(self, request_id: str, *, has_come: bool) -> None:
+        """What was to be fetched is here; or it never will be, and the prompt is read here."""
+        self._ranks.deliver(request_id, self._now_ns(), has_come=has_come)
+        self._wake.set()
+
+    def fail(self, request_id: str) -> None:
+        """What was to be fetched will never be here, and that is the request's end."""
+        feed = self._feeds.get(request_id)
+        if feed is not None:
+            feed.has_failed = True
+            feed.end(FinishReason.ABORT)
+            self.abort(request_id)
+
+    def is_alive(self, request_id: str) -> bool:
+        """Has it been taken, and has not ended?"""
+        return request_id in self._feeds
+
+    def keeps(self, request_id: str) -> bool:
+        """Are its blocks kept for somebody, as far as has been looked?"""
+        return self._ranks.keeps(request_id)
+
+    def emptiest(self) -> int:
+        """Where a request goes that names no rank."""
+        return self._ranks.emptiest()
+
+    def renew(self, request_id: str, lease_ns: int) -> bool:
+        now_ns = self._now_ns()
+        is_kept = self._ranks.renew(request_id, now_ns + lease_ns, now_ns)
+        self._wake.set()
+        return is_kept
+
+    def let_go(self, request_id: str) -> bool:
+        has_let_go = self._ranks.let_go(request_id, self._now_ns())
+        self.on_gone(request_id)
+        self._wake.set()
+        return has_let_go
+
+    def load(self, rank: int = 0) -> EngineLoad:
         self._step()
-        return self._model.load()
+        return self._ranks.models[rank].load()
+
+    def loads(self) -> list[EngineLoad]:
+        """By rank."""
+        self._step()
+        return self._ranks.loads()
 
     def _now_ns(self) -> int:
         return int((self._clock.now_ns() - self._started_ns) / self._time_scale)
@@ -112,25 +170,29 @@ class EngineDriver:
             timer.cancel()
 
     def _step(self) -> None:
-        for output in self._model.advance(self._now_ns()):
+        for output in self._ranks.advance(self._now_ns()):
             feed = self._feeds.get(output.request_id)
             if feed is not None:
                 self._book(feed, output)
+            elif isinstance(output, engine_model.Expired):
+                self.on_gone(output.request_id)
 
     def _book(self, feed: TokenFeed, output: EngineOutput) -> None:
         match output:
             case engine_model.TokensGenerated():
                 pause_s = self._seconds(output.at_ns - feed.last_token_ns) / output.count
-                self.metrics.inter_token.observe(pause_s, output.count)
+                self.metrics[feed.rank].inter_token.observe(pause_s, output.count)
                 feed.add(output.count, output.at_ns)
             case engine_model.FirstToken():
-                self.metrics.first_token.observe(self._seconds(output.at_ns - feed.submitted_ns))
+                self.metrics[feed.rank].first_token.observe(self._seconds(output.at_ns - feed.submitted_ns))
                 feed.add(1, output.at_ns)
             case engine_model.Admitted():
                 self._book_admission(feed, output)
             case engine_model.Finished():
                 self._book_end(feed, output)
-            case engine_model.Preempted():
+            case engine_model.Fetching():
+                self.on_fetching(output)
+            case engine_model.Preempted() | engine_model.Expired():
                 pass
             case _:
                 assert_never(output)
@@ -140,13 +202,22 @@ class EngineDriver:
             return
         feed.is_admitted = True
         feed.cached_tokens = output.cached_tokens
-        self.metrics.queue_time.observe(self._seconds(output.at_ns - feed.submitted_ns))
+        self.metrics[feed.rank].queue_time.observe(self._seconds(output.at_ns - feed.submitted_ns))
 
     def _book_end(self, feed: TokenFeed, output: engine_model.Finished) -> None:
         del self._feeds[output.request_id]
         seconds = self._seconds(output.at_ns - feed.submitted_ns)
-        self.metrics.observe_finished(output.reason, seconds, feed.request.prompt_tokens, feed.tokens)
+        self.metrics[feed.rank].observe_finished(output.reason, seconds, feed.request.prompt_tokens, feed.tokens)
         feed.end(output.reason)
+        self.on_gone(output.request_id)
 
     def _seconds(self, model_ns: int) -> float:
         return model_ns * self._time_scale / _SECOND_NS
+
+
+def _nobody_fetches(fetching: engine_model.Fetching) -> None:
+    raise AssertionError(f"{fetching.request_id} is remote, and nobody fetches here")
+
+
+def _nobody_minds(_request_id: str) -> None:
+    pass

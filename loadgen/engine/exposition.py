@@ -87,34 +87,46 @@ class Exposition:
     config: EngineConfig
     created: float
     """Unix time of the engine's start, for the `_created` series."""
-    _lines: list[str] = field(default_factory=list)
+    is_of_nixl: bool = False
+    """Whether it counts what its connector did."""
+    late_notifications: int = 0
+    """Of those who fetched what had expired: only the connector knows it."""
+    _families: dict[str, list[str]] = field(default_factory=dict)
+    """By what heads it, the samples of each family, whatever the rank."""
+    _samples: list[str] = field(default_factory=list)
+    """Of the family that is being written."""
+    _rank: int = 0
     _model_label: str = field(init=False)
 
     def __post_init__(self) -> None:
         escaped = self.model_name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._model_label = f'model_name="{escaped}"'
 
-    def render(self, load: EngineLoad, requests: RequestMetrics) -> bytes:
-        self._lines = []
-        self._gauges(load)
-        self._counters(load, requests)
-        self._histograms(requests)
-        self._cache_config()
-        return ("\n".join(self._lines) + "\n").encode()
+    def render(self, *ranks: tuple[EngineLoad, RequestMetrics]) -> bytes:
+        self._families = {}
+        for self._rank, (load, requests) in enumerate(ranks):
+            self._gauges(load)
+            self._counters(load, requests)
+            self._histograms(requests)
+            self._cache_config()
+        self._rejections(sum(load.rejections for load, _ in ranks))
+        lines = (line for head, samples in self._families.items() for line in (head, *samples))
+        return ("\n".join(lines) + "\n").encode()
 
     def _gauges(self, load: EngineLoad) -> None:
         self._gauge("num_requests_running", "Number of requests in model execution batches.", load.running)
-        self._gauge("num_requests_waiting", "Number of requests waiting to be processed.", load.waiting)
+        waiting = load.waiting + load.deferred
+        self._gauge("num_requests_waiting", "Number of requests waiting to be processed.", waiting)
         self._family("num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.")
         self._sample("num_requests_waiting_by_reason", load.waiting, after='reason="capacity"')
-        self._sample("num_requests_waiting_by_reason", 0, after='reason="deferred"')
+        self._sample("num_requests_waiting_by_reason", load.deferred, after='reason="deferred"')
         self._family("engine_sleep_state", "gauge", "Engine sleep state; awake = 1 means engine is awake.")
         for state, value in (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0)):
             self._sample("engine_sleep_state", value, after=f'sleep_state="{state}"')
         self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", load.kv_usage)
 
     def _counters(self, load: EngineLoad, requests: RequestMetrics) -> None:
-        queries, hits = load.prefix_query_tokens, load.prefix_hit_tokens
+        queries, hits, external = load.prefix_query_tokens, load.prefix_hit_tokens, load.external_tokens
         self._counter("prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", queries)
         self._counter("prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", hits)
         self._counter("num_preemptions", "Cumulative number of preemption from the engine.", load.preemptions)
@@ -123,20 +135,32 @@ class Exposition:
             "prompt_tokens_by_source",
             "Number of prompt tokens by source.",
             {
-                'source="local_compute"': queries - hits,
+                'source="local_compute"': queries - hits - external,
                 'source="local_cache_hit"': hits,
-                'source="external_kv_transfer"': 0,
+                'source="external_kv_transfer"': external,
             },
         )
-        self._counter("prompt_tokens_cached", "Number of cached prompt tokens (local + external).", hits)
+        self._counter("prompt_tokens_cached", "Number of cached prompt tokens (local + external).", hits + external)
         self._counter("generation_tokens", "Number of generation tokens processed.", load.generation_tokens)
         self._family("request_success_total", "counter", "Count of successfully processed requests.")
         for reason, count in requests.finished.items():
             self._sample("request_success_total", count, between=f'finished_reason="{reason}"')
+        if self.is_of_nixl:
+            self._of_nixl(load)
+
+    def _of_nixl(self, load: EngineLoad) -> None:
+        external, expired = load.external_tokens, load.leases_expired
+        self._counter("external_prefix_cache_hits", "External prefix cache hits, in terms of tokens.", external)
+        self._counter("nixl_num_kv_expired_reqs", "Number of requests that had their KV expire.", expired)
+        late = self.late_notifications if self._rank == 0 else 0
+        self._counter("nixl_num_notifications_after_expiry", "Number of notifications received after expiry.", late)
+
+    def _rejections(self, count: int) -> None:
+        """Of the engine, whatever the rank."""
         self._family("admission_rejections_total", "counter", "Number of admission attempts rejected by a queue limit.")
-        for reason, count in (("max_num_queued_reqs", load.rejections), ("max_num_queued_tokens", 0)):
+        for reason, rejected in (("max_num_queued_reqs", count), ("max_num_queued_tokens", 0)):
             labels = f'{self._model_label},reason="{reason}"'
-            self._lines.append(f"vllm:admission_rejections_total{{{labels}}} {_number(count)}")
+            self._samples.append(f"vllm:admission_rejections_total{{{labels}}} {_number(rejected)}")
 
     def _histograms(self, requests: RequestMetrics) -> None:
         for name, text, histogram in (
@@ -160,7 +184,7 @@ class Exposition:
             "block_size": config.block_tokens,
             "cache_dtype": "auto",
             "enable_prefix_caching": True,
-            "engine": 0,
+            "engine": self._rank,
             "gpu_memory_utilization": 0.92,
             "kv_cache_size_tokens": config.kv_tokens,
             "num_cpu_blocks": None,
@@ -170,15 +194,16 @@ class Exposition:
             "sliding_window": None,
         }
         text = ",".join(f'{name}="{value}"' for name, value in labels.items())
-        self._lines.append(f"vllm:cache_config_info{{{text}}} 1.0")
+        self._samples.append(f"vllm:cache_config_info{{{text}}} 1.0")
 
     def _family(self, name: str, kind: str, text: str) -> None:
-        self._lines += (f"# HELP vllm:{name} {text}", f"# TYPE vllm:{name} {kind}")
+        head = f"# HELP vllm:{name} {text}\n# TYPE vllm:{name} {kind}"
+        self._samples = self._families.setdefault(head, [])
 
     def _sample(self, name: str, value: float, *, between: str = "", after: str = "") -> None:
         """One line; labels are in alphabetical order, so some stand between `engine` and `model_name`."""
-        labels = ",".join(filter(None, ('engine="0"', between, self._model_label, after)))
-        self._lines.append(f"vllm:{name}{{{labels}}} {_number(value)}")
+        labels = ",".join(filter(None, (f'engine="{self._rank}"', between, self._model_label, after)))
+        self._samples.append(f"vllm:{name}{{{labels}}} {_number(value)}")
 
     def _gauge(self, name: str, text: str, value: float) -> None:
         self._family(name, "gauge", text)

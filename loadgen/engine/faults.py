@@ -26,6 +26,9 @@ class FaultMode(StrEnum):
     """Status 200, then nothing but the end mark."""
     ABORT_MIDSTREAM = "abort_midstream"
     """After `after_tokens` tokens the stream ends with finish reason `abort`, as at a stopping engine."""
+    RECOMPUTED_MIDSTREAM = "recomputed_midstream"
+    """After `after_tokens` tokens the answer ends as vllm-ascend ends one for which it has no room left: finish reason
+    `stop`, stop reason `recomputed`."""
     GARBAGE_METRICS = "garbage_metrics"
     SLOW_METRICS = "slow_metrics"
     """`/metrics` answers after `delay_s`."""
@@ -50,6 +53,7 @@ GENERATION_FAULTS = (
     FaultMode.ERROR_EVENT_FIRST,
     FaultMode.EMPTY_STREAM,
     FaultMode.ABORT_MIDSTREAM,
+    FaultMode.RECOMPUTED_MIDSTREAM,
 )
 """What strikes requests for tokens."""
 

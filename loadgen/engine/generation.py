@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Never
@@ -22,17 +23,21 @@ from aiohttp import web
 
 from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
-from loadgen.engine.api_requests import GenerationRequest, check_length, parse_generation
+from loadgen.engine.api_requests import GenerationRequest, check_least, check_length, parse_generation
+from loadgen.engine.choices import Choice, choices_of, collect_all, stream_all, voice_of
+from loadgen.engine.consumer import Consumer, Wanted
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
-from loadgen.engine.fields import ApiError, bad_value
+from loadgen.engine.fields import ApiError, bad_value, json_body
+from loadgen.engine.handoff import EngineDied, Fetch, HandOver, handed_over, handoff_of, prompt_digest
 from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
 from loadgen.engine.pooling import PoolingRequest, parse_embeddings, parse_rerank, parse_score
+from loadgen.engine.producer import Offer, Producer
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.server_config import EngineServerConfig
 from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, token_count
-from loadgen.engine.tools import call_arguments
+from loadgen.engine.tools import call_arguments, json_text
 from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
 
 _AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
@@ -49,6 +54,17 @@ _ANSWER_PREFIX = {
 _JSON = {"Content-Type": "application/json"}
 _EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_RANK_HEADER = "X-data-parallel-rank"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """How a request is to be run, beside what it asks for."""
+
+    handoff: HandOver | Fetch | None
+    rank: int | None = None
+    is_wanted: bool = False
+    """What it fetches has been taken note of, and is let go with its end."""
 
 
 async def reset_connection(http: web.Request) -> Never:
@@ -61,14 +77,37 @@ async def reset_connection(http: web.Request) -> Never:
     raise AssertionError("a handler outlived its connection")
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A request that its engine has taken."""
+
+    http: web.Request
+    answer: _AnyAnswer
+    engine_request: EngineRequest
+    rank: int
+
+
 class Generation:
     """The endpoints that use the model."""
 
-    def __init__(self, config: EngineServerConfig, driver: EngineDriver, faults: FaultSwitch, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: EngineServerConfig,
+        driver: EngineDriver,
+        faults: FaultSwitch,
+        clock: Clock,
+        *,
+        producer: Producer | None = None,
+        consumer: Consumer | None = None,
+        die: Callable[[str], None] | None = None,
+    ) -> None:
         self._config = config
         self._driver = driver
         self._faults = faults
         self._clock = clock
+        self._producer = producer
+        self._consumer = consumer
+        self._die = die
         self._serial = 0
         self._closing = asyncio.Event()
         self._responses = ResponseStore()
@@ -154,20 +193,57 @@ class Generation:
 
     async def _serve(self, http: web.Request, parse: _Parse) -> web.StreamResponse:
         self.in_flight += 1
+        asked = None
         try:
-            request = parse(http.content_type, await http.read())
-            check_length(request, token_count(request.prompt), self._config.engine.context_tokens_max)
+            body = await http.read()
+            asked = _Asked(self._handoff_of(http.content_type, body))
+            request = parse(http.content_type, body)
+            check_least(request)
+            for prompt in (request.prompt, *request.further_prompts):
+                check_length(request, token_count(prompt), self._config.engine.context_tokens_max)
+            asked.rank = self._rank_of(http)
             if self._closing.is_set():
                 raise shutting_down()
-            return await self._generate_or_misbehave(http, request)
+            return await self._generate_or_misbehave(http, request, asked)
+        except EngineDied as error:
+            assert self._die is not None
+            self._die(str(error))
+            await reset_connection(http)
+        except ApiError:
+            self._turn_away(asked)
+            raise
         finally:
             self.in_flight -= 1
 
-    async def _generate_or_misbehave(self, http: web.Request, request: GenerationRequest) -> web.StreamResponse:
+    def _handoff_of(self, content_type: str, body: bytes) -> HandOver | Fetch | None:
+        if self._config.handoff is None:
+            return None
+        return handoff_of(json_body(content_type, body), self._config.handoff)
+
+    def _turn_away(self, asked: _Asked | None) -> None:
+        """What it would have fetched is let go at once."""
+        if asked is not None and isinstance(asked.handoff, Fetch) and not asked.is_wanted:
+            assert self._consumer is not None
+            self._consumer.refuse(asked.handoff)
+
+    def _rank_of(self, http: web.Request) -> int | None:
+        """What is no number is ignored; what is no rank of ours is refused."""
+        named = http.headers.get(_RANK_HEADER, "").strip()
+        if not named.isascii() or not named.removeprefix("-").isdecimal():
+            return None
+        rank = int(named)
+        if not 0 <= rank < self._config.ranks:
+            message = f"data_parallel_rank {rank} is out of range [0, {self._config.ranks})."
+            raise bad_value("data_parallel_rank", rank, message)
+        return rank
+
+    async def _generate_or_misbehave(
+        self, http: web.Request, request: GenerationRequest, asked: _Asked
+    ) -> web.StreamResponse:
         fault = self._faults.strike(*GENERATION_FAULTS)
         match None if fault is None else fault.mode:
-            case None | FaultMode.DIE_MIDSTREAM | FaultMode.ABORT_MIDSTREAM:
-                return await self._generate(http, request, fault)
+            case None | FaultMode.DIE_MIDSTREAM | FaultMode.ABORT_MIDSTREAM | FaultMode.RECOMPUTED_MIDSTREAM:
+                return await self._generate(http, request, fault, asked)
             case FaultMode.HANG_BEFORE_HEADERS:
                 await self._closing.wait()
                 raise shutting_down()
@@ -186,24 +262,103 @@ class Generation:
             case mode:
                 raise AssertionError(f"{mode} strikes elsewhere")
 
-    async def _generate(self, http: web.Request, request: GenerationRequest, fault: Fault | None) -> web.StreamResponse:
-        answer, engine_request = self._plan(http, request)
-        feed = self._driver.submit(engine_request)
+    async def _generate(
+        self, http: web.Request, request: GenerationRequest, fault: Fault | None, asked: _Asked
+    ) -> web.StreamResponse:
+        if request.samples > 1 or request.further_prompts:
+            return await self._generate_several(http, request, fault, asked)
+        answer, engine_request = self._plan(http, request, asked.handoff)
+        request_id = engine_request.request_id
+        rank = self._driver.emptiest() if asked.rank is None else asked.rank
+        self._note(answer, engine_request, asked, rank)
+        feed = self._driver.submit(engine_request, rank)
         if isinstance(feed, Rejection):
             assert feed is Rejection.QUEUE_FULL, "lengths were checked"
+            self.forget(request_id)
             return await _refuse(http, request, busy())
-        keep = partial(self._keep, answer)
+        if fault is not None and fault.mode is FaultMode.RECOMPUTED_MIDSTREAM:
+            answer.cut_reason, answer.stop_reason = FinishReason.STOP, "recomputed"
+        keep = partial(self._keep, _Run(http, answer, engine_request, rank))
         try:
             if request.stream:
                 return await _relay(http, answer, feed, fault, keep)
             return await _collect(http, answer, feed, fault, keep)
         finally:
-            self._driver.abort(engine_request.request_id)
+            self._driver.abort(request_id)
 
-    def _keep(self, answer: _AnyAnswer, tokens: int, reason: FinishReason) -> None:
+    async def _generate_several(
+        self, http: web.Request, request: GenerationRequest, fault: Fault | None, asked: _Asked
+    ) -> web.StreamResponse:
+        """Whole, wherever it runs: no gateway has a request of this kind share engines."""
+        planned = [self._plan(http, each, None) for each in choices_of(request)]
+        choices: list[Choice] = []
+
+        async def progress(feed: TokenFeed, seen: int) -> tuple[int, FinishReason | None]:
+            tokens, reason = await _progress(feed, seen, fault)
+            if _dies(fault, reason):
+                await reset_connection(http)
+            return tokens, reason
+
+        try:
+            for answer, engine_request in planned:
+                rank = self._driver.emptiest() if asked.rank is None else asked.rank
+                feed = self._driver.submit(engine_request, rank)
+                if isinstance(feed, Rejection):
+                    return await _refuse(http, request, busy())
+                assert isinstance(answer, Answer), "no other API has several choices"
+                answer.is_one_of_several = True
+                choices.append(Choice(answer, feed))
+            if not request.stream:
+                return web.Response(body=await collect_all(choices, progress), headers=_JSON)
+            response = await _open(http, request)
+            await stream_all(choices, response.write, progress)
+            return response
+        finally:
+            for _, engine_request in planned[: len(choices)]:
+                self._driver.abort(engine_request.request_id)
+
+    def _note(self, answer: _AnyAnswer, engine_request: EngineRequest, asked: _Asked, rank: int) -> None:
+        """Before the engine has it: what it is to keep, or what it is to fetch. Raises EngineDied."""
+        handoff, request = asked.handoff, answer.request
+        if handoff is None:
+            return
+        request_id, tokens = engine_request.request_id, engine_request.prompt_tokens
+        digest = prompt_digest(request.model, request.cache_salt, request.prompt)
+        if isinstance(handoff, Fetch):
+            assert self._consumer is not None
+            self._consumer.want(request_id, Wanted(handoff, tokens, digest))
+            asked.is_wanted = True
+        elif engine_request.lease_ns is not None:
+            assert self._producer is not None
+            key = handoff.key or request_id
+            self._producer.offer(key, Offer(request_id, self._producer.engine_ids[rank], tokens, digest))
+
+    def forget(self, request_id: str) -> None:
+        """A request that has ended is neither kept for anybody nor fetched, unless its lease says so."""
+        if self._producer is not None:
+            self._producer.gone(request_id)
+        if self._consumer is not None:
+            self._consumer.gone(request_id)
+
+    def _keep(self, run: _Run, tokens: int, reason: FinishReason) -> None:
         """Before the client can have heard of the end."""
+        answer, engine_request = run.answer, run.engine_request
         if isinstance(answer, ResponsesAnswer) and answer.request.store and reason is not FinishReason.ABORT:
             self._responses.put(answer.answer_id, answer.stored(tokens, reason))
+        handoff, transport = self._config.handoff, run.http.transport
+        if handoff is None or transport is None or engine_request.lease_ns is None or reason is FinishReason.ABORT:
+            return
+        assert self._producer is not None
+        host, port = transport.get_extra_info("sockname")[:2]
+        answer.handed_over = handed_over(
+            handoff.connector,
+            key=engine_request.request_id,
+            engine_id=self._producer.engine_ids[run.rank],
+            host=host,
+            port=port,
+            prompt_tokens=engine_request.prompt_tokens,
+            blocks=-(-engine_request.prompt_tokens // self._config.engine.block_tokens),
+        )
 
     def _identity(self, http: web.Request, endpoint: Endpoint) -> tuple[str, int]:
         """Clients may name an answer, but not one that is kept."""
@@ -213,15 +368,20 @@ class Generation:
             return f"resp_{fresh}", created
         return f"{_ANSWER_PREFIX[endpoint]}-{http.headers.get('X-Request-Id') or fresh}", created
 
-    def _plan(self, http: web.Request, request: GenerationRequest) -> tuple[_AnyAnswer, EngineRequest]:
+    def _plan(
+        self, http: web.Request, request: GenerationRequest, handoff: HandOver | Fetch | None
+    ) -> tuple[_AnyAnswer, EngineRequest]:
         """Decide the whole answer; the model then says when its tokens exist."""
         prompt_tokens = token_count(request.prompt)
         output_tokens, reason = self._output_length(request, prompt_tokens)
-        output = continuation(request.model, request.prompt, output_tokens)
-        if request.tool is not None:
-            output = call_arguments(request.tool, model=request.model, prompt=request.prompt)
+        voice = voice_of(request)
+        output = continuation(voice, request.prompt, output_tokens)
+        if request.tool is not None or request.schema is not None:
+            output = _formed(request, voice)
             output_tokens, reason = _cut(token_count(output), self._output_limit(request, prompt_tokens))
             output = output[: output_tokens * TOKEN_BYTES]
+        if isinstance(handoff, HandOver) and handoff.is_cut:
+            output_tokens, reason, output = 1, FinishReason.LENGTH, output[:TOKEN_BYTES]
         answer_id, created = self._identity(http, request.endpoint)
         names = block_names(
             request.prompt + output,
@@ -230,7 +390,13 @@ class Generation:
             block_tokens=self._config.engine.block_tokens,
         )
         self._serial += 1
-        engine_request = EngineRequest(f"{answer_id}/{self._serial}", prompt_tokens, output_tokens, names, reason)
+        request_id = f"{answer_id}-{self._serial}-{uuid4().hex[:8]}"
+        engine_request = EngineRequest(request_id, prompt_tokens, output_tokens, names, reason)
+        if isinstance(handoff, Fetch):
+            engine_request = replace(engine_request, is_remote=True)
+        elif handoff is not None and reason in handoff.reasons:
+            assert self._producer is not None
+            engine_request = replace(engine_request, lease_ns=self._producer.lease_ns)
         return _answer(request, answer_id, created, prompt_tokens, output), engine_request
 
     def _output_limit(self, request: GenerationRequest, prompt_tokens: int) -> int:
@@ -243,7 +409,17 @@ class Generation:
             return limit, FinishReason.LENGTH
         chance = random.Random(xxhash.xxh3_64_intdigest(request.prompt, seed=self._config.seed))
         drawn = chance.lognormvariate(math.log(self._config.output_tokens_median), self._config.output_tokens_sigma)
-        return _cut(max(1, request.output_tokens_min, round(drawn)), limit)
+        least = request.output_tokens_min
+        if least >= limit:  # who may not stop before ends by length
+            return limit, FinishReason.LENGTH
+        return _cut(max(1, least, round(drawn)), limit)
+
+
+def _formed(request: GenerationRequest, voice: str) -> bytes:
+    """What has to have a form: a call's arguments, or an answer that follows a schema. Raises ApiError."""
+    if request.tool is not None:
+        return call_arguments(request.tool, model=voice, prompt=request.prompt)
+    return json_text(request.schema or {}, model=voice, prompt=request.prompt)
 
 
 def _cut(tokens: int, limit: int) -> tuple[int, FinishReason]:
@@ -306,6 +482,10 @@ async def _relay(
         if _dies(fault, reason):
             await response.write(answer.piece(sent, tokens, None))
             await reset_connection(http)
+        if feed.has_failed:
+            await response.write(answer.piece(sent, tokens, None))
+            await response.write(_error_of(answer.request, internal()) + _end_mark(answer.request))
+            return response
         if reason is not None:
             on_end(tokens, reason)
         await response.write(answer.piece(sent, tokens, reason))
@@ -322,6 +502,8 @@ async def _collect(
         tokens, reason = await _progress(feed, tokens, fault)
     if _dies(fault, reason):
         await reset_connection(http)
+    if feed.has_failed:
+        raise internal()
     answer.cached_tokens = feed.cached_tokens
     on_end(tokens, reason)
     return web.Response(body=answer.whole(tokens, reason), headers=_JSON)

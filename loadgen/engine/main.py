@@ -6,12 +6,15 @@ import asyncio
 import json
 import signal
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import click
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from gateway.core.vocabulary import Connector, ReplicaRole
+from loadgen.engine.handoff import EngineDied, HandoffConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines
 from loadgen.engine.server_config import EngineServerConfig
@@ -43,7 +46,19 @@ async def serve_until_stopped(configs: list[EngineServerConfig], announcement: A
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with serve_engines(configs) as servers:
         announcement.make(servers)
-        await stopped.wait()
+        async with asyncio.TaskGroup() as tasks:
+            ends = [tasks.create_task(stopped.wait()), tasks.create_task(_all_dead(servers))]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in ends:
+                end.cancel()
+    if not stopped.is_set():
+        raise EngineDied("\n".join(f"{server.url}: {server.why_dead}" for server in servers))
+
+
+async def _all_dead(servers: list[EngineServer]) -> None:
+    """One of them is like a process of its own: the others live on."""
+    for server in servers:
+        await server.died.wait()
 
 
 @click.command("engine")
@@ -59,6 +74,24 @@ async def serve_until_stopped(configs: list[EngineServerConfig], announcement: A
 @click.option("--ignore-eos", is_flag=True, help="Make every answer as long as it may be.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn lengths of answers.")
 @click.option("--faults", is_flag=True, help="Let POST /faults make an engine misbehave.")
+@click.option("--role", type=click.Choice([str(role) for role in ReplicaRole]), default="unified", show_default=True,
+              help="Read prompts for others, or answer what others have read.")  # fmt: skip
+@click.option("--connector", type=click.Choice([str(each) for each in Connector]), default="nixl", show_default=True,
+              help="How a KV cache is handed over, of an engine that is not unified.")  # fmt: skip
+@click.option("--lease", type=click.FloatRange(0.001), default=30.0, show_default=True,
+              help="Seconds of model time that a prefill worker keeps what nobody fetches.")  # fmt: skip
+@click.option("--transfer-ms", type=click.FloatRange(0), default=2.0, show_default=True,
+              help="What fetching a prompt takes.")  # fmt: skip
+@click.option("--kv-load-failure", type=click.Choice(["fail", "recompute"]), default="fail", show_default=True,
+              help="What a decode worker does about a prompt that it cannot fetch.")  # fmt: skip
+@click.option("--bootstrap-port", type=click.IntRange(0, 65_535), default=0, show_default=True,
+              help="Where decode workers find a prefill worker of Mooncake or SGLang; 0: at its own port.")  # fmt: skip
+@click.option("--ranks", type=click.IntRange(1, 256), default=1, show_default=True,
+              help="Data-parallel ranks behind one URL, which wait for each other at every iteration.")  # fmt: skip
+@click.option("--kv-token-ns", type=click.IntRange(0), default=0, show_default=True,
+              help="What reading a KV token adds to an iteration.")  # fmt: skip
+@click.option("--step-trace", type=click.Path(file_okay=False, path_type=Path),
+              help="A folder for each rank's iterations, one file a rank.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Announce the URLs as one line of JSON.")
 def main(
     *,
@@ -73,9 +106,27 @@ def main(
     ignore_eos: bool,
     seed: int,
     faults: bool,
+    role: str,
+    connector: str,
+    lease: float,
+    transfer_ms: float,
+    kv_load_failure: str,
+    bootstrap_port: int,
+    ranks: int,
+    kv_token_ns: int,
+    step_trace: Path | None,
     as_json: bool,
 ) -> None:
     """Serve a modelled engine that speaks the API of a real one: same metrics, same errors, no GPU."""
+    if step_trace is not None and ranks == 1 and not kv_token_ns:
+        raise click.UsageError("--step-trace tells of ranks that wait for each other: give --ranks or --kv-token-ns")
+    handoff = HandoffConfig(
+        Connector(connector),
+        ReplicaRole(role),
+        lease_s=lease,
+        transfer_s=transfer_ms / 1_000,
+        recomputes=kv_load_failure == "recompute",
+    )
     config = EngineServerConfig(
         model=model,
         engine=replace(PRESETS[preset], queued_requests_max=queued_requests_max),
@@ -85,10 +136,24 @@ def main(
         faults=faults,
         seed=seed,
         ignore_eos=ignore_eos,
+        ranks=ranks,
+        kv_token_ns=kv_token_ns,
+        handoff=None if handoff.role is ReplicaRole.UNIFIED else handoff,
+        step_trace=step_trace,
     )
-    configs = [replace(config, port=port + index if port else 0) for index in range(count)]
+    configs = [
+        replace(
+            config,
+            port=port + index if port else 0,
+            handoff=config.handoff
+            and replace(config.handoff, bootstrap_port=bootstrap_port + index if bootstrap_port else 0),
+        )
+        for index in range(count)
+    ]
     try:
         uvloop.run(serve_until_stopped(configs, Announcement(as_json)))
+    except EngineDied as died:
+        raise click.ClickException(str(died)) from died
     except ExceptionGroup as failures:
         of_the_network, others = failures.split(OSError)
         if of_the_network is None or others is not None:

@@ -67,7 +67,8 @@ class MessagesAnswer(AnyAnswer):
 
     def whole(self, tokens: int, reason: FinishReason) -> bytes:
         message = self._message([self._block(self._text(tokens))])
-        return encode(message | {"stop_reason": self._stop_reason(reason), "usage": self._usage(tokens)})
+        handed_over = {} if self.handed_over is None else {"kv_transfer_params": self.handed_over}
+        return encode(message | {"stop_reason": self._stop_reason(reason), "usage": self._usage(tokens)} | handed_over)
 
     def _opening(self) -> bytes:
         """As vLLM does: without a ping, and with all of the prompt as input; what was cached comes at the end."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from loadgen.engine.blocks import BlockPool, Holding
 from loadgen.engine.iteration_cost import EvenPace, IterationCost, Pace
+from loadgen.engine.leases import Leases
 from loadgen.engine.sequences import EngineRequest, Sequence
 from loadgen.engine.vocabulary import FinishReason, Rejection
 
@@ -87,7 +88,20 @@ class Finished(_Progress):
     reason: FinishReason
 
 
-EngineOutput = Admitted | FirstToken | TokensGenerated | Preempted | Finished
+@dataclass(frozen=True, slots=True)
+class Fetching(_Progress):
+    """There is room for a prompt that was read elsewhere: `deliver` is to say when its keys and values have come."""
+
+    cached_tokens: int
+    """Of it, what is in the cache here and need not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(_Progress):
+    """Nobody fetched what was kept of it."""
+
+
+EngineOutput = Admitted | FirstToken | TokensGenerated | Preempted | Finished | Fetching | Expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,13 @@ class EngineLoad:
     generation_tokens: int
     finished: int
     iterations: int
+    deferred: int = 0
+    """Neither run nor wait for room: their keys and values are on their way."""
+    kept: int = 0
+    """Have ended, and their blocks are kept for somebody who fetches them."""
+    leases_expired: int = 0
+    external_tokens: int = 0
+    """Of prompts, those whose keys and values came from elsewhere."""
 
 
 @dataclass(slots=True)
@@ -190,6 +211,12 @@ class EngineModel:
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
         self._running: list[Sequence] = []
         """In order of admission: the last is the youngest."""
+        self._fetching: dict[str, Sequence] = {}
+        """They have room for their prompts, whose keys and values are on their way."""
+        self._fetched: OrderedDict[str, Sequence] = OrderedDict()
+        """Those whose have come, and who wait for nothing but a place in the batch: they go before all others, who may
+        wait for the room that these hold."""
+        self._leases = Leases()
         self._blocked = False
         """The head of the queue found too few blocks, and none were released since."""
         self._stretch: _Stretch | None = None
@@ -200,6 +227,7 @@ class EngineModel:
         self._outputs: list[EngineOutput] = []
         self._prefix_query_tokens = 0
         self._prefix_hit_tokens = 0
+        self._external_tokens = 0
         self._preemptions = 0
         self._rejections = 0
         self._prompt_tokens = 0
@@ -233,13 +261,59 @@ class EngineModel:
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return
-        if self._arriving.pop(request_id, None) or self._waiting.pop(request_id, None):
-            self._blocked = False
+        if (
+            self._arriving.pop(request_id, None)
+            or self._waiting.pop(request_id, None)
+            or self._fetched.pop(request_id, None)
+            or self._fetching.pop(request_id, None)
+        ):
+            self._release(sequence)
             self._decide_at_next_boundary(now_ns)
             return
         self._cut_stretch()
         self._leave_batch(sequence)
         self._release(sequence)
+
+    def deliver(self, request_id: str, now_ns: int, *, has_come: bool) -> None:
+        """What was to be fetched is here, or will never be: then its prompt is read here. Of a request that has ended
+        nothing is wanted."""
+        self._settle(now_ns - 1)
+        sequence = self._fetching.pop(request_id, None)
+        if sequence is None:
+            return
+        sequence.is_fetched = True
+        if has_come:
+            sequence.external_tokens = sequence.request.prompt_tokens - sequence.computed
+            sequence.computed = sequence.request.prompt_tokens - 1
+            self._fetched[request_id] = sequence
+        else:
+            sequence.computed = 0
+            self._release(sequence)
+            self._wait_first(sequence)
+        self._decide_at_next_boundary(now_ns)
+
+    def renew(self, request_id: str, until_ns: int, now_ns: int) -> bool:
+        """Keep what is kept of a request at least until then. False: nothing is."""
+        self._settle(now_ns - 1)
+        return self._leases.renew(request_id, until_ns)
+
+    def let_go(self, request_id: str, now_ns: int) -> bool:
+        """What is kept of a request has been fetched, or is wanted no longer. False: nothing is."""
+        self._settle(now_ns - 1)
+        held = self._leases.end(request_id)
+        if held is None:
+            return False
+        self._free(held, now_ns)
+        return True
+
+    def keeps(self, request_id: str) -> bool:
+        """As of the last call that carried a time."""
+        return request_id in self._leases
+
+    @property
+    def kept(self) -> int:
+        """Requests of which something is kept."""
+        return len(self._leases)
 
     def advance(self, now_ns: int) -> list[EngineOutput]:
         """Everything that happened up to and including `now_ns`, in order, that was not reported yet."""
@@ -249,7 +323,12 @@ class EngineModel:
 
     def next_change_ns(self) -> int | None:
         """When to call `advance` next: at once if outputs wait; None when nothing will happen without a new request."""
-        return self._settled_ns + 1 if self._outputs else self._next_boundary_ns()
+        if self._outputs:
+            return self._settled_ns + 1
+        boundary_ns, lease_ns = self._next_boundary_ns(), self._leases.next_ns
+        if lease_ns is None or (boundary_ns is not None and boundary_ns <= lease_ns):
+            return boundary_ns
+        return lease_ns
 
     def load(self) -> EngineLoad:
         """The gauges as of the last call that carried a time."""
@@ -258,7 +337,7 @@ class EngineModel:
         held = self._blocks_held(ended)
         return EngineLoad(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=self._waiters,
             arriving=len(self._arriving),
             kv_usage=held / self._pool.total,
             blocks_held=held,
@@ -270,6 +349,10 @@ class EngineModel:
             generation_tokens=self._generation_tokens + (0 if stretch is None else ended * len(stretch.batch)),
             finished=self._finished,
             iterations=self._iterations + ended,
+            deferred=len(self._fetching),
+            kept=len(self._leases),
+            leases_expired=self._leases.expired,
+            external_tokens=self._external_tokens,
         )
 
     def cached_blocks(self, chain: bytes) -> int:
@@ -278,7 +361,11 @@ class EngineModel:
 
     def occupancy(self) -> tuple[int, int, float]:
         """What of `load` a router reads: running, waiting, and the share of blocks held."""
-        return len(self._running), len(self._waiting), self._blocks_held(self._iterations_ended()) / self._pool.total
+        return len(self._running), self._waiters, self._blocks_held(self._iterations_ended()) / self._pool.total
+
+    @property
+    def _waiters(self) -> int:
+        return len(self._waiting) + len(self._fetched)
 
     def _iterations_ended(self) -> int:
         """Of the stretch in flight, those that are over and not booked yet."""
@@ -292,15 +379,33 @@ class EngineModel:
         if request.prompt_tokens + request.output_tokens > self._config.context_tokens_max:
             return Rejection.TOO_LONG
         limit = self._config.queued_requests_max
-        if limit is not None and len(self._waiting) + len(self._arriving) >= limit:
+        if limit is not None and self._waiters + len(self._arriving) >= limit:
             return Rejection.QUEUE_FULL
         return None
 
     def _settle(self, until_ns: int) -> None:
         assert until_ns >= self._settled_ns - 1, "time went backwards"
-        while (boundary_ns := self._next_boundary_ns()) is not None and boundary_ns <= until_ns:
-            self._pass_boundary(boundary_ns)
+        while True:
+            boundary_ns, lease_ns = self._next_boundary_ns(), self._leases.next_ns
+            if lease_ns is not None and lease_ns <= until_ns and (boundary_ns is None or lease_ns <= boundary_ns):
+                self._end_leases(lease_ns)
+            elif boundary_ns is not None and boundary_ns <= until_ns:
+                self._pass_boundary(boundary_ns)
+            else:
+                break
         self._settled_ns = max(self._settled_ns, until_ns)
+
+    def _end_leases(self, at_ns: int) -> None:
+        for request_id, held in self._leases.expire(at_ns):
+            self._outputs.append(Expired(request_id, at_ns))
+            self._free(held, at_ns)
+
+    def _free(self, held: Holding, now_ns: int) -> None:
+        """Whoever waits for room may find it now."""
+        self._pool.release(held)
+        self._blocked = False
+        if self._waiting:
+            self._decide_at_next_boundary(now_ns)
 
     def _next_boundary_ns(self) -> int | None:
         return self._wake_ns if self._stretch is None else self._stretch.end_ns
@@ -347,7 +452,9 @@ class EngineModel:
         self._schedule_running(step)
         self._admit_waiting(step)
         if not step.batch:
-            assert not self._sequences, "an engine with work must run"
+            is_held_up = self._blocked and (self._fetching or len(self._leases))
+            assert not self._running, "an engine with work must run"
+            assert not self._waiting or is_held_up, "an engine with work must run"
             self._config.cost.rest(now_ns)
             return None
         return self._start(step)
@@ -381,22 +488,40 @@ class EngineModel:
         victim.computed = victim.scheduled = 0
         victim.preemptions += 1
         self._preemptions += 1
-        self._waiting[victim.request.request_id] = victim
-        self._waiting.move_to_end(victim.request.request_id, last=False)
+        self._wait_first(victim)
         self._outputs.append(Preempted(victim.request.request_id, now_ns))
 
+    def _wait_first(self, sequence: Sequence) -> None:
+        self._waiting[sequence.request.request_id] = sequence
+        self._waiting.move_to_end(sequence.request.request_id, last=False)
+
     def _admit_waiting(self, step: _Step) -> None:
+        while self._fetched and step.has_room and len(self._running) < self._config.sequences_max:
+            self._join(step, self._fetched.popitem(last=False)[1])
         while self._waiting and step.has_room and len(self._running) < self._config.sequences_max and not self._blocked:
             sequence = next(iter(self._waiting.values()))
             if not self._reuse_prefix(sequence):
                 self._blocked = True
                 return
             del self._waiting[sequence.request.request_id]
-            self._running.append(sequence)
-            self._count_admission(sequence, step.now_ns)
-            tokens = step.share(sequence)
-            self._store(sequence, sequence.computed + tokens)
-            step.take(sequence, tokens)
+            if sequence.request.is_remote and not sequence.is_fetched:
+                self._fetch(sequence, step.now_ns)
+            else:
+                self._join(step, sequence)
+
+    def _join(self, step: _Step, sequence: Sequence) -> None:
+        """It has its room."""
+        self._running.append(sequence)
+        self._count_admission(sequence, step.now_ns)
+        tokens = step.share(sequence)
+        self._store(sequence, sequence.computed + tokens)
+        step.take(sequence, tokens)
+
+    def _fetch(self, sequence: Sequence, now_ns: int) -> None:
+        """It has its room from now on, and a place in the batch once its keys and values are here."""
+        self._hold(sequence, sequence.request.prompt_tokens)
+        self._fetching[sequence.request.request_id] = sequence
+        self._outputs.append(Fetching(sequence.request.request_id, now_ns, sequence.computed))
 
     def _reuse_prefix(self, sequence: Sequence) -> bool:
         """Start from the longest cached prefix, if all the rest of the prompt fits, as vLLM checks by default."""
@@ -412,7 +537,11 @@ class EngineModel:
         self._outputs.append(Admitted(sequence.request.request_id, now_ns, sequence.computed))
         if sequence.preemptions == 0:
             self._prefix_query_tokens += sequence.request.prompt_tokens
-            self._prefix_hit_tokens += sequence.computed
+            external_tokens = sequence.external_tokens
+            self._external_tokens += external_tokens
+            self._prefix_hit_tokens += (
+                sequence.request.prompt_tokens - external_tokens if external_tokens else sequence.computed
+            )
 
     def _start(self, step: _Step) -> _Stretch:
         config = self._config
@@ -424,7 +553,9 @@ class EngineModel:
 
     def _admission_is_shut(self) -> bool:
         """Nobody can enter the batch before a sequence leaves it or a new request comes."""
-        return not self._waiting or self._blocked or len(self._running) == self._config.sequences_max
+        if len(self._running) == self._config.sequences_max:
+            return True
+        return not self._fetched and (not self._waiting or self._blocked)
 
     def _lengthen(self, stretch: _Stretch) -> None:
         """Add iterations until the first sequence finishes, but none that would run out of blocks."""
@@ -507,7 +638,10 @@ class EngineModel:
         request = sequence.request
         del self._sequences[request.request_id]
         self._running.remove(sequence)
-        self._release(sequence)
+        if request.lease_ns is None:
+            self._release(sequence)
+        else:
+            self._leases.grant(request.request_id, sequence.held, at_ns + request.lease_ns)
         self._finished += 1
         self._outputs.append(Finished(request.request_id, at_ns, request.finish_reason))
 

@@ -12,7 +12,7 @@ from typing import Any
 import xxhash
 
 from loadgen.engine.api_answers import AnyAnswer, encode
-from loadgen.engine.api_requests import GenerationRequest, check_sampling, schema_of
+from loadgen.engine.api_requests import GenerationRequest, check_sampling, schema_in, schema_of
 from loadgen.engine.fields import (
     ApiError,
     Fields,
@@ -102,6 +102,7 @@ def parse_responses(content_type: str, body: bytes, served: tuple[str, ...], sto
         stream=fields.flag("stream"),
         cache_salt=cache_salt_of(fields),
         tool=_tool_to_call(fields),
+        schema=schema_in((fields.object("text") or Fields({})).object("format"), None),
         messages=messages,
         echo={name: default if (said := fields.value(name)) is None else said for name, default in _ECHOED.items()},
         store=stored is None or fields.flag("store"),

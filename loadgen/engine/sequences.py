@@ -20,6 +20,10 @@ class EngineRequest:
     Blocks past the end have no name and cannot be reused."""
     finish_reason: FinishReason = FinishReason.LENGTH
     """What to report at the last token: the caller knows whether it would be the end of the text or a limit."""
+    is_remote: bool = False
+    """Its prompt was read elsewhere: once there is room for it, somebody is asked to bring its keys and values."""
+    lease_ns: int | None = None
+    """How long its blocks are kept after its end for somebody who fetches them. None: they are not kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +38,10 @@ class Sequence:
     scheduled: int = 0
     """Tokens that the iteration in flight computes."""
     preemptions: int = 0
+    is_fetched: bool = False
+    """Of a remote one: what was asked for has come, or will never come."""
+    external_tokens: int = 0
+    """Of a remote one: what of its prompt was not in the cache here, and had to come."""
 
     @property
     def target(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from loadgen.engine.handoff import HandoffConfig
 from loadgen.engine.model import EngineConfig
 
 
@@ -29,6 +31,14 @@ class EngineServerConfig:
     output_tokens_median: float = 150.0
     output_tokens_sigma: float = 0.8
     """The drawn lengths are log-normal."""
+    ranks: int = 1
+    """Data-parallel ranks behind one URL, each with a batch and a cache of the engine's size."""
+    kv_token_ns: int = 0
+    """What reading the keys and values of a token adds to an iteration; ranks wait for the one that reads most."""
+    handoff: HandoffConfig | None = None
+    """What it does for a disaggregated pool, if it is of one."""
+    step_trace: Path | None = None
+    """Where each rank's iterations are written down, for a diagnosis; there have to be several, or a `kv_token_ns`."""
     body_bytes_max: int = 16 * 2**20
     shutdown_timeout_s: float = 2.0
 

@@ -1,11 +1,10 @@
 """Which tool the emulated engine calls when it must call one, and with what. Foretold by the schema and the prompt.
 
-Values are made to fit the schema's plain types; rules beyond them (patterns, limits, references) are not looked at.
+What the arguments look like is said by `schemas.py`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,9 +13,8 @@ from typing import Any
 import xxhash
 
 from loadgen.engine.fields import bad_value
+from loadgen.engine.schemas import json_of
 from loadgen.engine.tokens import TOKEN_BYTES, continuation, token_count
-
-_DEPTH_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +36,13 @@ def chosen_tool(tools: list[Tool], *, must_call: bool, name: str | None) -> Tool
 
 
 def call_arguments(tool: Tool, *, model: str, prompt: bytes) -> bytes:
-    """The arguments as JSON, in whole tokens."""
-    text = json.dumps(_value(tool.schema or {"type": "object"}, _words(model, prompt), depth=0)).encode()
+    """The arguments as JSON, in whole tokens. Raises ApiError."""
+    return json_text(tool.schema or {"type": "object"}, model=model, prompt=prompt)
+
+
+def json_text(schema: Any, *, model: str, prompt: bytes) -> bytes:
+    """JSON that follows the schema, in whole tokens. Raises ApiError."""
+    text = json_of(schema, _words(model, prompt))
     return text.ljust(token_count(text) * TOKEN_BYTES)
 
 
@@ -50,25 +53,3 @@ def call_id(prompt: bytes) -> str:
 def _words(model: str, prompt: bytes) -> Iterator[str]:
     for number in count(1):
         yield continuation(model, prompt, number)[-TOKEN_BYTES:].decode().strip()
-
-
-def _value(schema: Any, words: Iterator[str], *, depth: int) -> Any:
-    schema = schema if isinstance(schema, dict) else {}
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices:
-        return choices[0]
-    match schema.get("type"):
-        case "object" if depth < _DEPTH_MAX:
-            parts = schema.get("properties")
-            wanted = parts if isinstance(parts, dict) else {}
-            return {name: _value(part, words, depth=depth + 1) for name, part in wanted.items()}
-        case "array" if depth < _DEPTH_MAX:
-            return [_value(schema.get("items"), words, depth=depth + 1)]
-        case "integer" | "number":
-            return len(next(words))
-        case "boolean":
-            return True
-        case "null":
-            return None
-        case _:
-            return next(words)

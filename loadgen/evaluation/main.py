@@ -24,6 +24,7 @@ from loadgen.evaluation.progress import played
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
+from loadgen.evaluation.succession.command import succession
 from loadgen.figures import Figures
 
 _FOLDER = Path("docs/results")
@@ -110,6 +111,7 @@ def failover(*, out: Path, rounds: int) -> None:
 
 
 results.add_command(placement)
+results.add_command(succession)
 results.add_command(live)
 results.add_command(trial)
 results.add_command(predictors)

@@ -23,7 +23,7 @@ from loadgen.live_client import Dialect
 from loadgen.live_runner import LiveRunner, LoadPlan
 from loadgen.load.agreement import BUSY_SHARE
 from loadgen.load.outcome import LiveRun, live_document, live_figures
-from loadgen.load.plan import Limits, only_simulated, plan_of, read_keys, urls_by_region
+from loadgen.load.plan import Limits, only_simulated, plan_of, read_keys, urls_by_region, without_a_fleet
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
 from loadgen.results import summary_table, write_results
@@ -92,7 +92,8 @@ def load(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Send SCENARIO's load to live OpenAI-compatible endpoints and report what its clients see.
+    """Send SCENARIO's load to live OpenAI-compatible endpoints and report what its clients see. What only a simulation
+    needs (regions, engines, distances) may be left out of it.
 
     Exit codes: 0 it ran, 1 nothing was answered or the scenario is wrong, 2 the command was used wrongly, 130 it was
     stopped (Ctrl-C), and what was measured until then is reported.
@@ -100,7 +101,7 @@ def load(
     changes = dict(map(setting, settings))
     changes |= {key: value for key, value in (("duration", duration), ("seed", seed)) if value is not None}
     try:
-        loaded = load_scenario(scenario, changes)
+        loaded = load_scenario(scenario, changes, without_a_fleet)
         dialect = Dialect(ModelName(model or loaded.model), Api(api), not no_usage, ignore_eos)
         limits = Limits(connections_max, _tls(ca_file))
         plan = plan_of(loaded, urls_by_region(urls, loaded), read_keys(keys, key_file, loaded), dialect, limits)

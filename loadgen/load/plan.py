@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from ssl import SSLContext
+from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.core.vocabulary import RegionName
@@ -22,6 +24,8 @@ from loadgen.workload import Program, Recorded, Workload, arrivals
 
 _SECOND_NS = 1_000_000_000
 _EVERYBODY = "*"
+HERE = "here"
+"""Where clients are that the scenario puts nowhere."""
 
 Urls = Mapping[RegionName, tuple[str, ...]]
 
@@ -146,6 +150,21 @@ def _schedule(
     times = arrivals(section.as_curve(), rng, until_s=until_s, variation=section.variation)
     for number, at_s in enumerate(times):
         yield at_s, next(workload.programs(f"{region}/{number}"))
+
+
+def without_a_fleet(document: dict[str, Any], path: Path) -> None:
+    """Whoever sends to what is there need not say what that is: regions, engines and distances are for simulations. It
+    completes what the file leaves out, and leaves faults for whoever checks it."""
+    document.setdefault("name", path.stem)
+    clients = document.get("clients")
+    asking = [each for each in clients if isinstance(each, dict)] if isinstance(clients, list) else []
+    for each in asking:
+        each.setdefault("region", HERE)
+    names = list(dict.fromkeys(each["region"] for each in asking if isinstance(each["region"], str)))
+    if "regions" not in document and names:
+        document["regions"] = {name: {"jurisdiction": "-"} for name in names}
+        document.setdefault("round_trips", [[a, b, "1ms"] for a, b in combinations(names, 2)])
+    document.setdefault("round_trips", [])
 
 
 def only_simulated(scenario: Scenario) -> list[str]:

@@ -77,7 +77,8 @@ class Ties:
     peers: dict[GatewayId, Attachment]
     """Each of them, by gateway."""
     specs: dict[ReplicaId, ReplicaSpec]
-    board: Switchboard
+    boards: tuple[Switchboard, ...]
+    """They take turns: one that refuses, or is lost, is left for the next."""
     agenda: Agenda
     network: Network
     times: ControlTimes
@@ -112,7 +113,8 @@ class Attachment:
         self._rng = ties.rng
         self._peers = ties.peers
         self._specs = ties.specs
-        self._board = ties.board
+        self._boards = ties.boards
+        self._turn = 0
         self._agenda = ties.agenda
         self._network = ties.network
         self._times = ties.times
@@ -192,8 +194,10 @@ class Attachment:
         def far_broke(detail: str) -> None:
             stream.broke(detail)
 
-        line = self._network.connect(self.region, self._board.region, lambda _: self._lost(life), far_broke)
-        stream = self._board.answer(self, life, line)
+        board = self._boards[self._turn % len(self._boards)]
+        self._turn += 1
+        line = self._network.connect(self.region, board.region, lambda _: self._lost(life), far_broke)
+        stream = board.answer(self, life, line)
         self._line, self._stream, self._stream_heard_ns = line, stream, self._agenda.now_ns
         self._has_spoken = False
         own = tuple(each.replica_id for each in self.gateway.spec.replicas)
@@ -279,7 +283,7 @@ class Attachment:
             return
         for observer in self._observers:
             observer.on_newer_heard(self._agenda.now_ns, self.gateway_id, peer, version)
-        if self._is_spoken_to:
+        if self._is_spoken_to and version.term <= self.taken.term:
             return
         if version.is_newer_than(self._told_version) and self._agenda.now_ns >= self._asking_until_ns:
             self._asking_until_ns = self._agenda.now_ns + ASK_TIMEOUT_NS

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.simulator.checkers import Broken
-from loadgen.simulator.controller_chaos import controller_document, controller_faults
+from loadgen.simulator.controller_chaos import controller_document, controller_faults, pair_document, pair_faults
 from loadgen.simulator.faults import Fault, FaultPlaces, random_faults
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
@@ -58,6 +58,16 @@ def endure_controlled(seed: int, on_line: Callable[[str], object] | None = None)
     return _endure(seed, chaos_scenario(seed, has_controller=True), on_line)
 
 
+def endure_disaggregated(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+    """The same where prompts are read in one place and answered in another."""
+    return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
+
+
+def endure_pair(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+    """The same with two controllers, of which one leads."""
+    return _endure(seed, chaos_scenario(seed, has_controller=True, has_pair=True), on_line)
+
+
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> Ordeal | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
@@ -79,12 +89,23 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
     )
 
 
-def chaos_scenario(seed: int, *, has_controller: bool = False) -> Scenario:
-    return parse_scenario(chaos_document(seed, has_controller=has_controller), Path(f"chaos-{seed}.yaml"))
+def chaos_scenario(
+    seed: int, *, has_controller: bool = False, has_pair: bool = False, is_disaggregated: bool = False
+) -> Scenario:
+    document = chaos_document(seed, has_controller=has_controller, has_pair=has_pair, is_disaggregated=is_disaggregated)
+    return parse_scenario(document, Path(f"chaos-{seed}.yaml"))
 
 
-def chaos_document(seed: int, *, has_controller: bool = False) -> dict[str, Any]:
+def chaos_document(
+    seed: int, *, has_controller: bool = False, has_pair: bool = False, is_disaggregated: bool = False
+) -> dict[str, Any]:
     """The scenario as it would be written in a file."""
+    if is_disaggregated:
+        return _disaggregated_document(seed)
+    if has_pair:
+        document = pair_document(seed)
+        faults = pair_faults(seed, _places_in(document))
+        return document | {"faults": [_in_writing(fault) for fault in faults]}
     if has_controller:
         document = controller_document(seed)
         faults = controller_faults(seed, _places_in(document))
@@ -123,6 +144,34 @@ def _mesh_document(seed: int) -> dict[str, Any]:
     document["faults"] = _faults(rng, document)
     agents = random.Random(f"chaos/{seed}/agents")
     return _among_agents(agents, document) if agents.random() < 0.25 else document
+
+
+def _disaggregated_document(seed: int) -> dict[str, Any]:
+    """Some regions, and at least one, have a pool beside their other replicas, or in place of them."""
+    document = _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/disaggregated")
+    names = list(document["regions"])
+    for name in rng.sample(names, rng.randint(1, len(names) - 1)):
+        region = document["regions"][name]
+        region["disaggregated"] = _pool(rng)
+        if rng.random() < 0.5:
+            region["replicas"] = 0
+            region.pop("adopted", None)
+    return document | {"faults": _faults(rng, document | {"faults": []})}
+
+
+def _pool(rng: random.Random) -> dict[str, Any]:
+    return {
+        "prefill": rng.choice((1, 2)),
+        "decode": rng.choice((1, 2, 4)),
+        "groups": rng.choice((1, 1, 2)),
+        "batch": rng.choice((1, 2, 4, 8)),
+        "connector": rng.choice(("nixl", "nixl", "ascend", "mooncake", "sglang")),
+        "step": rng.choice(("2ms", "10ms")),
+        "kv_token": rng.choice(("1us", "10us")),
+        "transfer": rng.choice(("1ms", "50ms", "400ms")),
+        "lease": rng.choice(("500ms", "2s", "10s")),
+    }
 
 
 def _among_agents(rng: random.Random, document: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +319,10 @@ def _places_in(document: dict[str, Any]) -> FaultPlaces:
     bare = parse_scenario(document, Path("chaos.yaml"))
     fleet = bare.fleet()
     replicas = [str(spec.replica_id) for owned in fleet.values() for spec, _ in owned]
-    return FaultPlaces(replicas, list(fleet), list(bare.regions), has_controller=bare.controller is not None)
+    has_pair = bare.controller is not None and bare.controller.standby is not None
+    return FaultPlaces(
+        replicas, list(fleet), list(bare.regions), has_controller=bare.controller is not None, has_pair=has_pair
+    )
 
 
 def _in_writing(fault: Fault) -> dict[str, Any]:

@@ -19,18 +19,24 @@ from gateway.core.invariants import Checker
 from gateway.core.requests import Phase, RequestState
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
     GatewayId,
     LegResult,
+    LegRole,
     ModelCapacity,
     ModelName,
     Outcome,
     PeerObservation,
     Place,
     PlaceRule,
+    PoolName,
+    PoolSpec,
     RefusalReason,
     RegionName,
     ReplicaId,
     ReplicaObservation,
+    ReplicaRole,
     ReplicaSpec,
     RequestId,
     RequestProfile,
@@ -39,7 +45,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from loadgen.simulator.asks import Ask
-from loadgen.simulator.engines import SimEngine
+from loadgen.simulator.engines import SimReplica
 from loadgen.simulator.observers import GatewaySpec
 
 _DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
@@ -48,6 +54,19 @@ _IDLE_NS = 10_000_000_000
 """Nobody who may go there waits this long beside an engine that has had nothing to do for as long."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 """Not taken from the core, which is judged by it."""
+
+
+_Queue = tuple[TenantName, Place | None, bool, bool]
+_PARTS = {
+    LegRole.WHOLE: ReplicaRole.UNIFIED,
+    LegRole.PREFILL: ReplicaRole.PREFILL,
+    LegRole.DECODE: ReplicaRole.DECODE,
+}
+"""Whose part each is."""
+
+
+_TURNED_AWAY = frozenset({Outcome.REJECTED_UNSUPPORTED, Outcome.REJECTED_RESIDENCY_PROCESSING})
+"""Where whoever could take it is far away, and need not."""
 
 
 class Broken(Exception):
@@ -84,13 +103,23 @@ class _Visit:
     attempt: int = 0
     legs: set[int] = field(default_factory=set)
     """Those of its attempt that are alive."""
+    reading: set[int] = field(default_factory=set)
+    """Those of its attempt that only read the prompt, alive or not."""
+    read_by: Target | None = None
+    """Who reads the prompt in this attempt, or has read it, for somebody else."""
+    decodes: bool = False
+    """In this attempt a decode worker was asked to answer."""
+    is_pooled: bool = False
+    """Its prompt has been read, and no decode worker has it yet."""
+    connectors: frozenset[Connector] = ALL_CONNECTORS
+    """Over which it can be handed from one to another."""
     first_token: bool = False
     rule: PlaceRule = field(default_factory=PlaceRule)
     """Where its next attempt may go: a forward keeps the stamp that it came with, whatever its origin does since."""
 
     @property
-    def queue(self) -> tuple[TenantName, Place | None, bool]:
-        return self.tenant, self.origin, self.came_across
+    def queue(self) -> _Queue:
+        return self.tenant, self.origin, self.came_across, bool(self.connectors)
 
 
 @dataclass(slots=True)
@@ -104,12 +133,14 @@ class _View:
     """Of its replicas and peers, by id."""
     replicas: tuple[ReplicaSpec, ...] = ()
     """Those that it was assigned."""
+    pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
+    """Those of them that are disaggregated."""
     accepts: dict[str, PlaceRule | None] = field(default_factory=dict)
     """By replica, from where it takes anything."""
     away: frozenset[ModelName] = frozenset()
     """What it serves when its own replicas are home."""
     visits: dict[RequestId, _Visit] = field(default_factory=dict)
-    waiting: dict[tuple[TenantName, Place | None, bool], dict[RequestId, int]] = field(default_factory=dict)
+    waiting: dict[_Queue, dict[RequestId, int]] = field(default_factory=dict)
     """By queue, who waits there under which arrival number."""
     probes: dict[ReplicaId, ReplicaObservation] = field(default_factory=dict)
     heard: dict[GatewayId, PeerObservation] = field(default_factory=dict)
@@ -128,6 +159,19 @@ class _View:
     arrivals: int = 0
     drains: bool = False
     is_locked_down: bool = False
+
+    def spec_of(self, target: Target) -> ReplicaSpec | None:
+        """None: it is a peer."""
+        if target.kind is not TargetKind.REPLICA:
+            return None
+        return next((spec for spec in self.replicas if spec.replica_id == target.id), None)
+
+    def takes_part(self, spec: ReplicaSpec, connectors: frozenset[Connector]) -> bool:
+        """Is it somewhere that such a request could be sent?"""
+        if spec.role is ReplicaRole.PREFILL:
+            pool = self.pools.get(spec.pool)
+            return pool is not None and pool.connector in connectors
+        return spec.role is ReplicaRole.UNIFIED
 
     def takes_from(self, target_id: str, origin: Place | None) -> bool:
         accepts = self.accepts.get(target_id)
@@ -221,7 +265,7 @@ class Watch:
     # Now and then, and at the end
 
     def look_for_idle_engines(
-        self, engines: dict[ReplicaId, SimEngine], now_ns: int, dead: Collection[GatewayId] = ()
+        self, engines: dict[ReplicaId, SimReplica], now_ns: int, dead: Collection[GatewayId] = ()
     ) -> None:
         """Somebody has waited for long beside an engine that had nothing to do for as long. With a gateway that is dead
         nobody waits, whatever it was told before."""
@@ -233,20 +277,30 @@ class Watch:
             if not waiters:
                 continue
             idle = {engine.replica_id for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)}
-            beside = sum(bool(idle - visit.failed_at) for visit in waiters)
+            beside = sum(bool(self._open_to(view, visit, idle) - visit.failed_at) for visit in waiters)
             self._expect("nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
 
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
         """Whoever may go to any replica of the region. Failures bind nobody but to where they happened."""
         return visit.waits and not visit.follows and now_ns - visit.arrived_ns >= _IDLE_NS
 
-    def _own_engines(self, view: _View, engines: dict[ReplicaId, SimEngine]) -> Iterable[SimEngine]:
+    def _open_to(self, view: _View, visit: _Visit, idle: set[ReplicaId]) -> set[ReplicaId]:
+        """A prompt is only read where somebody has nothing to do but to answer it."""
+        specs = {spec.replica_id: spec for spec in view.replicas if spec.replica_id in idle}
+        free = {spec.pool for spec in specs.values() if spec.role is ReplicaRole.DECODE}
+        return {
+            replica_id
+            for replica_id, spec in specs.items()
+            if view.takes_part(spec, visit.connectors) and (spec.role is ReplicaRole.UNIFIED or spec.pool in free)
+        }
+
+    def _own_engines(self, view: _View, engines: dict[ReplicaId, SimReplica]) -> Iterable[SimReplica]:
         """Where everything of this gateway's own may go: its home region."""
         own = (spec for spec in view.replicas if spec.accepts is None)
         home = (spec.replica_id for spec in own if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
-    def expect_quiet(self, engines: Iterable[SimEngine], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
+    def expect_quiet(self, engines: Iterable[SimReplica], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
         """After everything has healed and nobody asks any more, nothing is left anywhere."""
         self._now_ns = now_ns
         left = [ask.request_id for ask in open_asks]
@@ -254,6 +308,8 @@ class Watch:
         self._expect("queues drain after healing", owned == 0, f"{owned} requests are still owned")
         for engine in engines:
             self._expect("engines drain", engine.outstanding == 0, f"{engine.replica_id} runs {engine.outstanding}")
+            kept = f"{engine.replica_id} keeps {engine.kept} prompts"
+            self._expect("what is kept for others is let go", engine.kept == 0, kept)
         for view in self._views.values():
             core = view.core
             self._expect("cores forget", not core.requests, f"{view.spec.gateway_id}: {list(core.requests)[:5]}")
@@ -264,6 +320,12 @@ class Watch:
                 self._expect(
                     "counts come back to zero", not state.unreflected, f"{view.spec.gateway_id}: {state.target}"
                 )
+            for state in core.replicas:
+                self._expect("counts come back to zero", state.retained == 0, f"{state.target} retains")
+            for pool in core.decode_pools:
+                figures = pool.tier.figures(now_ns)
+                counts = figures.pooled, figures.dispatched, figures.running, pool.in_prefill
+                self._expect("counts come back to zero", not any(counts), f"{pool.spec.name}: {counts}")
 
     def _check_answer_after_healing(self, ask: Ask, outcome: Outcome | None) -> None:
         self._expect("somebody is served after healing", ask.gateway_id is not None, "no gateway is up")
@@ -272,7 +334,18 @@ class Watch:
         may_enter = names_place(view.rule_of(ask.profile.tenant), view.spec.place)
         wanted = Outcome.COMPLETED if may_enter else Outcome.REJECTED_RESIDENCY_INGRESS
         detail = f"{ask.request_id} at {ask.gateway_id}: {outcome} {ask.detail}, not {wanted}"
-        self._expect("somebody is served after healing", outcome is wanted, detail)
+        is_foreign = not ask.profile.connectors and not self._is_whole_at_home(view.spec.place)
+        is_well = outcome is wanted or (is_foreign and outcome in _TURNED_AWAY)
+        self._expect("somebody is served after healing", is_well, detail)
+
+    def _is_whole_at_home(self, place: Place) -> bool:
+        """Does anybody there run a request from the prompt to the last token?"""
+        return any(
+            replica.role is ReplicaRole.UNIFIED and replica.place == place
+            for view in self._views.values()
+            if view.spec.place == place
+            for replica in view.spec.replicas
+        )
 
     # What a gateway was told
 
@@ -303,6 +376,7 @@ class Watch:
                     self._hear(view, each)
             case events.AssignmentApplied():
                 view.replicas = event.replicas
+                view.pools = {pool.name: pool for pool in event.pools}
                 view.accepts = {str(each.replica_id): each.accepts for each in event.replicas}
                 view.away = frozenset(event.away)
             case events.PolicyApplied():
@@ -330,6 +404,7 @@ class Watch:
         view.arrivals += 1
         visit = _Visit(view.arrivals, self._now_ns, profile.tenant, origin, came_across, profile.follows)
         visit.is_ordinary = not profile.follows
+        visit.connectors = profile.connectors
         view.visits[profile.request_id] = visit
         waiting = view.waiting.setdefault(visit.queue, {})
         if visit.is_ordinary:
@@ -356,10 +431,13 @@ class Watch:
             self._check_breaker(view, target)
         visit = view.visits.get(event.request_id)
         if visit is not None and not visit.waits and visit.attempt == event.attempt:
-            if target is not None and event.result is not LegResult.BUSY:
+            has_read = event.leg in visit.reading and event.result is LegResult.COMPLETED
+            if target is not None and event.result is not LegResult.BUSY and not has_read:
                 visit.failed_at.add(target.id)
             visit.legs.discard(event.leg)
-            if not visit.legs:
+            if has_read and len(visit.reading) == 1 and not visit.legs and not visit.decodes:
+                visit.is_pooled = True
+            elif not visit.legs:
                 self._wait_again(view, visit, event)
 
     def _wait_again(self, view: _View, visit: _Visit, event: events.LegEnded) -> None:
@@ -370,7 +448,7 @@ class Watch:
             visit.refusals += 1
             gave_up = visit.refusals >= view.core.config.attempt.refusals_max
             visit.is_ordinary &= not gave_up and event.refusal not in _RESIDENCY_REFUSALS
-        elif event.result is not LegResult.BUSY:
+        elif event.result is not LegResult.BUSY or visit.decodes:
             visit.is_ordinary = False
         if visit.is_ordinary:
             view.waiting.setdefault(visit.queue, {})[event.request_id] = visit.arrival
@@ -406,7 +484,11 @@ class Watch:
         has_answered = visit.first_token and not is_further_leg
         self._expect("after the first token there is no other attempt", not has_answered, where)
         if not is_further_leg:
+            visit.is_ordinary &= not visit.is_pooled  # it was read, and nobody was free: it is read again
             self._check_order(view, visit, leg)
+            visit.reading.clear()
+            visit.read_by, visit.is_pooled, visit.decodes = None, False, False
+        self._check_part(view, visit, leg, where)
         is_there = not visit.follows or view.stored.get(visit.follows) == leg.target
         self._expect("what goes on from a stored response goes where that is", is_there, where)
         if visit.origin is None:
@@ -426,6 +508,29 @@ class Watch:
         else:
             self._check_forward(view, visit, leg, where)
 
+    def _check_part(self, view: _View, visit: _Visit, leg: StartLeg, where: str) -> None:
+        """Each replica runs what is its part, and who writes an answer fetches what was read for it."""
+        spec = view.spec_of(leg.target)
+        role = ReplicaRole.UNIFIED if spec is None else spec.role
+        self._expect("a replica runs the part that is its own", _PARTS[leg.role] is role, f"{where} as {leg.role}")
+        if leg.role is LegRole.PREFILL:
+            visit.reading.add(leg.leg)
+            visit.read_by = leg.target
+        if leg.role is not LegRole.DECODE or spec is None:
+            return
+        pool = view.pools[spec.pool]
+        assert pool.connector is not None
+        read_by = None if visit.read_by is None else view.spec_of(visit.read_by)
+        is_own = read_by is not None and read_by.pool == spec.pool and leg.prefill == visit.read_by
+        self._expect("an answer is written where its prompt was read for", is_own, where)
+        is_in_turn = visit.is_pooled or not pool.connector.is_sequential
+        self._expect("nothing is fetched before it was read", is_in_turn, where)
+        decode = view.core.config.decode
+        beyond = decode.in_flight_margin if decode.bypass or not pool.connector.is_sequential else 0
+        has_slot = view.in_flight[spec.replica_id] < pool.decode_batch_max + beyond
+        self._expect("no decode worker has more than its batch", has_slot, where)
+        visit.is_pooled, visit.decodes = False, True
+
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
         """First come, first served among those who may go to the same targets; only those who wait for one replica, as
         it is cheapest for them, are overtaken by those who do not."""
@@ -436,11 +541,18 @@ class Watch:
                 each for each in earlier if (found := view.core.requests.get(each)) and not _may_be_passed(found)
             ]
             detail = f"{leg.request_id} went past {blocked[:3]} at {view.spec.gateway_id}"
-            self._expect("only who is held is overtaken", not blocked, detail)
+            is_last = leg.role is LegRole.PREFILL and self._is_full(view, leg.target)  # nobody is held for it now
+            self._expect("only who is held is overtaken", is_last or not blocked, detail)
         elif visit.is_ordinary:
             first = min(view.waiting[visit.queue].values(), default=visit.arrival)
             detail = f"{leg.request_id} is number {visit.arrival} at {view.spec.gateway_id}, number {first} waits"
             self._expect("who came first is served first", visit.arrival <= first, detail)
+
+    def _is_full(self, view: _View, reader: Target) -> bool:
+        """May no more be read for its pool, with this one?"""
+        spec = view.spec_of(reader)
+        pool = None if spec is None else view.core.decode_pools.get(spec.pool)
+        return pool is not None and not pool.tier.has_room(pool.in_prefill)
 
     def _check_push(self, view: _View, leg: StartLeg, where: str) -> None:
         replica_id = ReplicaId(leg.target.id)
@@ -451,7 +563,7 @@ class Watch:
         assert probe is not None
         age_ns = self._now_ns - probe.sampled_ns
         self._expect("only fresh probes count", age_ns <= view.core.config.observation.replica_stale_ns, where)
-        if view.core.placer.weighs_everybody:
+        if view.core.placer.weighs_everybody or leg.role is LegRole.DECODE:
             return
         if pushing.mode is PushingMode.PENDING:
             self._expect("nothing is pushed to a replica with pending requests", probe.waiting == 0, where)
@@ -488,16 +600,20 @@ class Watch:
         self._expect("who goes out of service takes nothing new", is_over or not view.drains, where)
         if Outcome.REJECTED_RESIDENCY_PROCESSING in ends:
             self._expect("nobody is refused whom somebody may serve", not self._may_serve(view, event.profile), where)
+        elif Outcome.REJECTED_UNSUPPORTED in ends:
+            serves = self._may_serve(view, event.profile, heard=True)
+            self._expect("nobody is refused whom somebody may serve", not serves, where)
         elif not is_over and not event.profile.follows and not view.is_locked_down:
             may_come = event.profile.model in view.away or self._may_serve(view, event.profile)
             self._expect("nobody waits whom nobody may serve", may_come, where)
 
-    def _may_serve(self, view: _View, profile: RequestProfile) -> bool:
-        """Is there anybody who could, were all of them up and free?"""
+    def _may_serve(self, view: _View, profile: RequestProfile, *, heard: bool = False) -> bool:
+        """Is there anybody who could, were all of them up and free? `heard`: and has said so."""
         rule, home = view.rule_of(profile.tenant), view.spec.place
         for spec in view.replicas:
             takes_it = view.takes_from(spec.replica_id, None)
-            if profile.model in spec.models and names_place(rule, spec.place) and takes_it:
+            takes_part = view.takes_part(spec, profile.connectors)
+            if profile.model in spec.models and names_place(rule, spec.place) and takes_it and takes_part:
                 return True
         if view.policy.closed_reason:
             return False
@@ -505,8 +621,15 @@ class Watch:
         for peer in view.spec.peers:
             is_within_reach = peer.place.region == home.region or overflows
             known = view.serves.get(peer.gateway_id)
-            serves = known is None or any(
-                each.model == profile.model and names_place(rule, each.place) for each in known
+            has_some = peer.gateway_id not in self._views or bool(self._views[peer.gateway_id].spec.replicas)
+            is_told = heard or (
+                peer.gateway_id in view.heard and not view.spec.replicas
+            )  # it knows no more than it heard
+            serves = (known is None and has_some and not is_told) or any(
+                each.model == profile.model
+                and names_place(rule, each.place)
+                and (each.connector is None or each.connector in profile.connectors)
+                for each in known or ()
             )
             if is_within_reach and names_place(rule, peer.place) and serves:
                 return True
@@ -539,7 +662,7 @@ class Watch:
         return Broken(self._now_ns, what, detail)
 
 
-def _is_long_idle(engine: SimEngine, now_ns: int) -> bool:
+def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:
     return engine.is_up and engine.outstanding == 0 and now_ns - engine.changed_ns >= _IDLE_NS
 
 

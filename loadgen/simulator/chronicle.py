@@ -15,7 +15,7 @@ from gateway.core.effects import Effect
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId, RequestProfile
+from gateway.core.vocabulary import GatewayId, LegRole, RequestProfile
 from loadgen.simulator.observers import GatewaySpec
 
 _OfALeg = (
@@ -91,6 +91,8 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
             return f"assignment {event.version}"
         case events.ProgressSampled():
             return f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}"
+        case events.DecodeHistoryRestored() | events.PredictorFitted():
+            return f"{type(event).__name__} {event.pool}"
         case events.TimePassed() | events.ConfigApplied() | events.DrainRequested() | events.LockdownChanged():
             return type(event).__name__
         case _ as never:
@@ -112,7 +114,8 @@ def _effect_in_words(effect: Effect) -> str:
         case ordered.StartLeg():
             decision = effect.decision
             why = f"{decision.reason} {decision.matched_blocks}"
-            return f"start {_leg_in_words(effect)} {effect.target} {why}"
+            part = "" if effect.role is LegRole.WHOLE else f" {effect.role}"
+            return f"start {_leg_in_words(effect)} {effect.target} {why}{part}"
         case ordered.StopLeg():
             return f"stop {_leg_in_words(effect)}"
         case ordered.AcceptForward():

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
     ModelName,
     Outcome,
     RefusalReason,
@@ -35,6 +37,8 @@ from loadgen.vocabulary import RequestEnd
 from loadgen.workload import Program, Recorded, Step, Workload, arrivals
 
 _SECOND_NS = 1_000_000_000
+_NONE: frozenset[Connector] = frozenset()
+"""An engine keeps what it has answered, so it has to have read the prompt as well."""
 _CLOSED_LOOP_RAMP_NS = _SECOND_NS
 _BLOCKS_COMPARED_MAX = 4096
 _NO_GATEWAY = "no gateway is up"
@@ -62,6 +66,8 @@ class Town:
     blocks_per_hash: int
     load_end_ns: int
     pause_after_failure_ns: int
+    has_disaggregated: bool = False
+    """Is there anybody to whom a call cannot be handed over whose answer is stored?"""
     records: list[RequestRecord] = field(default_factory=list)
     open_asks: dict[RequestId, Ask] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -379,6 +385,7 @@ class ClientGroup:
             stream=True,
             output_tokens_max=output_tokens,
             follows=follows,
+            connectors=_NONE if self.stores_responses and town.has_disaggregated else ALL_CONNECTORS,
         )
         whole = prompt.followed_by(reply_text(request_id, output_tokens))
         ingress_id = gateway.gateway_id if gateway is not None else None

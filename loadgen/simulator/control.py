@@ -20,14 +20,15 @@ from loadgen.simulator.callers import Caller
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import Call, Town
 from loadgen.simulator.control_checkers import ControlWatch
-from loadgen.simulator.controller import REGION, SimController
+from loadgen.simulator.controller import SimController
 from loadgen.simulator.failovers import Failovers
-from loadgen.simulator.faults import Fault, FaultKind
+from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
 from loadgen.simulator.gateways import Surroundings
 from loadgen.simulator.naming import Names, NameServer, ServedZone
 from loadgen.simulator.network import Way
 from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.scenario import Scenario
+from loadgen.simulator.shared_store import SharedStore
 
 _SECOND_NS = 1_000_000_000
 _OLDER_BY = 3
@@ -59,34 +60,46 @@ def overlap_max_ns(scenario: Scenario, keep_alive_ns: int) -> int:
 
 
 def controller_ways_ns(scenario: Scenario) -> dict[Way, int]:
-    """From the controller to each region and back: as from the region that it stands beside."""
-    if scenario.controller is None:
+    """From each controller to each region and back: as from the region that it stands beside."""
+    section = scenario.controller
+    if section is None:
         return {}
-    beside = RegionName(scenario.controller.region)
     known = scenario.round_trips_ns()
     ways: dict[Way, int] = {}
-    for name in map(RegionName, scenario.regions):
-        round_trip_ns = scenario.network.in_region if name == beside else known[beside, name]
-        ways[REGION, name] = ways[name, REGION] = round_trip_ns
+    for where, region in ((CONTROLLER, section.region), (STANDBY, section.standby)):
+        for name in map(RegionName, scenario.regions if region is not None else ()):
+            beside = RegionName(region or "")
+            round_trip_ns = scenario.network.in_region if name == beside else known[beside, name]
+            ways[RegionName(where), name] = ways[name, RegionName(where)] = round_trip_ns
     return ways
 
 
 class _Scribe:
     """Tells the chronicle what the controller does, and what gateways take from it."""
 
-    def __init__(self, chronicle: Chronicle) -> None:
+    def __init__(self, chronicle: Chronicle, name: str = CONTROLLER) -> None:
         self._chronicle = chronicle
+        self._name = name
 
     def on_controller_start(self, now_ns: int, term: int) -> None:
-        self._chronicle.note(now_ns, f"controller begins term {term}")
+        self._chronicle.note(now_ns, f"{self._name} begins term {term}")
+
+    def on_store_taken(self, now_ns: int, process: str) -> None:
+        """It begins a term."""
+
+    def on_store_written(self, now_ns: int, process: str) -> None:
+        """Snapshots tell of it."""
+
+    def on_acting(self, now_ns: int, process: str) -> None:
+        """Its orders tell of it."""
 
     def on_controller_step(self, now_ns: int, _clock_ns: int, event: News, effects: list[Order]) -> None:
         if effects or not isinstance(event, news.PeersHeard | news.GatewayProbed | news.TimePassed):
             told = " ".join(map(_order_in_words, effects))
-            self._chronicle.note(now_ns, f"controller {_news_in_words(event)} -> {told}")
+            self._chronicle.note(now_ns, f"{self._name} {_news_in_words(event)} -> {told}")
 
     def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
-        self._chronicle.note(now_ns, f"controller snapshot {snapshot.version} to {snapshot.gateway_id}")
+        self._chronicle.note(now_ns, f"{self._name} snapshot {snapshot.version} to {snapshot.gateway_id}")
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._chronicle.note(now_ns, f"{gateway_id} takes {version}")
@@ -133,23 +146,42 @@ class Control:
         watchers: tuple[ControlObserver, ...] = (_Scribe(chronicle), self.watch, self.failovers)
         around.observers = (*around.observers, self.watch, self.failovers)
         self._watchers = watchers
-        self.controller = SimController(section, around.agenda, around.network, watchers)
+        self._section = section
+        names = (CONTROLLER,) if section.standby is None else (CONTROLLER, STANDBY)
+        shared = None if section.standby is None else SharedStore()
+        self.controllers: dict[str, SimController] = {}
+        for name in names:
+            seated = (_Scribe(chronicle, name), self.watch.seat(name), self.failovers)
+            self.controllers[name] = SimController(
+                section, around.agenda, around.network, seated, name=name, shared=shared
+            )
         times = ControlTimes(
             section.report_interval, section.stream_timeout, section.redial, scenario.network.connection_timeout
         )
         specs = {replica_id: engine.spec for replica_id, engine in around.engines.items()}
         self.attachments: dict[GatewayId, Attachment] = {}
-        ties = Ties(self.attachments, specs, self.controller, around.agenda, around.network, times, watchers, rng)
+        ties = Ties(
+            self.attachments,
+            specs,
+            tuple(self.controllers.values()),
+            around.agenda,
+            around.network,
+            times,
+            watchers,
+            rng,
+        )
         for gateway_id, gateway in around.gateways.items():
             self.attachments[gateway_id] = Attachment(gateway, ties)
             gateway.control = self.attachments[gateway_id]
-        self.controller.know(self.attachments)
-        servers: tuple[NameServer, ...] = (self.controller, *self.attachments.values())
+        for controller in self.controllers.values():
+            controller.know(self.attachments)
+        servers: tuple[NameServer, ...] = (*self.controllers.values(), *self.attachments.values())
         zone = ServedZone(servers, around.agenda, around.network, scenario.names, rng)
         self.names = Names([RegionName(region) for region in scenario.regions], zone)
 
     def start(self) -> None:
-        self.controller.start()
+        for controller in self.controllers.values():
+            controller.start()
 
     def give_clients_the_name(self, town: Town) -> None:
         def call_by_name(ask: Ask, on_end: Callable[[Ask], None]) -> Call:
@@ -189,9 +221,10 @@ class Control:
         now_ns = self._around.agenda.now_ns
         by = 1 if begins else -1
         if fault.kind.joins_regions:
-            self.watch.disturbed(frozenset((fault.target, fault.other)), by, now_ns + self._late_ns(fault))
-        elif fault.kind in _KEEPS_NEWS_AT_ONE:
-            self.watch.disturbed(fault.target, by, now_ns + self._late_ns(fault))
+            ends = frozenset(map(_as_one, (fault.target, fault.other)))
+            self.watch.disturbed(ends, by, now_ns + self._late_ns(fault))
+        elif fault.kind in _KEEPS_NEWS_AT_ONE or fault.kind.needs_pair:
+            self.watch.disturbed(_as_one(fault.target), by, now_ns + self._late_ns(fault))
         strikes = fault.kind in STRIKES or fault.kind is FaultKind.OLD_SNAPSHOT
         if begins and strikes and self._around.gateways[GatewayId(fault.target)].is_up:
             for watcher in self._watchers:
@@ -199,12 +232,20 @@ class Control:
 
     def _late_ns(self, fault: Fault) -> int:
         """How late something comes in that was sent while this lasted."""
+        if self._section.standby is not None and {fault.target, fault.other} & {CONTROLLER, STANDBY}:
+            return self._succession_ns()
         if fault.kind in (FaultKind.SNAPSHOT_DELAY, FaultKind.HEARTBEAT_DELAY):
             return round(fault.amount * _SECOND_NS)
         if fault.kind is FaultKind.SLOW_LINK:
             one, other = RegionName(fault.target), RegionName(fault.other)
             return round(self._around.network.round_trip_ns(one, other) * fault.amount) * _LATENESS_MAX
         return 0
+
+    def _succession_ns(self) -> int:
+        """Until the other one leads, or this one again, and gateways have found out which."""
+        section = self._section
+        waits = section.lease + section.lapse_max + 2 * section.look_interval + section.restart
+        return waits + section.stream_timeout + 4 * section.redial
 
     def change(self, fault: Fault, begins: bool) -> None:
         """What hits the controller, or a gateway's ties to it."""
@@ -225,12 +266,25 @@ class Control:
             gateway.restart()
 
     def _change_controller(self, fault: Fault, begins: bool) -> None:
-        if fault.kind is FaultKind.CLOCK_JUMP:
-            if begins:
-                self.controller.jump(fault.amount)
-        elif not begins:
-            self.controller.start()
-        elif fault.kind is FaultKind.STORE_LOST:
-            self.controller.lose_store()
-        else:
-            self.controller.crash()
+        controller = self.controllers[fault.target]
+        match fault.kind:
+            case FaultKind.CLOCK_JUMP:
+                if begins:
+                    controller.jump(fault.amount)
+            case FaultKind.STORE_CUT:
+                controller.cut_off_from_store(begins)
+            case FaultKind.CONTROLLER_STOPPED if begins:
+                controller.stop_for_a_while()
+            case FaultKind.CONTROLLER_STOPPED:
+                controller.go_on()
+            case _ if not begins:
+                controller.start()
+            case FaultKind.STORE_LOST:
+                controller.lose_store()
+            case _:
+                controller.crash()
+
+
+def _as_one(name: str) -> str:
+    """News come from whichever controller leads."""
+    return CONTROLLER if name == STANDBY else name

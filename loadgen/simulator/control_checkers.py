@@ -72,6 +72,24 @@ class _Seen:
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Mind:
+    """What one controller was told in its present life, and has ordered."""
+
+    seen: dict[GatewayId, _Seen] = field(default_factory=dict)
+    gateways: dict[GatewayId, GatewayEntry] = field(default_factory=dict)
+    policies: dict[RegionName, ResidencyPolicy] = field(default_factory=dict)
+    owners: dict[ReplicaId, GatewayId] = field(default_factory=dict)
+    restored_down: frozenset[GatewayId] = frozenset()
+    """Who was down when the controller began; until they are registered, which is next."""
+    frozen: str = ""
+    frozen_since_ns: int = 0
+    is_loss_believed: bool = False
+    """Most were missing for as long as it takes to believe it."""
+    steps: dict[GatewayId, deque[tuple[int, int]]] = field(default_factory=dict)
+    """By home, when how many of its replicas moved without need."""
+
+
 class ControlWatch:
     """Sees every step of the controller and of each gateway."""
 
@@ -87,18 +105,14 @@ class ControlWatch:
         self._served: dict[GatewayId, _Served] = {}
         self._snapshots: dict[tuple[GatewayId, ControlVersion], tuple[Snapshot, dict[RegionName, ResidencyPolicy]]] = {}
         self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
-        self._seen: dict[GatewayId, _Seen] = {}
-        self._gateways: dict[GatewayId, GatewayEntry] = {}
-        self._policies: dict[RegionName, ResidencyPolicy] = {}
-        self._owners: dict[ReplicaId, GatewayId] = {}
-        self._restored_down: frozenset[GatewayId] = frozenset()
-        """Who was down when the controller began; until they are registered, which is next."""
-        self._frozen = ""
-        self._frozen_since_ns = 0
-        self._is_loss_believed = False
-        """Most were missing for as long as it takes to believe it."""
-        self._steps: dict[GatewayId, deque[tuple[int, int]]] = {}
-        """By home, when how many of its replicas moved without need."""
+        self._minds: dict[str, _Mind] = {}
+        """By controller."""
+        self._mind = _Mind()
+        """Of the one that spoke last."""
+        self._leader = self._mind
+        """Of the one that began last."""
+        self._has_store = ""
+        """Which process took it last."""
         self._pushed: dict[ReplicaId, dict[GatewayId, int]] = {}
         """By replica and gateway, when it was last pushed to."""
         self._disturbed: dict[Disturbed, tuple[int, int]] = {}
@@ -128,7 +142,7 @@ class ControlWatch:
     def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
         self._now_ns = now_ns
         self._away[snapshot.version] = {each.replica_id: each.owner for each in snapshot.away}
-        self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(self._policies)
+        self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(self._mind.policies)
         if len(self._away) > _SNAPSHOTS_MAX:
             del self._away[next(iter(self._away))]
         if len(self._snapshots) > _SNAPSHOTS_MAX:
@@ -230,24 +244,46 @@ class ControlWatch:
         """From the first push of a newer owner to the last one of the one before."""
         by_gateway = self._pushed.setdefault(replica_id, {})
         began_ns = by_gateway.setdefault(gateway_id, self._now_ns)
-        owner = self._owners.get(replica_id)
+        owner = self._leader.owners.get(replica_id)
         if owner != gateway_id and owner in by_gateway and by_gateway[owner] >= began_ns:
             overlap_ns = self._now_ns - by_gateway[owner]
             self.overlaps_ns[replica_id] = max(overlap_ns, self.overlaps_ns.get(replica_id, 0))
 
     # The controller
 
+    def seat(self, controller: str) -> _Seat:
+        """For what this one does and is told."""
+        return _Seat(self, controller)
+
+    def spoke(self, controller: str) -> None:
+        self._mind = self._minds.get(controller, self._mind)
+
+    def began(self, controller: str, now_ns: int, term: int) -> None:
+        self.on_controller_start(now_ns, term)
+        self._minds[controller] = self._mind
+
     def on_controller_start(self, now_ns: int, _term: int) -> None:
         self._now_ns = now_ns
-        self._seen, self._gateways, self._policies, self._owners = {}, {}, {}, {}
-        self._frozen = ""
-        self._is_loss_believed = False
-        self._steps = {}
+        self._mind = self._leader = _Mind()
+
+    def on_store_taken(self, now_ns: int, process: str) -> None:
+        self._now_ns = now_ns
+        self._has_store = process
+
+    def on_store_written(self, now_ns: int, process: str) -> None:
+        self._now_ns = now_ns
+        detail = f"{process}, and {self._has_store} has it"
+        self._expect("nothing is written by a controller that was deposed", process == self._has_store, detail)
+
+    def on_acting(self, now_ns: int, process: str) -> None:
+        self._now_ns = now_ns
+        detail = f"{process}, and {self._has_store} leads"
+        self._expect("no two controllers act as the leader", process == self._has_store, detail)
 
     def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
         self._now_ns = now_ns
         self._take_in(event, clock_ns)
-        for seen in self._seen.values():
+        for seen in self._mind.seen.values():
             seen.is_gone = not seen.is_connected and (seen.is_gone or self._is_gone(seen))
         for effect in effects:
             match effect:
@@ -256,7 +292,7 @@ class ControlWatch:
                 case ordered.TellCondition():
                     self._check_condition(effect, clock_ns)
                 case ordered.KeepPolicy():
-                    self._policies[effect.policy.place.region] = effect.policy
+                    self._mind.policies[effect.policy.place.region] = effect.policy
                 case ordered.KeepOwners():
                     self._check_owners(effect, clock_ns)
                 case ordered.PublishRecords():
@@ -267,26 +303,26 @@ class ControlWatch:
     def _take_in(self, event: News, clock_ns: int) -> None:
         match event:
             case news.StateRestored():
-                self._owners = dict(event.owners)
-                self._policies = {each.place.region: each for each in event.policies}
-                self._restored_down = frozenset(event.down)
+                self._mind.owners = dict(event.owners)
+                self._mind.policies = {each.place.region: each for each in event.policies}
+                self._mind.restored_down = frozenset(event.down)
             case news.RegistryApplied():
-                self._gateways = {each.gateway_id: each for each in event.gateways}
-                for gateway_id in self._gateways:
-                    was_down = gateway_id in self._restored_down
+                self._mind.gateways = {each.gateway_id: each for each in event.gateways}
+                for gateway_id in self._mind.gateways:
+                    was_down = gateway_id in self._mind.restored_down
                     fresh = _Seen(Condition.DOWN, is_gone=True) if was_down else _Seen()
-                    self._seen.setdefault(gateway_id, fresh)
-                self._restored_down = frozenset()
+                    self._mind.seen.setdefault(gateway_id, fresh)
+                self._mind.restored_down = frozenset()
             case news.GatewayConnected():
-                seen = self._seen[event.gateway_id]
+                seen = self._mind.seen[event.gateway_id]
                 seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
-                if not any(each.lost_ns is not None for each in self._seen.values()):
-                    self._is_loss_believed = False
+                if not any(each.lost_ns is not None for each in self._mind.seen.values()):
+                    self._mind.is_loss_believed = False
             case news.GatewayDisconnected():
-                seen = self._seen[event.gateway_id]
+                seen = self._mind.seen[event.gateway_id]
                 seen.is_connected, seen.last_bad_ns, seen.lost_ns = False, clock_ns, clock_ns
             case news.GatewayProbed():
-                seen = self._seen[event.gateway_id]
+                seen = self._mind.seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
                 seen.was_refused = event.was_refused
                 seen.is_gone &= not event.healthy
@@ -294,14 +330,14 @@ class ControlWatch:
                     seen.last_bad_ns = clock_ns
             case news.PeersHeard():
                 for said in event.peers:
-                    if said.gateway_id in self._seen:
-                        self._seen[said.gateway_id].said_by[event.gateway_id] = said
+                    if said.gateway_id in self._mind.seen:
+                        self._mind.seen[said.gateway_id].said_by[event.gateway_id] = said
             case _:
                 pass
 
     def _check_condition(self, told: ordered.TellCondition, clock_ns: int) -> None:
-        seen = self._seen[told.gateway_id]
-        is_sure = self._is_loss_believed or not self._has_lost_most(clock_ns)
+        seen = self._mind.seen[told.gateway_id]
+        is_sure = self._mind.is_loss_believed or not self._has_lost_most(clock_ns)
         before, seen.condition = seen.condition, told.condition
         if told.condition is Condition.DOWN and before is not Condition.RETURNING:
             self._expect("nobody whose stream is open is called down", not seen.is_connected, told.gateway_id)
@@ -309,7 +345,7 @@ class ControlWatch:
             self._expect("who is called down did not answer probes", enough, f"{told.gateway_id}: {seen.failures}")
             witnesses = [each for each in self._witnesses_of(seen) if self._heard_lately(each, clock_ns)]
             self._expect("nobody whom a peer hears is called down", not witnesses, told.gateway_id)
-            self._expect("nobody is called down while frozen", not self._frozen, told.gateway_id)
+            self._expect("nobody is called down while frozen", not self._mind.frozen, told.gateway_id)
             self._expect("nobody is called down when most are missing at once", is_sure, told.gateway_id)
         if told.condition is Condition.UP and before is not Condition.UNKNOWN:
             since_ns = None if seen.last_bad_ns is None else clock_ns - seen.last_bad_ns
@@ -317,29 +353,33 @@ class ControlWatch:
             self._expect("who returns is watched for a while", is_watched, f"{told.gateway_id}: {since_ns}")
 
     def _note_frozen(self, reason: str, clock_ns: int) -> None:
-        if not reason and clock_ns - self._frozen_since_ns >= self._config.freeze_max_ns:
-            self._is_loss_believed = True
-        if reason and not self._frozen:
-            self._frozen_since_ns = clock_ns
-        self._frozen = reason
+        if not reason and clock_ns - self._mind.frozen_since_ns >= self._config.freeze_max_ns:
+            self._mind.is_loss_believed = True
+        if reason and not self._mind.frozen:
+            self._mind.frozen_since_ns = clock_ns
+        self._mind.frozen = reason
 
     def _has_lost_most(self, clock_ns: int) -> bool:
         """Of those that were there a while ago, more than are there now, and not known to be gone."""
         lost = [
             seen
-            for seen in self._seen.values()
+            for seen in self._mind.seen.values()
             if seen.lost_ns is not None and clock_ns - seen.lost_ns < self._config.freeze_window_ns
         ]
         missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not seen.is_gone]
-        heard = sum(seen.is_connected for seen in self._seen.values())
-        return len(self._seen) > 1 and len(missing) > heard  # with one alone there is nothing to compare
+        heard = sum(seen.is_connected for seen in self._mind.seen.values())
+        return len(self._mind.seen) > 1 and len(missing) > heard  # with one alone there is nothing to compare
 
     def _is_gone(self, seen: _Seen) -> bool:
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min
         return is_refused and any(said.is_broken for said in self._witnesses_of(seen))
 
     def _witnesses_of(self, seen: _Seen) -> Iterable[HeardPeer]:
-        return (said for peer, said in seen.said_by.items() if peer in self._seen and self._seen[peer].is_connected)
+        return (
+            said
+            for peer, said in seen.said_by.items()
+            if peer in self._mind.seen and self._mind.seen[peer].is_connected
+        )
 
     def _heard_lately(self, said: HeardPeer, clock_ns: int) -> bool:
         is_recent = said.heard_ns is not None and clock_ns - said.heard_ns < self._config.silence_ns
@@ -348,26 +388,26 @@ class ControlWatch:
     def _check_owners(self, kept: ordered.KeepOwners, clock_ns: int) -> None:
         forced: dict[GatewayId, int] = {}
         for replica_id, owner in kept.owners:
-            before = self._owners.get(replica_id)
+            before = self._mind.owners.get(replica_id)
             home = self._homes[replica_id]
             self._expect("nothing is assigned against a policy", self._may_have(home, owner), f"{replica_id}: {owner}")
-            if before is None or not self._may_have(home, before) or before not in self._seen:
+            if before is None or not self._may_have(home, before) or before not in self._mind.seen:
                 continue
-            self._expect("nothing moves while frozen", not self._frozen, f"{replica_id} from {before} to {owner}")
-            if self._seen[before].condition in (Condition.UP, Condition.UNKNOWN):
+            self._expect("nothing moves while frozen", not self._mind.frozen, f"{replica_id} from {before} to {owner}")
+            if self._mind.seen[before].condition in (Condition.UP, Condition.UNKNOWN):
                 forced[home] = forced.get(home, 0) + 1
         for home, count in forced.items():
             self._check_step(home, count, clock_ns)
         for orphan in kept.orphans:
-            before = self._owners.get(orphan)
-            keeps = before is not None and before in self._seen and self._may_have(self._homes[orphan], before)
-            self._expect("nothing moves while frozen", not (self._frozen and keeps), f"{orphan} from {before}")
-            self._owners.pop(orphan, None)
-        self._owners |= dict(kept.owners)
+            before = self._mind.owners.get(orphan)
+            keeps = before is not None and before in self._mind.seen and self._may_have(self._homes[orphan], before)
+            self._expect("nothing moves while frozen", not (self._mind.frozen and keeps), f"{orphan} from {before}")
+            self._mind.owners.pop(orphan, None)
+        self._mind.owners |= dict(kept.owners)
 
     def _check_step(self, home: GatewayId, count: int, clock_ns: int) -> None:
         """What moves without need moves a part at a time."""
-        steps = self._steps.setdefault(home, deque())
+        steps = self._mind.steps.setdefault(home, deque())
         steps.append((clock_ns, count))
         while clock_ns - steps[0][0] >= self._config.step_ns:
             steps.popleft()
@@ -379,17 +419,17 @@ class ControlWatch:
     def _may_have(self, home: GatewayId, owner: GatewayId) -> bool:
         if home == owner:
             return True
-        if home not in self._gateways or owner not in self._gateways:
+        if home not in self._mind.gateways or owner not in self._mind.gateways:
             return False
-        there = self._gateways[home].place
-        policy = self._policies.get(there.region)
+        there = self._mind.gateways[home].place
+        policy = self._mind.policies.get(there.region)
         if policy is None or policy.closed_reason:
             return False
-        place = self._gateways[owner].place
+        place = self._mind.gateways[owner].place
         return place == there or names_place(policy.accept, place)
 
     def _check_records(self, tree: RecordTree) -> None:
-        lives = {gateway_id for gateway_id, seen in self._seen.items() if seen.condition in _LIVES}
+        lives = {gateway_id for gateway_id, seen in self._mind.seen.items() if seen.condition in _LIVES}
         self._expect("nothing at all is never published", bool(tree.anywhere), f"version {tree.version}")
         for area in tree.areas:
             allowed = {each for each in lives if self._may_be_sent(area, each)}
@@ -402,23 +442,25 @@ class ControlWatch:
 
     def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
         """A client of this region, as far as its own region's rule and closed jurisdictions go."""
-        place = self._gateways[to].place
+        place = self._mind.gateways[to].place
         if place.region == area.region:
             return True
         if area.jurisdiction in self._config.closed_jurisdictions and place.jurisdiction != area.jurisdiction:
             return False
-        policy = self._policies.get(area.region)
+        policy = self._mind.policies.get(area.region)
         return policy is not None and names_place(policy.process, place)
 
     # At the end
 
     def expect_home(self, now_ns: int, serving: Mapping[GatewayId, tuple[ReplicaId, ...]]) -> None:
         """After everything has healed, for long enough."""
-        self._now_ns = now_ns
-        away = {each: owner for each, owner in self._owners.items() if owner != self._homes[each]}
+        self._now_ns, self._mind = now_ns, self._leader
+        away = {each: owner for each, owner in self._mind.owners.items() if owner != self._homes[each]}
         self._expect("everything comes home", not away, str(away))
-        self._expect("everything is somebody's", len(self._owners) == len(self._homes), str(len(self._owners)))
-        self._expect("nobody stays frozen", not self._frozen, self._frozen)
+        self._expect(
+            "everything is somebody's", len(self._mind.owners) == len(self._homes), str(len(self._mind.owners))
+        )
+        self._expect("nobody stays frozen", not self._mind.frozen, self._mind.frozen)
         for gateway_id, replicas in serving.items():
             own = {each for each, home in self._homes.items() if home == gateway_id}
             self._expect("everything is served at home", set(replicas) == own, f"{gateway_id} serves {replicas}")
@@ -426,6 +468,31 @@ class ControlWatch:
     def _expect(self, what: str, holds: bool, detail: str) -> None:
         if not holds:
             raise Broken(self._now_ns, what, detail)
+
+
+class _Seat:
+    """Where one controller's doings are watched from."""
+
+    def __init__(self, watch: ControlWatch, controller: str) -> None:
+        self._watch = watch
+        self._controller = controller
+        self.on_store_taken = watch.on_store_taken
+        self.on_store_written = watch.on_store_written
+        self.on_acting = watch.on_acting
+        self.on_snapshot_taken = watch.on_snapshot_taken
+        self.on_newer_heard = watch.on_newer_heard
+        self.on_struck = watch.on_struck
+
+    def on_controller_start(self, now_ns: int, term: int) -> None:
+        self._watch.began(self._controller, now_ns, term)
+
+    def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order]) -> None:
+        self._watch.spoke(self._controller)
+        self._watch.on_controller_step(now_ns, clock_ns, event, effects)
+
+    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+        self._watch.spoke(self._controller)
+        self._watch.on_snapshot_sent(now_ns, snapshot)
 
 
 _LIVES = (Condition.UP, Condition.UNKNOWN)

@@ -22,6 +22,17 @@ class ControllerSection(Section):
     """One controller, which stands in a region beside its gateways and is cut off from them apart."""
 
     region: str
+    standby: str | None = None
+    """The region of a second one on the same store, of which one leads; without it there is one alone."""
+    lease: Duration = 6 * _SECOND_NS
+    """Of a pair: who does not renew it for so long has lost the store to the other."""
+    margin: Duration = _SECOND_NS
+    renew_interval: Duration = 1500 * _MILLISECOND_NS
+    look_interval: Duration = 500 * _MILLISECOND_NS
+    lapse_max: Duration = 30 * _SECOND_NS
+    """One that cannot renew its lease keeps gateways for so long more."""
+    restart: Duration = _SECOND_NS
+    """After so long one that was deposed is started again."""
     probe_interval: Duration = 500 * _MILLISECOND_NS
     probe_timeout: Duration = _SECOND_NS
     report_interval: Duration = 500 * _MILLISECOND_NS

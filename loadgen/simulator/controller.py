@@ -7,16 +7,17 @@ gateway is told. It decides nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from controller.core import events
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import Assign, Effect, KeepOwners, KeepPolicy, PublishRecords, TellCondition
 from controller.core.events import Event
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
+from controller.store.held import Mark, Watch, lease_end_ns
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName, ReplicaId
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName
 from gateway.ground.control.vocabulary import PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner, Snapshot
 from gateway.ground.naming.tree import RecordTree
 from loadgen.simulator.agenda import Agenda
@@ -25,23 +26,14 @@ from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.observers import ControlObserver
+from loadgen.simulator.shared_store import Kept, SharedStore
 
 REGION = RegionName(CONTROLLER)
-"""Where it stands, apart from the region beside it, so that it can be cut off from that too."""
+"""Where the first one stands, apart from the region beside it, so that it can be cut off from that too."""
 
 
-@dataclass(slots=True)
-class _Store:
-    """What outlives the process."""
-
-    term: int = 0
-    revision: int = 0
-    gateways: dict[GatewayId, GatewayEntry] = field(default_factory=dict)
-    replicas: dict[ReplicaId, ReplicaEntry] = field(default_factory=dict)
-    owners_version: int = 0
-    owners: dict[ReplicaId, GatewayId] = field(default_factory=dict)
-    policies: dict[RegionName, ResidencyPolicy] = field(default_factory=dict)
-    down: set[GatewayId] = field(default_factory=set)
+_WRITE_AGAIN_NS = 200_000_000
+"""What could not be written is tried again after so long."""
 
 
 class _Stream:
@@ -68,18 +60,30 @@ class _Stream:
 
 
 class SimController:
-    """One controller process and its store."""
+    """One controller, alone or of a pair on one store. Alone it leads as soon as it runs, and nobody deposes it."""
 
     def __init__(
-        self, section: ControllerSection, agenda: Agenda, network: Network, observers: Iterable[ControlObserver]
+        self,
+        section: ControllerSection,
+        agenda: Agenda,
+        network: Network,
+        observers: Iterable[ControlObserver],
+        *,
+        name: str = CONTROLLER,
+        shared: SharedStore | None = None,
     ) -> None:
+        """`shared` is what a pair has in common."""
         self.agenda = agenda
         self.core: ControllerCore | None = None
+        self.name = name
         self._section = section
         self._config = section.as_config()
         self._network = network
         self._observers: Sequence[ControlObserver] = tuple(observers)
-        self._store = _Store()
+        self._is_one_of_two = shared is not None
+        self._shared = shared or SharedStore()
+        self._store = self._shared.kept
+        """As it knows it: of a pair, what it read when it began, and what it has written since."""
         self._attachments: dict[GatewayId, Attachment] = {}
         self._streams: dict[GatewayId, _Stream] = {}
         self._down: set[GatewayId] = set()
@@ -92,10 +96,28 @@ class SimController:
         self._written_ns = 0
         """When everything that is being written down is."""
         self._wake_ns: int | None = None
+        self._is_running = False
+        """Leading or standing by."""
+        self._is_struck = False
+        """A fault: it does not run until that is over."""
+        self._is_stopped = False
+        """A fault: it does nothing for a while, and knows nothing of that."""
+        self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        """What came due meanwhile."""
+        self._is_cut = False
+        """A fault: it does not reach the store."""
+        self._unwritten: deque[tuple[tuple[Effect, ...], tuple[GatewayId, ...]]] = deque()
+        self._watch = Watch()
+        self._lease_ends_ns = 0
 
     @property
     def region(self) -> RegionName:
-        return REGION
+        return RegionName(self.name)
+
+    @property
+    def _process(self) -> str:
+        """This life's, and so the key under which it has the store."""
+        return f"{self.name}/{self._life}"
 
     @property
     def is_up(self) -> bool:
@@ -113,13 +135,26 @@ class SimController:
     # A life
 
     def start(self) -> None:
-        if self.core is not None:
+        self._is_struck = False
+        self._run()
+
+    def _run(self) -> None:
+        if self._is_running or self._is_struck:
             return
-        store = self._store
+        self._is_running = True
         self._life += 1
-        store.term += 1
+        if self._is_one_of_two:
+            self._watch = Watch()
+            self._look(self._life)
+            return
+        self._shared.take(self._shared.mark, self._process)
+        self._begin()
+
+    def _begin(self) -> None:
+        store = self._store
         self.core = ControllerCore()
         for observer in self._observers:
+            observer.on_store_taken(self.agenda.now_ns, self._process)
             observer.on_controller_start(self.agenda.now_ns, store.term)
         self.tell(events.ConfigApplied(self._config))
         policies = tuple(store.policies.values())
@@ -130,19 +165,107 @@ class SimController:
         self._look_after(self._life)
 
     def crash(self) -> None:
-        if self.core is None:
+        self._is_struck = True
+        self._end("the controller's connection was reset")
+
+    def _end(self, detail: str) -> None:
+        if not self._is_running:
             return
+        self._is_running = self._is_stopped = False
         self.core = None
         self._life += 1
         self._inbox.clear()
+        self._late.clear()
+        self._unwritten.clear()
         self._wake_ns = None
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
-            stream.line.close_far("the controller's connection was reset")
+            stream.line.close_far(detail)
 
     def lose_store(self) -> None:
         self.crash()
-        self._store = _Store()
+        self._shared.lose()
+        self._store = self._shared.kept
+
+    # One of two
+
+    @property
+    def is_leading(self) -> bool:
+        """As far as it knows itself."""
+        return self.core is not None and (not self._is_one_of_two or self.agenda.now_ns < self._lease_ends_ns)
+
+    def stop_for_a_while(self) -> None:
+        self._is_stopped = self._is_running
+
+    def go_on(self) -> None:
+        """With what came due meanwhile, in order."""
+        self._is_stopped = False
+        late, self._late = self._late, []
+        for work, arguments in late:
+            work(*arguments)
+
+    def cut_off_from_store(self, is_cut: bool) -> None:
+        self._is_cut = is_cut
+
+    def _is_late(self, work: Callable[..., None], *arguments: Any) -> bool:
+        if self._is_stopped:
+            self._late.append((work, arguments))
+        return self._is_stopped
+
+    def _look(self, life: int) -> None:
+        """Whether the store can be had."""
+        if life == self._life and not self._is_late(self._look, life):
+            self.agenda.after(self._section.store_delay, self._looked, life, self.agenda.now_ns)
+
+    def _looked(self, life: int, asked_ns: int) -> None:
+        if life != self._life or self._is_late(self._looked, life, asked_ns):
+            return
+        mark = self._shared.mark
+        if not self._is_cut and self._may_be_had(mark, asked_ns) and self._shared.take(mark, self._process):
+            self._store = self._shared.copy()
+            self._lease_ends_ns = lease_end_ns(asked_ns, self._section.lease, self._section.margin)
+            self._begin()
+            self._renew(life)
+            return
+        self.agenda.after(self._section.look_interval, self._look, life)
+
+    def _may_be_had(self, mark: Mark, asked_ns: int) -> bool:
+        now_ns, lease_ns = self.agenda.now_ns, self._section.lease
+        return not mark.key or self._watch.has_ended(mark, lease_ns, asked_ns=asked_ns, answered_ns=now_ns)
+
+    def _renew(self, life: int) -> None:
+        if life == self._life and not self._is_late(self._renew, life):
+            self.agenda.after(self._section.store_delay, self._renewed, life, self.agenda.now_ns)
+
+    def _renewed(self, life: int, asked_ns: int) -> None:
+        if life != self._life or self._is_late(self._renewed, life, asked_ns):
+            return
+        if not self._is_cut:
+            if not self._shared.renew(self._process):
+                self._deposed()
+                return
+            self._lease_ends_ns = lease_end_ns(asked_ns, self._section.lease, self._section.margin)
+        self.agenda.after(self._section.renew_interval, self._renew, life)
+
+    def _deposed(self) -> None:
+        """It has just learnt so, and ends; its supervisor starts it again."""
+        self._end("the controller has lost its store")
+        self.agenda.after(self._section.restart, self._run)
+
+    def _is_over(self) -> bool:
+        """For so long that gateways had better look for the other one."""
+        return self._is_one_of_two and self.agenda.now_ns >= self._lease_ends_ns + self._section.lapse_max
+
+    def _put(self, change: Callable[[Kept], None]) -> bool:
+        """Whether it is written. One who learns by it that another has the store ends."""
+        if not self._shared.write(self._process, change):
+            self._deposed()
+            return False
+        if self._store is not self._shared.kept:
+            change(self._store)
+        for observer in self._observers:
+            observer.on_store_written(self.agenda.now_ns, self._process)
+        return True
 
     def jump(self, seconds: float) -> None:
         self._ahead_ns += round(seconds * 1e9)
@@ -191,28 +314,24 @@ class SimController:
 
     def _written(self, life: int, kept: tuple[Effect, ...], again: tuple[GatewayId, ...]) -> None:
         """It is on the disk: now it may be told."""
-        if life != self._life:
+        if life != self._life or self._is_late(self._written, life, kept, again):
             return
-        for effect in kept:
-            self._write(effect)
-        self._store.revision += bool(kept)
-        for gateway_id in list(self._streams) if kept else again:
-            self._send_snapshot(gateway_id)
+        self._unwritten.append((kept, again))
+        if len(self._unwritten) == 1:
+            self._write_what_waits(life)
 
-    def _write(self, effect: Effect) -> None:
-        store = self._store
-        if isinstance(effect, KeepOwners):
-            store.owners_version = effect.version
-            store.owners |= dict(effect.owners)
-            for orphan in effect.orphans:
-                store.owners.pop(orphan, None)
-        elif isinstance(effect, KeepPolicy):
-            store.policies[effect.policy.place.region] = effect.policy
-        elif isinstance(effect, TellCondition):
-            if effect.condition is Condition.DOWN:
-                store.down.add(effect.gateway_id)
-            else:
-                store.down.discard(effect.gateway_id)
+    def _write_what_waits(self, life: int) -> None:
+        """In order."""
+        if life != self._life or self._is_late(self._write_what_waits, life):
+            return
+        while self._unwritten and not self._is_cut:
+            kept, again = self._unwritten.popleft()
+            if kept and not self._put(lambda store, kept=kept: _write_all(store, kept)):  # type: ignore[misc]
+                return
+            for gateway_id in list(self._streams) if kept else again:
+                self._send_snapshot(gateway_id)
+        if self._unwritten:
+            self.agenda.after(_WRITE_AGAIN_NS, self._write_what_waits, life)
 
     def _now_ns(self) -> int:
         return self.agenda.now_ns + self._ahead_ns
@@ -229,6 +348,8 @@ class SimController:
     def _wake(self, life: int, wake_ns: int) -> None:
         if life != self._life or wake_ns != self._wake_ns or self.core is None:
             return
+        if self._is_late(self._wake, life, wake_ns):
+            return
         self._wake_ns = None
         next_ns = self.core.next_wakeup_ns()
         if next_ns is not None and next_ns <= self._now_ns():
@@ -242,7 +363,9 @@ class SimController:
         return _Stream(self, near, life, line)
 
     def attached(self, stream: _Stream, hello: SimHello) -> None:
-        if self.core is None:
+        if self._is_late(self.attached, stream, hello):
+            return
+        if self.core is None or self._is_over() or (self._is_cut and self._has_to_write(hello)):
             stream.line.close_far("connection refused")
             return
         before = self._streams.pop(hello.gateway_id, None)
@@ -250,13 +373,12 @@ class SimController:
             before.line.close_far("another stream of this gateway came")
         self._streams[hello.gateway_id] = stream
         stream.heard_ns = self.agenda.now_ns
-        if hello.taken.is_newer_than(self._version()):  # our store was lost, or is an old one
-            self._store.term = hello.taken.term + 1
-        self._register(hello)
+        if not self._register(hello):
+            return
         self.tell(events.GatewayConnected(hello.gateway_id, hello.policy))
 
     def reported(self, stream: _Stream, peers: tuple[PeerHeard, ...]) -> None:
-        if not self._is_ours(stream):
+        if not self._is_ours(stream) or self._is_late(self.reported, stream, peers):
             return
         stream.heard_ns = self.agenda.now_ns
         now_ns = self._now_ns()
@@ -272,25 +394,32 @@ class SimController:
         self.tell(events.PeersHeard(stream.near.gateway_id, said))
 
     def policy_accepted(self, stream: _Stream, policy: ResidencyPolicy) -> None:
-        if self._is_ours(stream):
+        if self._is_ours(stream) and not self._is_late(self.policy_accepted, stream, policy):
             self.tell(events.PolicyAccepted(stream.near.gateway_id, policy))
 
     def stream_lost(self, stream: _Stream, detail: str) -> None:
-        if self._is_ours(stream):
+        if self._is_ours(stream) and not self._is_late(self.stream_lost, stream, detail):
             del self._streams[stream.near.gateway_id]
             self.tell(events.GatewayDisconnected(stream.near.gateway_id, detail))
 
     def _is_ours(self, stream: _Stream) -> bool:
         return self._streams.get(stream.near.gateway_id) is stream
 
-    def _register(self, hello: SimHello) -> None:
-        """Nobody has to write a region file twice."""
-        entry = GatewayEntry(hello.gateway_id, hello.place, (str(hello.gateway_id),))
-        store = self._store
-        if store.gateways.get(hello.gateway_id) != entry:
-            store.gateways[hello.gateway_id] = entry
-            store.replicas |= {each: ReplicaEntry(each, hello.gateway_id) for each in hello.replicas}
+    def _has_to_write(self, hello: SimHello) -> bool:
+        is_ahead = hello.taken.is_newer_than(self._version())  # our store was lost, or is an old one
+        return is_ahead or self._store.gateways.get(hello.gateway_id) != _entry_of(hello)
+
+    def _register(self, hello: SimHello) -> bool:
+        """Nobody has to write a region file twice. False: another has the store."""
+        if hello.taken.is_newer_than(self._version()):
+            term = hello.taken.term + 1
+            if not self._put(lambda store: setattr(store, "term", term)):
+                return False
+        if self._has_to_write(hello):
+            if not self._put(lambda store: _note_hello(store, hello)):
+                return False
             self._tell_registry()
+        return True
 
     def _tell_registry(self) -> None:
         store = self._store
@@ -355,10 +484,16 @@ class SimController:
     # Health
 
     def _look_after(self, life: int) -> None:
-        if life != self._life:
+        if life != self._life or self._is_late(self._look_after, life):
             return
+        if self.is_leading:
+            for observer in self._observers:
+                observer.on_acting(self.agenda.now_ns, self._process)
         for stream in list(self._streams.values()):
-            if self.agenda.now_ns - stream.heard_ns > self._section.stream_timeout:
+            if self._is_over():
+                stream.line.close_far("its lease is over")
+                self.stream_lost(stream, "its lease is over")
+            elif self.agenda.now_ns - stream.heard_ns > self._section.stream_timeout:
                 stream.line.close_far("the gateway fell silent")
                 self.stream_lost(stream, "it fell silent")
             else:
@@ -369,23 +504,57 @@ class SimController:
 
     def _probe(self, life: int, target: Attachment) -> None:
         answers: list[bool] = []
-        self._network.datagram(REGION, target.region, self._probed, life, target, answers)
+        self._network.datagram(self.region, target.region, self._probed, life, target, answers)
         self.agenda.after(self._section.probe_timeout, self._gave_up, life, target.gateway_id, answers)
 
     def _probed(self, life: int, target: Attachment, answers: list[bool]) -> None:
         """At the gateway's host; one that is gone says nothing."""
         if not target.gateway.is_silent:
             self._network.datagram(
-                target.region, REGION, self._answered, life, target.gateway_id, target.gateway.is_up, answers
+                target.region, self.region, self._answered, life, target.gateway_id, target.gateway.is_up, answers
             )
 
     def _answered(self, life: int, gateway_id: GatewayId, is_up: bool, answers: list[bool]) -> None:
-        if life == self._life and not answers:
+        if life != self._life or self._is_late(self._answered, life, gateway_id, is_up, answers):
+            return
+        if not answers:
             answers.append(is_up)
             detail = "" if is_up else "connection refused"
             self.tell(events.GatewayProbed(gateway_id, is_up, detail, was_refused=not is_up))
 
     def _gave_up(self, life: int, gateway_id: GatewayId, answers: list[bool]) -> None:
-        if life == self._life and not answers:
+        if life != self._life or self._is_late(self._gave_up, life, gateway_id, answers):
+            return
+        if not answers:
             answers.append(False)
             self.tell(events.GatewayProbed(gateway_id, False, "no answer in time"))
+
+
+def _entry_of(hello: SimHello) -> GatewayEntry:
+    return GatewayEntry(hello.gateway_id, hello.place, (str(hello.gateway_id),))
+
+
+def _note_hello(store: Kept, hello: SimHello) -> None:
+    store.gateways[hello.gateway_id] = _entry_of(hello)
+    store.replicas |= {each: ReplicaEntry(each, hello.gateway_id) for each in hello.replicas}
+
+
+def _write_all(store: Kept, kept: Iterable[Effect]) -> None:
+    for effect in kept:
+        _write(store, effect)
+    store.revision += 1
+
+
+def _write(store: Kept, effect: Effect) -> None:
+    if isinstance(effect, KeepOwners):
+        store.owners_version = effect.version
+        store.owners |= dict(effect.owners)
+        for orphan in effect.orphans:
+            store.owners.pop(orphan, None)
+    elif isinstance(effect, KeepPolicy):
+        store.policies[effect.policy.place.region] = effect.policy
+    elif isinstance(effect, TellCondition):
+        if effect.condition is Condition.DOWN:
+            store.down.add(effect.gateway_id)
+        else:
+            store.down.discard(effect.gateway_id)

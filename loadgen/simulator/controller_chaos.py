@@ -48,6 +48,39 @@ def controller_document(seed: int) -> dict[str, Any]:
     }
 
 
+def pair_document(seed: int) -> dict[str, Any]:
+    """The same world with a second controller, on the first one's store."""
+    document = controller_document(seed)
+    rng = random.Random(f"controller chaos/{seed}/pair")
+    more = {
+        "standby": rng.choice(list(document["regions"])),
+        "lease": rng.choice(("2s", "4s")),
+        "margin": "500ms",
+        "renew_interval": "500ms",
+        "look_interval": "300ms",
+        "lapse_max": rng.choice(("1s", "6s")),
+        "restart": rng.choice(("100ms", "1s")),
+    }
+    return document | {"name": f"pair-chaos-{seed}", "controller": document["controller"] | more}
+
+
+def pair_faults(seed: int, places: FaultPlaces) -> list[Fault]:
+    """What befalls one controller, and what befalls two: the one that leads stops, dies or loses sight of the store."""
+    rng = random.Random(f"controller chaos/{seed}/pair faults")
+    faults = [each for each in controller_faults(seed, places) if each.kind is not FaultKind.STORE_LOST]
+    kinds = (
+        FaultKind.CONTROLLER_STOPPED,
+        FaultKind.CONTROLLER_STOPPED,
+        FaultKind.STORE_CUT,
+        FaultKind.CONTROLLER_CRASH,
+    )
+    for _ in range(rng.randrange(1, 4)):
+        at_ns = rng.randrange(_LOAD_S * _SECOND_NS * 2 // 3)
+        lasts_ns = rng.randrange(200 * _MILLISECOND_NS, _LOAD_S * _SECOND_NS - at_ns)
+        faults.append(Fault(rng.choice(kinds), at_ns, lasts_ns, rng.choice(places.controllers)))
+    return faults
+
+
 def controller_faults(seed: int, places: FaultPlaces) -> list[Fault]:
     """Some by chance, and now and then one of those that chance alone seldom draws."""
     rng = random.Random(f"controller chaos/{seed}/faults")

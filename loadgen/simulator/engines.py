@@ -1,6 +1,7 @@
 """One modelled engine in the simulated world: it can be slow, crash and come back, and tells each run how it goes on.
 
-The engine model itself keeps its own time; a slow engine's time runs slower than the world's.
+The engine model itself keeps its own time; a slow engine's time runs slower than the world's. What reads prompts for
+others keeps them under a lease, until it is told that they have been fetched.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from loadgen.engine.model import (
     EngineConfig,
     EngineModel,
     EngineOutput,
+    Expired,
+    Fetching,
     Finished,
     FirstToken,
     Preempted,
@@ -25,6 +28,14 @@ from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import Rejection
 from loadgen.report import PrefixTokens
 from loadgen.simulator.agenda import Agenda
+
+
+@dataclass(slots=True, eq=False)
+class Handoff:
+    """Where the prompt of a run was read, or is being read."""
+
+    source: SimEngine
+    run_id: str
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +51,14 @@ class EngineRun:
     on_lost: Callable[[str], None]
     cached_tokens: int | None = None
     """Of its prompt, found in the cache when it first entered the batch."""
+    handoff: Handoff | None = None
+    """Of one whose prompt is read elsewhere."""
+    waits_for_its_prompt: bool = False
+    """It may come before that has been read."""
 
 
-class SimEngine:
-    """A replica: the model while it lives, and nothing while it does not."""
+class SimReplica:
+    """Whatever stands behind a `ReplicaSpec`: it runs things, and is watched."""
 
     def __init__(self, spec: ReplicaSpec, config: EngineConfig, agenda: Agenda) -> None:
         self.spec = spec
@@ -51,16 +66,7 @@ class SimEngine:
         """When something last happened here."""
         self.config = config
         self._agenda = agenda
-        self._model: EngineModel | None = self._fresh_model()
         self._runs: dict[str, EngineRun] = {}
-        self._armed_ns: int | None = None
-        self._percent = 100
-        """How long everything takes, of what it should."""
-        self._hangs = False
-        """Its own time stands still."""
-        self._world_base_ns = 0
-        self._own_base_ns = 0
-        self._past = PrefixTokens()
         self._watchers: list[Callable[[], object]] = []
 
     @property
@@ -68,16 +74,21 @@ class SimEngine:
         return self.spec.replica_id
 
     @property
-    def is_up(self) -> bool:
-        return self._model is not None
-
-    @property
     def outstanding(self) -> int:
         return len(self._runs)
 
     @property
+    def is_up(self) -> bool:
+        raise NotImplementedError
+
+    @property
     def running(self) -> int:
-        return 0 if self._model is None else self._model.load().running
+        raise NotImplementedError
+
+    @property
+    def kept(self) -> int:
+        """Prompts that it keeps for others."""
+        return 0
 
     def watch(self, on_change: Callable[[], object]) -> None:
         """Have somebody told whenever something happens here."""
@@ -88,6 +99,82 @@ class SimEngine:
 
     def observe(self, sampled_ns: int) -> ReplicaObservation:
         """What a probe that was sent at `sampled_ns` sees now."""
+        raise NotImplementedError
+
+    def prefix_tokens(self) -> PrefixTokens:
+        """Counted over all of its lives."""
+        return PrefixTokens()
+
+    def known_blocks(self, chain: bytes) -> int:  # noqa: ARG002 - for those who know any
+        """How many of a text's first blocks it has in its cache, or will have once it has read what it was asked."""
+        return 0
+
+    def generated(self, run_id: str) -> int:
+        """Tokens of a run's answer that exist."""
+        raise NotImplementedError
+
+    # What gateways ask for
+
+    def submit(self, run: EngineRun) -> None:
+        raise NotImplementedError
+
+    def abort(self, run_id: str) -> None:
+        raise NotImplementedError
+
+    # What faults do
+
+    def crash(self) -> None:
+        """Everything it ran is lost, and so is its cache."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """A fresh engine, with an empty cache."""
+        raise NotImplementedError
+
+    def slow_down(self, percent: int) -> None:
+        """Everything takes `percent` of its time from now on; 100 is as it should be."""
+        raise NotImplementedError
+
+    def hang(self, hangs: bool) -> None:
+        """It takes requests and answers probes, and nothing moves; or it goes on."""
+        raise NotImplementedError
+
+    def _note_change(self) -> None:
+        self.changed_ns = self._agenda.now_ns
+        for on_change in self._watchers:
+            on_change()
+
+
+class SimEngine(SimReplica):
+    """A replica: the model while it lives, and nothing while it does not."""
+
+    def __init__(self, spec: ReplicaSpec, config: EngineConfig, agenda: Agenda) -> None:
+        super().__init__(spec, config, agenda)
+        self._model: EngineModel | None = self._fresh_model()
+        self._readers: dict[str, Callable[[], None]] = {}
+        """Who is to be told once a prompt has been read, by its run."""
+        self._armed_ns: int | None = None
+        self._percent = 100
+        """How long everything takes, of what it should."""
+        self._hangs = False
+        """Its own time stands still."""
+        self._world_base_ns = 0
+        self._own_base_ns = 0
+        self._past = PrefixTokens()
+
+    @property
+    def is_up(self) -> bool:
+        return self._model is not None
+
+    @property
+    def running(self) -> int:
+        return 0 if self._model is None else self._model.load().running
+
+    @property
+    def kept(self) -> int:
+        return 0 if self._model is None else self._model.kept
+
+    def observe(self, sampled_ns: int) -> ReplicaObservation:
         if self._model is None:
             return ReplicaObservation(self.replica_id, sampled_ns, healthy=False, detail="connection refused")
         running, waiting, kv_usage = self._model.occupancy()
@@ -96,14 +183,12 @@ class SimEngine:
         )
 
     def prefix_tokens(self) -> PrefixTokens:
-        """Counted over all of its lives."""
         if self._model is None:
             return self._past
         load = self._model.load()
         return self._past + PrefixTokens(load.prefix_query_tokens, load.prefix_hit_tokens)
 
     def known_blocks(self, chain: bytes) -> int:
-        """How many of a text's first blocks it has in its cache, or will have once it has read what it was asked."""
         if self._model is None:
             return 0
         asked = [common_names(chain, run.request.block_names) for run in self._runs.values()]
@@ -128,10 +213,34 @@ class SimEngine:
             self._model.abort(run_id, self._own_ns())
             self._arm()
 
+    # What decode workers ask for
+
+    def keeps(self, run_id: str) -> bool:
+        """Has it read this prompt, and keeps it?"""
+        return self._model is not None and self._model.keeps(run_id)
+
+    def when_read(self, run_id: str, tell: Callable[[], None]) -> None:
+        """Have somebody told once, who came before the prompt was read."""
+        self._readers[run_id] = tell
+
+    def forget_reader(self, run_id: str) -> None:
+        self._readers.pop(run_id, None)
+
+    def renew(self, run_id: str, lease_ns: int) -> None:
+        if self._model is not None:
+            now_ns = self._own_ns()
+            self._model.renew(run_id, now_ns + lease_ns, now_ns)
+
+    def let_go(self, run_id: str) -> bool:
+        """It has been fetched, or is wanted no longer. False: it was not here any more."""
+        if self._model is None or not self._model.let_go(run_id, self._own_ns()):
+            return False
+        self._arm()
+        return True
+
     # What faults do
 
     def crash(self) -> None:
-        """Everything it ran is lost, and so is its cache."""
         self._past = self.prefix_tokens()
         self._model = None
         self._armed_ns = None
@@ -141,14 +250,12 @@ class SimEngine:
             run.on_lost("connection reset")
 
     def restart(self) -> None:
-        """A fresh engine, with an empty cache."""
         if self._model is None:
             self._model = self._fresh_model()
             self._world_base_ns, self._own_base_ns = self._agenda.now_ns, 0
             self._note_change()
 
     def slow_down(self, percent: int) -> None:
-        """Everything takes `percent` of its time from now on; 100 is as it should be."""
         assert percent > 0
         self._own_base_ns = self._own_ns()
         self._world_base_ns = self._agenda.now_ns
@@ -156,7 +263,6 @@ class SimEngine:
         self._arm()
 
     def hang(self, hangs: bool) -> None:
-        """It takes requests and answers probes, and nothing moves; or it goes on."""
         self._own_base_ns = self._own_ns()
         self._world_base_ns = self._agenda.now_ns
         self._hangs = hangs
@@ -175,11 +281,6 @@ class SimEngine:
     def _world_ns(self, own_ns: int) -> int:
         """The first moment at which the engine's own time has come that far."""
         return max(self._agenda.now_ns, self._world_base_ns - (self._own_base_ns - own_ns) * self._percent // 100)
-
-    def _note_change(self) -> None:
-        self.changed_ns = self._agenda.now_ns
-        for on_change in self._watchers:
-            on_change()
 
     def _arm(self) -> None:
         """Be woken when something changes next."""
@@ -209,7 +310,9 @@ class SimEngine:
                 run.on_first_token(run)
             case Finished():
                 self._runs.pop(output.request_id).on_finished()
-            case TokensGenerated() | Preempted():
+                if self._readers and (tell := self._readers.pop(output.request_id, None)) is not None:
+                    tell()
+            case TokensGenerated() | Preempted() | Fetching() | Expired():
                 pass
             case _ as never:
                 assert_never(never)

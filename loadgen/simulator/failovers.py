@@ -91,6 +91,15 @@ class Failovers:
             elif isinstance(effect, PublishRecords):
                 self._records_published(effect.tree, now_ns)
 
+    def on_store_taken(self, _now_ns: int, _process: str) -> None:
+        """Nothing has moved yet."""
+
+    def on_store_written(self, _now_ns: int, _process: str) -> None:
+        """What is in it was decided before."""
+
+    def on_acting(self, _now_ns: int, _process: str) -> None:
+        """On what was decided before."""
+
     def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
         """Decisions are what counts here."""
 

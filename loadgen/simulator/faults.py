@@ -9,6 +9,8 @@ from enum import StrEnum
 
 _MILLISECOND_NS = 1_000_000
 CONTROLLER = "controller"
+STANDBY = "controller-2"
+"""The second of a pair."""
 """What faults call it; of partitions, a region of its own."""
 
 
@@ -60,6 +62,11 @@ class FaultKind(StrEnum):
     OLD_SNAPSHOT = "old_snapshot"
     """A gateway that crashes, and comes back with an older snapshot on its disk than it had."""
 
+    CONTROLLER_STOPPED = "controller_stopped"
+    """Its process does nothing for a while, and then goes on as if nothing had been: one of a pair."""
+    STORE_CUT = "store_cut"
+    """One of a pair reaches the store no more."""
+
     @property
     def joins_regions(self) -> bool:
         return self in (FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.SLOW_LINK)
@@ -74,7 +81,11 @@ class FaultKind(StrEnum):
 
     @property
     def hits_controller(self) -> bool:
-        return self in (FaultKind.CONTROLLER_CRASH, FaultKind.STORE_LOST, FaultKind.CLOCK_JUMP)
+        return self in (FaultKind.CONTROLLER_CRASH, FaultKind.STORE_LOST, FaultKind.CLOCK_JUMP) or self.needs_pair
+
+    @property
+    def needs_pair(self) -> bool:
+        return self in (FaultKind.CONTROLLER_STOPPED, FaultKind.STORE_CUT)
 
     @property
     def needs_controller(self) -> bool:
@@ -86,6 +97,8 @@ class FaultKind(StrEnum):
         return self not in (
             FaultKind.GATEWAY_SILENT,
             FaultKind.CONTROLLER_CRASH,
+            FaultKind.CONTROLLER_STOPPED,
+            FaultKind.STORE_CUT,
             FaultKind.STORE_LOST,
             FaultKind.OLD_SNAPSHOT,
             FaultKind.REPLICA_CRASH,
@@ -103,6 +116,8 @@ class FaultKind(StrEnum):
 _NEEDING_CONTROLLER = frozenset(
     {
         FaultKind.CONTROLLER_CRASH,
+        FaultKind.CONTROLLER_STOPPED,
+        FaultKind.STORE_CUT,
         FaultKind.STORE_LOST,
         FaultKind.CLOCK_JUMP,
         FaultKind.SNAPSHOT_LOSS,
@@ -154,6 +169,11 @@ class FaultPlaces:
     gateways: Sequence[str]
     regions: Sequence[str]
     has_controller: bool = False
+    has_pair: bool = False
+
+    @property
+    def controllers(self) -> list[str]:
+        return [CONTROLLER, STANDBY] if self.has_pair else [CONTROLLER] if self.has_controller else []
 
 
 def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_ns: int) -> list[Fault]:
@@ -165,6 +185,10 @@ def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_
 def _has_a_place(kind: FaultKind, places: FaultPlaces) -> bool:
     if (kind.needs_controller or kind is FaultKind.GATEWAY_SILENT) and not places.has_controller:
         return False
+    if kind.needs_pair and not places.has_pair:
+        return False
+    if kind is FaultKind.STORE_LOST and places.has_pair:
+        return False  # what a pair shares is lost for good, if at all: then nobody knows who led
     return not kind.joins_regions or len(places.regions) > 1
 
 
@@ -174,10 +198,10 @@ def _random_fault(rng: random.Random, places: FaultPlaces, kind: FaultKind, unti
     every_ns = (until_ns - at_ns) // times
     lasts_ns = max(_MILLISECOND_NS, round(every_ns * rng.uniform(0.1, 0.9)))
     if kind.joins_regions:
-        regions = [*places.regions, CONTROLLER] if places.has_controller else list(places.regions)
+        regions = [*places.regions, *places.controllers]
         target, other = rng.sample(regions, 2)
     elif kind.hits_controller:
-        target, other = CONTROLLER, ""
+        target, other = rng.choice(places.controllers) if places.has_pair else CONTROLLER, ""
     else:
         target, other = rng.choice(places.replicas if kind.hits_replica else places.gateways), ""
     return Fault(kind, at_ns, lasts_ns, target, other, _random_amount(rng, kind), times, every_ns)

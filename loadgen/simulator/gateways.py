@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, assert_never
@@ -28,9 +28,12 @@ from gateway.core.vocabulary import (
     GatewayId,
     Hops,
     LegResult,
+    LegRole,
     LoadReport,
     Outcome,
     PeerObservation,
+    PoolName,
+    PoolSpec,
     RefusalReason,
     RegionName,
     ReplicaId,
@@ -47,7 +50,7 @@ from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import Rejection
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask, RanAt, Upstream
-from loadgen.simulator.engines import EngineRun, SimEngine
+from loadgen.simulator.engines import EngineRun, Handoff, SimEngine, SimReplica
 from loadgen.simulator.heartbeats import Arrival, Heartbeats
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.observers import GatewayObserver, GatewaySpec
@@ -89,7 +92,7 @@ class Surroundings:
 
     agenda: Agenda
     network: Network
-    engines: dict[ReplicaId, SimEngine]
+    engines: dict[ReplicaId, SimReplica]
     observers: Sequence[GatewayObserver]
     rng: random.Random
     probe_interval_ns: int
@@ -98,13 +101,15 @@ class Surroundings:
     request_deadline_ns: int
     exact_prefixes: bool = False
     """Gateways know what engines have cached, rather than remember what they sent where."""
+    pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
+    """Those of which there is more to say than their names."""
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
 
 
 class _Owner:
     """One request at one gateway."""
 
-    __slots__ = ("ask", "legs", "line", "upstream")
+    __slots__ = ("ask", "legs", "line", "reading", "upstream")
 
     def __init__(self, ask: Ask, line: Line, upstream: Upstream) -> None:
         self.ask = ask
@@ -112,12 +117,14 @@ class _Owner:
         self.upstream = upstream
         self.legs: dict[tuple[int, int], _Leg] = {}
         """Those alive, by attempt and number."""
+        self.reading: EngineRun | None = None
+        """The last one that read the prompt for somebody else."""
 
 
 class _Leg:
     """One leg, seen from the gateway that started it. What comes back after it ended changes nothing."""
 
-    __slots__ = ("gateway", "is_accepted", "is_alive", "key", "line", "order", "owner")
+    __slots__ = ("decoding", "gateway", "is_accepted", "is_alive", "key", "line", "order", "owner")
 
     def __init__(self, gateway: SimGateway, owner: _Owner, order: ordered.StartLeg) -> None:
         self.gateway = gateway
@@ -127,6 +134,8 @@ class _Leg:
         self.is_accepted = False
         self.is_alive = True
         self.line: Line | None = None
+        self.decoding: tuple[SimReplica, str] | None = None
+        """Of a part that writes the answer: where, and as which run."""
 
     def forward_accepted(self) -> None:
         if self.is_alive:
@@ -138,6 +147,8 @@ class _Leg:
 
     def first_token(self, ran_at: RanAt) -> None:
         if self.is_alive:
+            if self.decoding is not None:
+                self.gateway.decoding[self.order.request_id, self.order.attempt] = self.decoding
             self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
             if self.owner.ask.is_stored:
                 self.gateway.tell(
@@ -153,7 +164,10 @@ class _Leg:
         self.end(result, detail, refusal)
 
     def finished(self) -> None:
-        self.end(LegResult.COMPLETED, "")
+        ask = self.owner.ask
+        output_tokens = ask.output_tokens if self.order.role is LegRole.DECODE else None
+        prompt_tokens = ask.prompt_tokens if self.order.role is LegRole.PREFILL else None
+        self.end(LegResult.COMPLETED, "", prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def rejected(self, rejection: Rejection) -> None:
         """An engine's own no: full is not broken, and too long is the client's fault."""
@@ -172,15 +186,32 @@ class _Leg:
         if self.line is not None:
             self.line.close_near(detail)
 
-    def end(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> None:
+    def end(
+        self,
+        result: LegResult,
+        detail: str,
+        refusal: RefusalReason | None = None,
+        *,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
         if not self.is_alive:
             return
         self.is_alive = False
         del self.owner.legs[self.key]
+        if self.decoding is not None:
+            self.gateway.decoding.pop((self.order.request_id, self.order.attempt), None)
         if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
         ended = events.LegEnded(
-            self.order.request_id, self.order.attempt, self.order.leg, result, refusal, detail=detail
+            self.order.request_id,
+            self.order.attempt,
+            self.order.leg,
+            result,
+            refusal,
+            prompt_tokens,
+            output_tokens,
+            detail,
         )
         self.gateway.tell(ended)
         self.gateway.repeat_late(self.owner, ended)
@@ -212,6 +243,8 @@ class SimGateway:
         """Its own count of its assignments."""
         self.is_silent = False
         """Its host is gone."""
+        self.decoding: dict[tuple[RequestId, int], tuple[SimReplica, str]] = {}
+        """Attempts that have begun to decode: at which worker, and as which run."""
         self._probes = self._probes_of(spec.replicas)
 
     @property
@@ -268,7 +301,9 @@ class SimGateway:
         served = {each.replica_id for each in replicas}
         elsewhere = (each.models for each in self.spec.replicas if each.replica_id not in served)
         away = tuple(dict.fromkeys(chain.from_iterable(elsewhere)))
-        return events.AssignmentApplied(self._revision, replicas, self.spec.peers, taken, away)
+        named = {each.pool for each in replicas}
+        pools = tuple(pool for pool in self._around.pools.values() if pool.name in named)
+        return events.AssignmentApplied(self._revision, replicas, self.spec.peers, taken, away, pools)
 
     def crash(self) -> None:
         """Whoever had a connection to it notices, as far as the network lets it."""
@@ -310,6 +345,7 @@ class SimGateway:
         for probes in self._probes.values():
             probes.forget()
         self.heartbeats.forget()
+        self.decoding.clear()
         owners, self._owners = list(self._owners.values()), {}
         return owners
 
@@ -414,7 +450,7 @@ class SimGateway:
             case ordered.RecordShadow():
                 pass
             case ordered.SampleProgress():
-                self.tell(events.ProgressSampled(effect.pool, ()))
+                self.tell(events.ProgressSampled(effect.pool, tuple(self._progress(effect.pool))))
             case _ as never:
                 assert_never(never)
 
@@ -488,26 +524,57 @@ class SimGateway:
         else:
             self._forward(leg, self._around.gateways[GatewayId(order.target.id)])
 
-    def _push(self, leg: _Leg, engine: SimEngine) -> None:
-        ask, order = leg.owner.ask, leg.order
-        run_id = f"{ask.request_id} {self.gateway_id} {order.attempt}.{order.leg}"
-        request = EngineRequest(run_id, ask.prompt_tokens, ask.output_tokens, ask.whole.names)
+    def _push(self, leg: _Leg, engine: SimReplica) -> None:
+        order = leg.order
+        run_id = f"{order.request_id} {self.gateway_id} {order.attempt}.{order.leg}"
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
         )
         leg.line = line
         run = EngineRun(
             run_id,
-            request,
-            on_first_token=lambda run: line.to_near(leg.first_token, self._ran_at(engine, run)),
+            self._engine_request(leg, run_id),
+            on_first_token=lambda run: self._begun(line, leg, engine, run),
             on_finished=lambda: line.to_near(leg.finished),
             on_rejected=lambda rejection: line.to_near(leg.rejected, rejection),
             on_lost=line.close_far,
         )
+        if order.role is LegRole.PREFILL:
+            leg.owner.reading = run
+        elif order.role is LegRole.DECODE:
+            leg.decoding = engine, run_id
+            self._hand_over(leg, run)
         line.to_far(engine.submit, run)
 
-    def _ran_at(self, engine: SimEngine, run: EngineRun) -> RanAt:
-        return RanAt(engine.spec.place.region, engine.replica_id, run.cached_tokens or 0)
+    def _engine_request(self, leg: _Leg, run_id: str) -> EngineRequest:
+        ask = leg.owner.ask
+        if leg.order.role is not LegRole.PREFILL:
+            return EngineRequest(run_id, ask.prompt_tokens, ask.output_tokens, ask.whole.names)
+        pool = self._around.pools[self._around.engines[ReplicaId(leg.order.target.id)].spec.pool]
+        return EngineRequest(run_id, ask.prompt_tokens, 1, ask.whole.names, lease_ns=pool.lease_ns)
+
+    def _hand_over(self, leg: _Leg, run: EngineRun) -> None:
+        """The engines meet by what the prefill's answer said, or by what both were told."""
+        order, reading = leg.order, leg.owner.reading
+        assert order.prefill is not None, "somebody reads the prompt"
+        assert order.connector is not None, "it is handed over somehow"
+        assert reading is not None, "the prompt was asked for first"
+        source = self._around.engines[ReplicaId(order.prefill.id)]
+        assert isinstance(source, SimEngine), "a prefill worker"
+        run.handoff = Handoff(source, reading.run_id)
+        run.waits_for_its_prompt = not order.connector.is_sequential
+
+    def _begun(self, line: Line, leg: _Leg, engine: SimReplica, run: EngineRun) -> None:
+        """The one token of a prefill is nobody's."""
+        if leg.order.role is not LegRole.PREFILL:
+            read_by = leg.owner.reading if leg.order.role is LegRole.DECODE else run
+            cached_tokens = 0 if read_by is None else read_by.cached_tokens or 0
+            line.to_near(leg.first_token, RanAt(engine.spec.place.region, engine.replica_id, cached_tokens))
+
+    def _progress(self, pool: PoolName) -> Iterator[events.DecodeProgress]:
+        for (request_id, attempt), (engine, run_id) in self.decoding.items():
+            if engine.spec.pool == pool:
+                yield events.DecodeProgress(request_id, attempt, engine.generated(run_id))
 
     def _forward(self, leg: _Leg, peer: SimGateway) -> None:
         order, ask = leg.order, leg.owner.ask
@@ -573,7 +640,7 @@ class SimGateway:
             other.heartbeats.expect(report.told_to(other.spec.place), self._agenda.now_ns + delay_ns)
 
     def _probes_of(self, replicas: Sequence[ReplicaSpec]) -> dict[RegionName, Probes]:
-        engines: dict[RegionName, list[SimEngine]] = {}
+        engines: dict[RegionName, list[SimReplica]] = {}
         for replica in replicas:
             engines.setdefault(replica.place.region, []).append(self._around.engines[replica.replica_id])
         again_after_ns = self.spec.config.observation.replica_stale_ns // 2

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
@@ -24,7 +25,15 @@ from loadgen.figures import Figures
 from loadgen.pages.runs import sweep_page
 from loadgen.results import failovers_table, summary_table, write_results
 from loadgen.settings import pair, scalar, setting
-from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, endure, endure_controlled
+from loadgen.simulator.chaos import (
+    Finding,
+    Ordeal,
+    chaos_document,
+    endure,
+    endure_controlled,
+    endure_disaggregated,
+    endure_pair,
+)
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
 from loadgen.simulator.results import document_of
@@ -40,7 +49,8 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "SCENARIO": ("--runs", "--first", "--controller"),
+    "--controller": ("--disaggregated",),
+    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated"),
 }
 """What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
 one run, told here; a cluster says itself how many jobs it takes."""
@@ -59,6 +69,8 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write here the whole story of one run.")
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
 @click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
+@click.option("--disaggregated", is_flag=True, help="With --chaos, worlds where one engine reads, and another answers.")
+@click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
@@ -78,6 +90,8 @@ def sim(
     trace: Path | None,
     chaos: bool,
     controller: bool,
+    disaggregated: bool,
+    is_pair: bool,
     runs: int | None,
     first: bool,
     as_json: bool,
@@ -93,6 +107,8 @@ def sim(
         raise click.UsageError("give either a SCENARIO or --chaos")
     _refuse_what_says_nothing(context)
     _refuse_what_is_said_twice(settings, sweeps, seed)
+    if is_pair and not controller:
+        raise click.UsageError("--pair is of two controllers: give --controller too")
     if trace is not None and len(run_names) > 1:
         raise click.UsageError("--trace tells of one run: give --run once")
     if trace is not None and runs not in (None, 1):
@@ -102,7 +118,7 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _Ordeals(seeds, controller)
+                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated)
                 context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
@@ -280,14 +296,29 @@ class _Ordeals:
 
     seeds: range
     has_controller: bool
+    has_pair: bool
+    is_disaggregated: bool
 
     @property
     def endure(self) -> Callable[..., Ordeal | Finding]:
+        if self.is_disaggregated:
+            return endure_disaggregated
+        if self.has_pair:
+            return endure_pair
         return endure_controlled if self.has_controller else endure
 
+    def document(self, seed: int) -> dict[str, Any]:
+        return chaos_document(
+            seed,
+            has_controller=self.has_controller,
+            has_pair=self.has_pair,
+            is_disaggregated=self.is_disaggregated,
+        )
+
     def in_words(self, finding: Finding) -> str:
-        controller = " --controller" if self.has_controller else ""
-        replay = f"nightside sim --chaos{controller} --runs 1 --seed {finding.seed} --trace story.txt"
+        kind = " --controller" if self.has_controller else " --disaggregated" if self.is_disaggregated else ""
+        kind += " --pair" if self.has_pair else ""
+        replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 
 
@@ -311,7 +342,7 @@ def _endure_all(
             if first:
                 break
     if out is not None:
-        _write_findings(out, findings, has_controller=worlds.has_controller)
+        _write_findings(out, findings, worlds)
     _sum_up(findings, ordeals, as_json=as_json)
     return EXIT_FOUND if findings else 0
 
@@ -326,11 +357,11 @@ def _endure_one(worlds: _Ordeals, trace: Path) -> int:
     return 0
 
 
-def _write_findings(out: Path, findings: Sequence[Finding], *, has_controller: bool) -> None:
+def _write_findings(out: Path, findings: Sequence[Finding], worlds: _Ordeals) -> None:
     """Each as a scenario that can be played and cut down by hand."""
     out.mkdir(parents=True, exist_ok=True)
     for finding in findings:
-        document = yaml.safe_dump(chaos_document(finding.seed, has_controller=has_controller), sort_keys=False)
+        document = yaml.safe_dump(worlds.document(finding.seed), sort_keys=False)
         (out / f"chaos-{finding.seed}.yaml").write_text(f"# {finding.what}\n{document}")
 
 

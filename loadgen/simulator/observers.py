@@ -49,6 +49,18 @@ class ControlObserver(Protocol):
         """`clock_ns` is what the controller takes for the time."""
         ...
 
+    def on_store_taken(self, now_ns: int, process: str, /) -> None:
+        """A controller's process has come to have the store."""
+        ...
+
+    def on_store_written(self, now_ns: int, process: str, /) -> None:
+        """What it wanted to be written is."""
+        ...
+
+    def on_acting(self, now_ns: int, process: str, /) -> None:
+        """It takes itself for the leader, and changes something that asks for no token."""
+        ...
+
     def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot, /) -> None: ...
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from gateway.core.vocabulary import ReplicaObservation
-from loadgen.simulator.engines import SimEngine
+from loadgen.simulator.engines import SimReplica
 
 
 class Probes:
     """An engine has news when it changed after it was last told, or when it was told so long ago that it has to be told
     again. A probe visits those, and not all."""
 
-    def __init__(self, engines: Sequence[SimEngine], again_after_ns: int) -> None:
+    def __init__(self, engines: Sequence[SimReplica], again_after_ns: int) -> None:
         self._engines = engines
         self._again_after_ns = again_after_ns
         self._numbers = {engine.replica_id: number for number, engine in enumerate(engines)}

@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
@@ -30,21 +30,27 @@ from gateway.core.vocabulary import (
     Jurisdiction,
     ModelName,
     Place,
+    PoolName,
+    PoolSpec,
     RegionName,
     ReplicaId,
+    ReplicaRole,
     ReplicaSpec,
     TenantName,
 )
 from gateway.ground.faults import ConfigError
 from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.file import Places, PolicyDocument, TenantSection
+from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.questions import Questions, parse_questions
 from loadgen.round_trips import parse_round_trips
 from loadgen.simulator.control_sections import ControllerSection, NamesSection
-from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind
+from loadgen.simulator.decode_workers import TransferConfig
+from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
+from loadgen.simulator.pool_sections import DisaggregatedSection, pool_name
 from loadgen.simulator.sections import Count as _Count
 from loadgen.simulator.sections import CountOrNone as _CountOrNone
 from loadgen.simulator.sections import Duration as _Duration
@@ -191,6 +197,8 @@ class RegionSection(_Section):
     replicas: _CountOrNone = 0
     """Shared out among the region's gateways."""
     adopted: tuple[AdoptedSection, ...] = ()
+    disaggregated: DisaggregatedSection | None = None
+    """A pool beside those, where prompts are read in one place and answered in another; it is the first gateway's."""
     preset: _Preset | None = None
     """Of its engines, where they differ from the scenario's."""
     slots: _Count | None = None
@@ -494,7 +502,7 @@ class Scenario(_Section):
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
-        faults = [*self._name_faults(), *self._distance_faults(), *self._number_faults()]
+        faults = [*self._name_faults(), *self._distance_faults(), *self._pool_faults(), *self._number_faults()]
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -535,8 +543,14 @@ class Scenario(_Section):
             return
         if self.controller.region not in self.regions:
             yield f"controller.region: there is no region {self.controller.region!r}"
-        if CONTROLLER in self.regions:
-            yield f"regions: none can be called {CONTROLLER!r} beside a `controller`"
+        if self.controller.standby not in (None, *self.regions):
+            yield f"controller.standby: there is no region {self.controller.standby!r}"
+        for name in (CONTROLLER, STANDBY):
+            if name in self.regions:
+                yield f"regions: none can be called {name!r} beside a `controller`"
+        for number, fault in enumerate(self.faults):
+            if fault.kind.needs_pair and self.controller.standby is None:
+                yield f"faults[{number}]: {fault.kind} needs a `controller.standby`"
         for run in self.runs:
             if run.system.is_global:
                 yield f"runs: {run.name} has one balancer for all, and nothing for a `controller` to assign"
@@ -558,14 +572,19 @@ class Scenario(_Section):
         replicas = {str(spec.replica_id) for specs in self.fleet().values() for spec, _ in specs}
         for number, fault in enumerate(self.faults):
             if fault.kind.joins_regions:
-                known = {*self.regions, CONTROLLER} if self.controller else set(self.regions)
+                known = {*self.regions, *self._controllers()}
             elif fault.kind.hits_controller:
-                known = {CONTROLLER}
+                known = set(self._controllers())
             else:
                 known = replicas if fault.kind.hits_replica else set(map(str, self.fleet()))
             for name in filter(None, (fault.target, fault.other)):
                 if name not in known:
                     yield f"faults[{number}]: there is no {name!r} for {fault.kind}"
+
+    def _controllers(self) -> list[str]:
+        if self.controller is None:
+            return []
+        return [CONTROLLER] if self.controller.standby is None else [CONTROLLER, STANDBY]
 
     def _distance_faults(self) -> Iterator[str]:
         ways = self.round_trips_ns()
@@ -574,6 +593,15 @@ class Scenario(_Section):
             for other in names:
                 if one < other and (one, other) not in ways:
                     yield f"round_trips: {one} to {other} is missing"
+
+    def _pool_faults(self) -> Iterator[str]:
+        for name, region in self.regions.items():
+            pool = region.disaggregated
+            if pool is not None and self.controller is not None:
+                yield f"regions.{name}.disaggregated: goes without a `controller`: no pool moves in a simulation"
+            if pool is not None and 0 < pool.kv_tokens < self._engine_of(region).context_tokens_max:
+                most = self._engine_of(region).context_tokens_max
+                yield f"regions.{name}.disaggregated.kv_tokens: should be at least {most}, the longest request"
 
     def _number_faults(self) -> Iterator[str]:
         if self.warm_up >= self.duration:
@@ -598,11 +626,38 @@ class Scenario(_Section):
 
     def fleet(self) -> dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]:
         """The replicas of each gateway of the mesh."""
+        fleet: dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]] = {}
+        for region, section in self.regions.items():
+            shares = _shared_out(self._replicas_of(region, section), section.gateways)
+            shares[0] += self._pool_of(region, section)
+            for number, owned in enumerate(shares):
+                fleet[GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw")] = owned
+        return fleet
+
+    def pools(self) -> dict[PoolName, PoolSpec]:
+        """The disaggregated ones."""
         return {
-            GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw"): owned
+            pool_name(region): section.disaggregated.pool_of(region, self._engine_of(section))
             for region, section in self.regions.items()
-            for number, owned in enumerate(_shared_out(self._replicas_of(region, section), section.gateways))
+            if section.disaggregated is not None
         }
+
+    def decode_groups(self) -> dict[str, tuple[DecodeGroupConfig, TransferConfig]]:
+        """By the name that their workers have for them."""
+        return {
+            spec.group: (pool.group_config(self._engine_of(section)), pool.transfer_config())
+            for region, section in self.regions.items()
+            if (pool := section.disaggregated) is not None
+            for spec, _ in self._pool_of(region, section)
+            if spec.role is ReplicaRole.DECODE
+        }
+
+    def _pool_of(self, region: str, section: RegionSection) -> list[tuple[ReplicaSpec, EngineConfig]]:
+        if section.disaggregated is None:
+            return []
+        specs = section.disaggregated.replicas(region, self.place(region), ModelName(self.model))
+        engine = self._engine_of(section)
+        return [(spec, engine) for spec in specs]
 
     def _replicas_of(self, region: str, section: RegionSection) -> list[tuple[ReplicaSpec, EngineConfig]]:
         places = [self.place(region)] * section.replicas
@@ -682,12 +737,19 @@ class Scenario(_Section):
         return list(dict.fromkeys(TenantName(clients.tenant) for clients in self.clients))
 
 
-def load_scenario(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
-    """Read a scenario, with some of its keys changed. Raises ConfigError, one line for each fault."""
+def load_scenario(
+    path: Path,
+    changes: Mapping[str, object] | None = None,
+    complete: Callable[[dict[str, Any], Path], None] | None = None,
+) -> Scenario:
+    """Read a scenario, with some of its keys changed; `complete` adds what its reader can do without. Raises
+    ConfigError, one line for each fault."""
     file = read_yaml(path)
     document = file.mapping()
     for key, value in (changes or {}).items():
         set_key(document, key, value)
+    if complete is not None:
+        complete(document, path)
     return parse_scenario(document, path, {} if changes else file.lines)
 
 

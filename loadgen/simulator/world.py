@@ -20,6 +20,7 @@ from gateway.core.vocabulary import (
     PeerSpec,
     RegionName,
     ReplicaId,
+    ReplicaRole,
     ReplicaSpec,
 )
 from loadgen.engine.model import EngineConfig
@@ -31,7 +32,8 @@ from loadgen.simulator.checkers import Counts, Watch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import ClientGroup, Town, record_of
 from loadgen.simulator.control import Control, controller_ways_ns
-from loadgen.simulator.engines import SimEngine
+from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker
+from loadgen.simulator.engines import SimEngine, SimReplica
 from loadgen.simulator.faults import Fault, FaultKey, FaultKind
 from loadgen.simulator.gateways import SimGateway, Surroundings
 from loadgen.simulator.network import Network
@@ -111,7 +113,7 @@ class World:
         config = scenario.network.as_config()
         ways = scenario.round_trips_ns() | controller_ways_ns(scenario)
         self._network = Network(self._agenda, ways, config, self._rng("network"))
-        self._engines: dict[ReplicaId, SimEngine] = {}
+        self._engines: dict[ReplicaId, SimReplica] = {}
         self._around = Surroundings(
             self._agenda,
             self._network,
@@ -122,6 +124,7 @@ class World:
             scenario.heartbeat_batch,
             scenario.request_deadline,
             run.exact_prefixes,
+            scenario.pools(),
         )
         self._gateways = self._around.gateways
         self._build_gateways()
@@ -205,9 +208,17 @@ class World:
 
     def _build_gateways(self) -> None:
         fleet = self._scenario.fleet()
+        groups = {
+            name: SimDecodeGroup(config, transfer, self._agenda)
+            for name, (config, transfer) in self._scenario.decode_groups().items()
+        }
         for owned in fleet.values():
             for replica, engine in owned:
-                self._engines[replica.replica_id] = SimEngine(replica, engine, self._agenda)
+                self._engines[replica.replica_id] = (
+                    SimDecodeWorker(replica, engine, self._agenda, groups[replica.group])
+                    if replica.role is ReplicaRole.DECODE
+                    else SimEngine(replica, engine, self._agenda)
+                )
         if self._run.system.is_global:
             fleet = self._as_one(fleet)
         places = {gateway_id: self._scenario.place(_region_of(gateway_id)) for gateway_id in fleet}
@@ -262,6 +273,7 @@ class World:
             scenario.prefix_block // block_bytes,
             scenario.duration,
             scenario.pause_after_failure,
+            has_disaggregated=bool(scenario.pools()),
         )
 
     def _ingress_of(self, region: RegionName) -> SimGateway | None:
@@ -318,7 +330,7 @@ class World:
             not self._town.open_asks
             and not self._active.total()
             and not any(gateway.owned_requests for gateway in self._gateways.values())
-            and not any(engine.outstanding for engine in self._engines.values())
+            and not any(engine.outstanding or engine.kept for engine in self._engines.values())
         )
 
     # Faults
@@ -362,7 +374,7 @@ class World:
             else:
                 self._network.heal(*way)
 
-    def _change_engine(self, fault: Fault, engine: SimEngine, begins: bool) -> None:
+    def _change_engine(self, fault: Fault, engine: SimReplica, begins: bool) -> None:
         if fault.kind is FaultKind.REPLICA_SLOW:
             if engine.is_up or not begins:
                 engine.slow_down(round(100 * fault.amount) if begins else 100)
@@ -399,6 +411,8 @@ class World:
                 | FaultKind.ONE_WAY_PARTITION
                 | FaultKind.SLOW_LINK
                 | FaultKind.CONTROLLER_CRASH
+                | FaultKind.CONTROLLER_STOPPED
+                | FaultKind.STORE_CUT
                 | FaultKind.STORE_LOST
                 | FaultKind.CLOCK_JUMP
                 | FaultKind.SNAPSHOT_LOSS

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cloud.postgresql import Postgresql
 from tests.cloud.programs import Emulator, ministack, moto, why_missing
 
 
@@ -46,3 +47,11 @@ def running_ministack(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 def running_moto(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     needs("emulators", request.config)
     yield from _running(moto(tmp_path_factory.mktemp("moto")))
+
+
+@pytest.fixture(scope="session")
+def running_postgresql(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
+    needs("pg_createcluster", request.config)
+    server = Postgresql.made()
+    yield server
+    server.end()

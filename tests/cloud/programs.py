@@ -134,8 +134,8 @@ def ministack(folder: Path) -> Emulator:
     return Emulator([EMULATORS / "bin/ministack"], port, folder / f"ministack-{port}.log", environment)
 
 
-def moto(folder: Path) -> Emulator:
+def moto(folder: Path, **environment: str) -> Emulator:
     """The second opinion: another's work."""
     port = free_port()
     command: list[str | Path] = [EMULATORS / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)]
-    return Emulator(command, port, folder / f"moto-{port}.log", {})
+    return Emulator(command, port, folder / f"moto-{port}.log", environment)

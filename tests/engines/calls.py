@@ -31,6 +31,7 @@ def asked(path: str, text: str, **changes: object) -> bytes:
             "ignore_eos": True,
             "logprobs": True,
             "top_logprobs": 2,
+            "logprob_token_ids": [300, 301],
         },
         COMPLETIONS: {"prompt": text, "max_tokens": TOKENS, "min_tokens": TOKENS, "ignore_eos": True, "logprobs": 2},
         engine_api.MESSAGES_PATH: {"messages": [{"role": "user", "content": text}], "max_tokens": TOKENS},

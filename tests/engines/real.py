@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ CONTEXT_TOKENS = 2048
 KV_BLOCKS = 129
 KV_BLOCK_TOKENS = 32
 """KV cache for twice the longest context (one block is vLLM's own): it fills, and forgets, within a test."""
+_BEHIND = (shutil.which("nice") or "nice", "-n", "10")
 LEASE_S = 20
 """How long a prefill worker here keeps what nobody fetches; vLLM's default is 30."""
 
@@ -184,8 +186,9 @@ def vllm(log: Path) -> Engine:
 
 
 def prefill_worker(log: Path) -> Engine:
-    """Keeps what it has read for whoever fetches it, `LEASE_S` at most."""
-    return _nixl(log, {"kv_role": "kv_producer", "kv_connector_extra_config": {"kv_lease_duration": LEASE_S}})
+    """Keeps what it has read for whoever fetches it, `LEASE_S` at most. As long as it keeps anything it steps without a
+    pause: on cores that it shares it would starve the very one that fetches, so it goes behind."""
+    return _nixl(log, {"kv_role": "kv_producer", "kv_connector_extra_config": {"kv_lease_duration": LEASE_S}}, _BEHIND)
 
 
 def decode_worker(log: Path) -> Engine:
@@ -193,7 +196,7 @@ def decode_worker(log: Path) -> Engine:
     return _nixl(log, {"kv_role": "kv_consumer"})
 
 
-def _nixl(log: Path, role: dict[str, object]) -> Engine:
+def _nixl(log: Path, role: dict[str, object], run: Sequence[str] = ()) -> Engine:
     """NIXL over loopback, from memory to memory."""
     config = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu", **role}
     environment = {
@@ -202,10 +205,11 @@ def _nixl(log: Path, role: dict[str, object]) -> Engine:
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
     }
-    return _vllm(log, {"kv-transfer-config": json.dumps(config)}, environment)
+    return _vllm(log, {"kv-transfer-config": json.dumps(config)}, environment, run)
 
 
-def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str]) -> Engine:
+def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str], run: Sequence[str] = ()) -> Engine:
+    """`run`: the command that runs it."""
     port = free_port()
     options: dict[str, object] = {
         "host": "127.0.0.1",
@@ -234,7 +238,7 @@ def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str]) 
         "TORCHDYNAMO_DISABLE": "1",
         **more_environment,
     }
-    return Engine([*serve, *named, *flags], port, log, environment)
+    return Engine([*run, *serve, *named, *flags], port, log, environment)
 
 
 def _group_of(pid: int) -> int:

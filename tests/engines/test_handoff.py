@@ -87,7 +87,7 @@ class TestByHand:
         self, pair: Pair, session: aiohttp.ClientSession, path: str
     ) -> None:
         """Equal in every field but the id, the time, and who had what in its cache."""
-        body = asked(path, long_text(), logprobs=None, top_logprobs=None, return_token_ids=True)
+        body = asked(path, long_text(), logprobs=None, top_logprobs=None, logprob_token_ids=None, return_token_ids=True)
         attempt = ByHand(session, pair, path, body)
         handed = await attempt.prefill()
         scanner, assembler = EventScanner(), Assembler(path, handed.answer, bytes_max=1 << 20)

@@ -239,7 +239,7 @@ class TestOverload:
     async def test_with_nobody_else_the_client_is_told(
         self, engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, stream: bool
     ) -> None:
-        impatient = {"pushing": {"mode": "blind"}, "attempt": {"refusals_max": 2}}
+        impatient = {"pushing": {"mode": "blind"}, "attempt": {"refusals_max": 2}, "queue": {"wait_max": "1s"}}
         us = mesh.add("us-1", US, {"one": engines.one.url}, **impatient)
         async with mesh.running():
             await us.until_free(1)

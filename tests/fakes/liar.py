@@ -109,6 +109,6 @@ class Liar:
 
 
 @asynccontextmanager
-async def serve_liar(port: int = 0) -> AsyncIterator[Liar]:
-    async with serve_fake_peer(port) as fake:
+async def serve_liar(port: int = 0, *, exchanges: bool = True) -> AsyncIterator[Liar]:
+    async with serve_fake_peer(port, exchanges=exchanges) as fake:
         yield Liar(fake)

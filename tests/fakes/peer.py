@@ -15,6 +15,9 @@ from gateway.core.vocabulary import PeerSpec
 from gateway.ground.values import parse_address
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
+from tests.fakes.exchanging import serve_exchange
+
+SERVICE = "nightside.mesh.v1.PeerService"
 
 ForwardContext = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
@@ -39,7 +42,11 @@ async def _unknown_call(_: object, context: grpc.aio.ServicerContext[Any, Any]) 
 class FakePeer:
     """Set `forwarded`, `subscribed`, `explained` and `owned` to what the peer should do."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, exchanges: bool = True) -> None:
+        """Without `exchanges` it is of the version before."""
+        self.exchanges = exchanges
+        self.streams = 0
+        """Exchanges that were begun."""
         self.forwarded: Forwarded = _nothing
         self.subscribed: Subscribed = _nothing
         self.explained: Explained = _unknown_call
@@ -61,6 +68,12 @@ class FakePeer:
     async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
         await self.forwarded(request, context)
 
+    async def Exchange(self, _: object, context: Any) -> None:  # noqa: N802
+        if not self.exchanges:
+            await _unknown_call(_, context)
+        self.streams += 1
+        await serve_exchange(context, lambda: self.forwarded)
+
     async def Explain(self, request: pb.ExplainRequest, context: ExplainContext) -> pb.ExplainResponse:  # noqa: N802
         return await self.explained(request, context)
 
@@ -77,9 +90,11 @@ class FakePeer:
 
 
 @asynccontextmanager
-async def serve_fake_peer(port: int = 0) -> AsyncIterator[FakePeer]:
-    peer = FakePeer()
+async def serve_fake_peer(port: int = 0, *, exchanges: bool = True) -> AsyncIterator[FakePeer]:
+    peer = FakePeer(exchanges=exchanges)
     peer_pb2_grpc.add_PeerServiceServicer_to_server(peer, peer.server)  # type: ignore[arg-type]
+    exchange: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(peer.Exchange)
+    peer.server.add_registered_method_handlers(SERVICE, {"Exchange": exchange})
     peer.port = peer.server.add_insecure_port(f"127.0.0.1:{port}")
     await peer.server.start()
     try:

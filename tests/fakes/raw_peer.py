@@ -12,6 +12,7 @@ import grpc.aio
 
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import Tally
+from tests.fakes.exchanging import serve_exchange
 
 SERVICE = "nightside.mesh.v1.PeerService"
 Message = Any
@@ -28,7 +29,9 @@ def written(message: Message) -> bytes:
 class RawPeer:
     """Set `beat` and `forwarded` to what it should say."""
 
-    def __init__(self, beat: Beat, forwarded: Forwarded) -> None:
+    def __init__(self, beat: Beat, forwarded: Forwarded, *, exchanges: bool = True) -> None:
+        """Without `exchanges` it is of the version before."""
+        self.exchanges = exchanges
         self.beat = beat
         self.forwarded = forwarded
         self.beats = Tally()
@@ -45,6 +48,11 @@ class RawPeer:
     async def _forward(self, request: pb.ForwardRequest, context: Any) -> None:
         await self.forwarded(request, context)
 
+    async def _exchange(self, _: object, context: Any) -> None:
+        if not self.exchanges:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED)
+        await serve_exchange(context, lambda: self.forwarded)
+
     async def _ping(self, _: bytes, context: Any) -> bytes:
         return b""
 
@@ -56,6 +64,7 @@ async def serve_raw_peer(peer: RawPeer) -> AsyncIterator[RawPeer]:
         "Forward": grpc.unary_stream_rpc_method_handler(
             peer._forward, request_deserializer=pb.ForwardRequest.FromString, response_serializer=written
         ),
+        "Exchange": grpc.stream_stream_rpc_method_handler(peer._exchange),
         "Ping": grpc.unary_unary_rpc_method_handler(peer._ping),
     }
     options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]

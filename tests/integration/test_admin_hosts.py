@@ -26,7 +26,7 @@ async def serving(folder: Path, *hosts: str) -> AsyncIterator[GatewayHandle]:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example.net:9090", "evil.example.net", "127.0.0.1.evil.example.net", "10.0.0.7"]
+    "host", ["evil.example.net:9900", "evil.example.net", "127.0.0.1.evil.example.net", "10.0.0.7"]
 )
 async def test_another_host_gets_nothing(tmp_path: Path, session: aiohttp.ClientSession, host: str) -> None:
     async with serving(tmp_path) as gateway:
@@ -39,7 +39,7 @@ async def test_another_host_gets_nothing(tmp_path: Path, session: aiohttp.Client
         assert not gateway.core.locked_down
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9090", "127.0.0.1:1", "[::1]:9090", "ops.example.net:80"])
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9900", "127.0.0.1:1", "[::1]:9900", "ops.example.net:80"])
 async def test_this_machine_and_names_that_were_configured_do(
     tmp_path: Path, session: aiohttp.ClientSession, host: str
 ) -> None:

@@ -32,6 +32,8 @@ TINY = Effort(
     streams=10,
     arrivals=20,
     arrivals_per_s=100.0,
+    stalled=20,
+    large_body_bytes=2 * 1024 * 1024,
     held=(5, 15),
 )
 

@@ -536,3 +536,15 @@ class TestHearsay:
                 (peer,) = (await stream.first(Report, after=1)).peers
                 assert (peer.gateway_id, peer.is_broken) == ("eu-1", True)
                 assert peer.heard_ago_ns is not None
+
+
+async def test_a_newer_term_is_news_though_a_controller_speaks_which_may_have_been_deposed(
+    site: Site, controller: FakeController
+) -> None:
+    async with serving_file(site.path) as gateway:
+        stream = await controller.stream(0)
+        await stream.answer(snapshot(5, term=3))
+        await until(lambda: gateway.control.is_attached)
+        assert not gateway.control.is_news(ControlVersion(3, 6)), "our own controller will say so itself"
+        assert gateway.control.is_news(ControlVersion(4, 1))
+        assert not gateway.control.is_news(ControlVersion(2, 9))

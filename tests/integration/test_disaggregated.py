@@ -73,8 +73,8 @@ class Pair:
 
 def _region(
     folder: Path,
-    prefill: FakeEngine,
-    decode: FakeEngine,
+    reader: FakeEngine,
+    writer: FakeEngine,
     *,
     connector: str = "nixl",
     bootstrap_port: int | None = None,
@@ -82,8 +82,8 @@ def _region(
 ) -> dict[str, object]:
     engine = {"models": ["llama"], "pool": "chat"}
     replicas = [
-        {"id": "p", "url": prefill.url, "role": "prefill", "bootstrap_port": bootstrap_port, **engine},
-        {"id": "d", "url": decode.url, "role": "decode", **engine},
+        {"id": "p", "url": reader.url, "role": "prefill", "bootstrap_port": bootstrap_port, **engine},
+        {"id": "d", "url": writer.url, "role": "decode", **engine},
     ]
     pool = {"name": "chat", "kind": "disaggregated", "connector": connector, "decode_batch_max": 4}
     return region_document(folder, "us-1", US, replicas=replicas, pools=[pool], **more)
@@ -372,3 +372,26 @@ async def test_a_prefill_worker_that_does_not_say_where_it_is_met_takes_nothing(
         await until(lambda: "has not said yet where decode workers meet it" in state.detail)
         bootstrap.pages["/query"] = _MET
         await until(lambda: free_replicas(pair.gateway) == 2)
+
+
+async def test_a_predictor_is_fitted_while_requests_run_and_its_history_outlives_the_process(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    settings = {
+        "decode": {"policy": "br_h", "balance": {"horizon_steps": 8, "refresh_tokens": 4}},
+        "prediction": {"requests_min": 5, "refit_interval": "100ms", "save_interval": "50ms", "kind": "survival"},
+        "state": {"folder": str(tmp_path / "state")},
+    }
+    async with _paired(tmp_path, **settings) as pair:
+        pool = pair.gateway.core.decode_pools.get(PoolName("chat"))
+        assert pool is not None
+        assert not pool.predictor.is_ready(0)
+        for _ in range(6):
+            await _answered(pair, stream_options={"include_usage": True})
+        await until(lambda: pool.predictor.is_ready(pair.gateway.core._now_ns or 0))
+        while pool.tier.figures(0).is_degraded:
+            await _answered(pair)
+    async with _paired(tmp_path, **settings) as pair:
+        again = pair.gateway.core.decode_pools.get(PoolName("chat"))
+        assert again is not None
+        await until(lambda: len(again.predictor.history) >= 6)
+        await until(lambda: again.predictor.is_ready(pair.gateway.core._now_ns or 0))

@@ -25,8 +25,8 @@ async def test_the_walk_goes_as_the_page_says(tmp_path: Path, unused_tcp_port_fa
 
 def test_each_address_of_the_page_becomes_a_free_one() -> None:
     ports = iter(range(20_001, 30_000))
-    assert on_free_ports("http://127.0.0.1:9090 --port 9001 https://localhost:8080 9090", lambda: next(ports)) == (
-        "http://127.0.0.1:20003 --port 20002 https://localhost:20001 9090"
+    assert on_free_ports("http://127.0.0.1:9900 --port 9001 https://localhost:8080 9900", lambda: next(ports)) == (
+        "http://127.0.0.1:20003 --port 20002 https://localhost:20001 9900"
     )
 
 

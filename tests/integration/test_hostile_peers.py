@@ -69,8 +69,8 @@ class Surrounded:
 
 
 @asynccontextmanager
-async def surrounded(folder: Path, *, has_engine: bool) -> AsyncIterator[Surrounded]:
-    peer = RawPeer(honest, honest)  # type: ignore[arg-type]
+async def surrounded(folder: Path, *, has_engine: bool, exchanges: bool = True) -> AsyncIterator[Surrounded]:
+    peer = RawPeer(honest, honest, exchanges=exchanges)  # type: ignore[arg-type]
     async with serve_raw_peer(peer):
         told = PeerConfig(PeerSpec(GatewayId("eu-1"), EU), Address("127.0.0.1", peer.port))
         async with besieged(folder, lambda config: replace(config, peers=(told,)), has_engine=has_engine) as at:
@@ -94,9 +94,13 @@ async def with_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         yield made
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def without_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Surrounded]:
-    async with surrounded(tmp_path_factory.mktemp("hostile"), has_engine=False) as made:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[True, False], ids=["exchange", "call"])
+async def without_engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Surrounded]:
+    """Whichever way forwards travel."""
+    folder = tmp_path_factory.mktemp("hostile")
+    async with surrounded(folder, has_engine=False, exchanges=request.param) as made:
         yield made
 
 

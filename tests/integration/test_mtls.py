@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.tls import MeshTls
 from gateway.peers import codec
+from gateway.peers.exchange.grpc_internals import CallOver, writer_of
 from gateway.request.legs import OutboundRequest
 from gateway.security.development_ca import DevelopmentCa, Issued
 from protos.mesh.v1 import peer_pb2 as pb
@@ -216,11 +217,24 @@ async def forward_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
     ).read()
 
 
+async def exchange_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
+    """The same forward, on a stream. Credit enough that something of it comes back."""
+    request = OutboundRequest(
+        profile("r-1"), "/v1/completions", (), b'{"model": "llama", "stream": true, "prompt": "hello"}'
+    )
+    raw = codec.forward_to_pb(forward_order(), request, GatewayId("us-1"), Clock().now_ns()).SerializeToString()
+    call = stub.Exchange(timeout=10)
+    frame = pb.OriginFrame(forward=1, request_bytes=len(raw), request=raw, credit=10_000)
+    with suppress(CallOver):  # refused before it was sent: the status says so
+        await writer_of(call)(pb.ExchangeRequest(frames=[frame]).SerializeToString())
+    return await call.read()
+
+
 async def explain_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
     return await stub.Explain(codec.explain_request(GatewayId("us-1"), profile("r-1").request_id), timeout=10)
 
 
-CALLS: list[Ask] = [ping, subscribe_as_us, forward_as_us, explain_as_us]
+CALLS: list[Ask] = [ping, subscribe_as_us, forward_as_us, exchange_as_us, explain_as_us]
 
 
 @pytest.fixture
@@ -261,7 +275,7 @@ async def test_a_caller_that_claims_to_be_another_is_refused_loudly(
 ) -> None:
     """A gateway of the mesh, that says in its calls to be us-1 of us-east-1."""
     files = mesh.files("caller", mesh_leaf(mesh.ca, gateway_id, place))
-    for count, call in enumerate([subscribe_as_us, forward_as_us, explain_as_us], start=1):
+    for count, call in enumerate([subscribe_as_us, forward_as_us, exchange_as_us, explain_as_us], start=1):
         assert await code_of(dial(files, gateway_id, place, eu), call) is grpc.StatusCode.PERMISSION_DENIED
         assert eu.refused("called") == count
     assert eu.logged("error", f"gateway/{place.region}/{gateway_id} claims to be gateway us-1 in us-east-1")

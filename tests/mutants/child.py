@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 
@@ -13,7 +14,7 @@ import click
 import pytest
 
 from gateway.core import gateway_core
-from loadgen.simulator.chaos import Finding, endure, endure_controlled
+from loadgen.simulator.chaos import Finding, Ordeal, endure, endure_controlled, endure_pair
 from tests.mutants.defects import MUTANTS
 from tests.mutants.seams import Plant
 
@@ -37,9 +38,8 @@ class _FirstFailure:
             self.fate = Fate(test.rpartition("::")[2], path)
 
 
-def found_by_chaos(seeds: int, *, in_controller: bool = False) -> Fate:
+def found_by_chaos(seeds: int, live_through: Callable[[int], Ordeal | Finding] = endure) -> Fate:
     """Play one world after the other until something is found."""
-    live_through = endure_controlled if in_controller else endure
     for seed in range(1, seeds + 1):
         outcome = live_through(seed)
         if isinstance(outcome, Finding):
@@ -61,9 +61,8 @@ def main(name: str, seeds: str) -> None:
     assert str(gateway_core.__file__).endswith(".py"), "a compiled core has no seams"
     found = MUTANTS[name]
     plant = Plant(found)
-    fate = (
-        found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), in_controller=found.in_controller)
-    )
+    live_through = endure_pair if found.in_pair else endure_controlled if found.in_controller else endure
+    fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), live_through)
     plant.check()
     click.echo(json.dumps(asdict(fate)))
 

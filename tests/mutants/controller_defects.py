@@ -14,6 +14,7 @@ from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
+from controller.dns.route53.changes import Action, Change
 from gateway.core.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from gateway.ground.control.vocabulary import Snapshot
@@ -24,12 +25,12 @@ MUTANTS: dict[str, Mutant] = {}
 _TESTS = "tests/unit/controller/core"
 
 
-def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
+def mutant(what: str, seam: str, *, hunter: str = "", in_pair: bool = False) -> Callable[[Original], Original]:
     """Have a function stand in for what is at a seam, as a mutant of the function's own name."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
-        MUTANTS[mutated.__name__] = Mutant(what, seam, mutated, hunter, in_controller=not hunter)
+        MUTANTS[mutated.__name__] = Mutant(what, seam, mutated, hunter, in_controller=not hunter, in_pair=in_pair)
         return mutated
 
     return register
@@ -131,6 +132,56 @@ def tells_before_it_writes(original: Original, core: ControllerCore, event: Even
     return list(reversed(original(core, event, now_ns)))
 
 
+# Who leads
+
+
+@mutant(
+    "a store takes what a deposed controller writes",
+    "loadgen.simulator.shared_store:SharedStore.is_held",
+    in_pair=True,
+)
+def fences_nobody(original: Original, store: Any, key: str) -> bool:
+    return True
+
+
+@mutant(
+    "SQLite takes what a deposed controller writes",
+    "controller.store.sqlite:SqliteStore._check_holding",
+    hunter="tests/unit/controller/store/test_sqlite.py::TestConformance",
+)
+def fences_nobody_in_sqlite(original: Original, store: Any, cursor: Any, holding: Any) -> None:
+    return
+
+
+@mutant("a lease is another's at first sight", "controller.store.held:Watch.has_ended", in_pair=True)
+def takes_over_at_first_sight(original: Original, watch: Any, mark: Any, lease_ns: int, **times: int) -> bool:
+    return True
+
+
+@mutant(
+    "who stands by does not mind that it could not see the store",
+    "controller.store.held:Watch.has_ended",
+    hunter="tests/unit/controller/store/test_held.py",
+)
+def minds_no_silence(
+    original: Original, watch: Any, mark: Any, lease_ns: int, *, asked_ns: int, answered_ns: int
+) -> Any:
+    watch._last_ns = answered_ns
+    return original(watch, mark, lease_ns, asked_ns=asked_ns, answered_ns=answered_ns)
+
+
+@mutant(
+    "a lease is never over by one's own clock", "loadgen.simulator.controller:SimController.is_leading", in_pair=True
+)
+def leads_for_ever(original: Original, controller: Any) -> bool:
+    return controller.core is not None
+
+
+@mutant("a lease is counted from when it ends elsewhere", "controller.store.held:lease_end_ns", in_pair=True)
+def has_no_margin(original: Original, asked_ns: int, lease_ns: int, margin_ns: int) -> int:
+    return asked_ns + 2 * lease_ns
+
+
 # What gateways make of it
 
 
@@ -176,3 +227,48 @@ def serves_what_is_away(
 @mutant("an adopted replica takes from anywhere", "loadgen.simulator.controller:SimController._accepts")
 def accepts_anything(original: Original, controller: Any, home: Any) -> None:
     return None
+
+
+# Who may write records
+
+
+_DNS = "tests/unit/controller/dns"
+
+
+@mutant(
+    "a batch for Route53 is taken whoever has written meanwhile",
+    "controller.dns.route53.provider:Route53Dns._batches",
+    hunter=f"{_DNS}/route53/test_provider.py",
+)
+def batches_without_the_claim_as_it_was_read(
+    original: Original, provider: Any, changes: Any, claim: Any, said: Any
+) -> Any:
+    batches = original(provider, changes, claim, said)
+    return [
+        tuple(
+            Change(Action.UPSERT, each.record_set) if each.record_set.kind == "TXT" else each
+            for each in batch
+            if each.action is not Action.DELETE or each.record_set.kind != "TXT"
+        )
+        for batch in batches
+    ]
+
+
+@mutant(
+    "an update is taken whoever has written meanwhile",
+    "controller.dns.rfc2136:_Update._add",
+    hunter=f"{_DNS}/test_rfc2136.py",
+)
+def updates_without_prerequisites(original: Original, update: Any, at: Any, old: Any, new: Any) -> None:
+    before = list(update.message.prerequisite)
+    original(update, at, old, new)
+    update.message.prerequisite = before
+
+
+@mutant(
+    "records are written without a look at the lease",
+    "controller.lease:Lease.check",
+    hunter=f"{_DNS}/route53/test_provider.py::test_a_write_needs_a_lease_that_lasts",
+)
+def writes_past_its_lease(original: Original, lease: Any, needed_s: float = 0.0) -> None:
+    return

@@ -29,6 +29,8 @@ class Mutant:
     """The test that has to find it, where no simulated world can; otherwise chaos has to."""
     in_controller: bool = False
     """Worlds with a controller have to find it."""
+    in_pair: bool = False
+    """Worlds with two have to."""
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.simulator.chaos import Finding, endure_controlled
+from loadgen.simulator.chaos import Finding, endure_controlled, endure_pair
 
 SEEDS_AT_ONCE = 20
 
@@ -14,5 +14,13 @@ SEEDS_AT_ONCE = 20
 @pytest.mark.parametrize("first", range(1, 201, SEEDS_AT_ONCE))
 def test_nothing_is_found(first: int) -> None:
     outcomes = [endure_controlled(seed) for seed in range(first, first + SEEDS_AT_ONCE)]
+    assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
+    assert sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if not isinstance(outcome, Finding)) > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, 101, SEEDS_AT_ONCE))
+def test_nothing_is_found_with_two_of_which_one_leads(first: int) -> None:
+    outcomes = [endure_pair(seed) for seed in range(first, first + SEEDS_AT_ONCE)]
     assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
     assert sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if not isinstance(outcome, Finding)) > 1000

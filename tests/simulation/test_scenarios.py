@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,18 @@ def test_a_bad_day_ends_well() -> None:
     found = totals("bad_day", "nightside", every_invariant=True)["nightside"]
     assert found["completed"] > 20 * found["failed"] > 0
     assert found["unfinished"] == 0
+
+
+@pytest.mark.slow
+def test_overflow_lands_on_a_disaggregated_region_and_leaves_it() -> None:
+    scenario = load_scenario(FOLDER / "disaggregated_day.yaml")
+    world = World(scenario, scenario.runs[0], every_invariant=True)
+    story = world.play()
+    world.check_the_end()
+    ways = Counter(
+        (origin, target) for (origin, target, _), count in story.counts.placements.items() if origin != target and count
+    )
+
+    assert story.outcomes == {"completed": len(story.records)}
+    assert any(target == "us-east-1" for _, target in ways)
+    assert any(origin == "us-east-1" for origin, _ in ways)

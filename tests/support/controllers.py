@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,6 @@ from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_
 from tests.support.processes import keep_line
 
 ROOT = Path(__file__).parents[2]
-READY = re.compile(r"^ready: controller \S+, term (?P<term>\d+), gateways (?P<grpc>\S+), admin (?P<admin>\S+)$")
 QUICK = {
     "decisions": {"silence": "300ms", "unknown_for": "1s", "return_after": "200ms", "step": "50ms"},
     "probes": {"interval": "50ms", "timeout": "500ms"},
@@ -93,6 +92,21 @@ class ControllerProcess:
         async for line in self.process.stderr:
             keep_line(line, self.log_lines, self.other_lines)
 
+    async def until_ready(self) -> None:
+        said = await self._said()
+        assert said["event"] == "ready", "it says where the controller is reached"
+        self.grpc_address, self.admin_url, self.term = said["gateways"], said["admin"], said["term"]
+
+    async def until_standing_by(self) -> None:
+        said = await self._said()
+        assert said["event"] == "standing by", "it says that another leads"
+        self.admin_url = said["admin"]
+
+    async def _said(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        said: dict[str, Any] = json.loads(await self.process.stdout.readline())
+        return said
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
 
@@ -107,19 +121,22 @@ async def controller_process(file: Path, *, started_by: Sequence[str] = ()) -> A
 
     `started_by` stands before the command, such as `env`.
     """
+    async with controller_started(file, started_by=started_by) as running:
+        await running.until_ready()
+        yield running
+
+
+@asynccontextmanager
+async def controller_started(file: Path, *, started_by: Sequence[str] = ()) -> AsyncIterator[ControllerProcess]:
+    """One that may have to stand by first. Killed at the end if it has not gone by itself."""
     arguments = [*started_by, *command("controller", "run", file)]
     process = await asyncio.create_subprocess_exec(
         *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
     )
     running = ControllerProcess(process)
-    assert process.stdout is not None
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(running.read_log())
         try:
-            match = READY.match((await process.stdout.readline()).decode().strip())
-            assert match is not None, "the first line says where the controller is reached"
-            running.grpc_address, running.admin_url = match["grpc"], match["admin"]
-            running.term = int(match["term"])
             yield running
         finally:
             if process.returncode is None:

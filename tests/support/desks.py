@@ -35,6 +35,11 @@ class MemoryStore:
         self.gate = asyncio.Event()
         self.gate.set()
 
+    @property
+    def lease_ns(self) -> None: ...
+
+    async def renew(self, holding: Holding) -> None: ...
+
     async def acquire(self, holder: str) -> Holding:
         self.token += 1
         return Holding(self.token, holder)

@@ -226,7 +226,7 @@ class Scene:
             self.start_task,
             self.settings,
             self.on_finished,
-            self.faults.append,
+            on_fault=self.faults.append,
         )
         asked = replace(profile("r1"), is_control=is_control)
         deadline_ns = self.clock.now_ns() + 60 * SECOND

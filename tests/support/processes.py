@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import resource
 import signal
 import sys
@@ -24,9 +23,6 @@ from tests.support.core import EU, MODEL, US
 from tests.support.gateways import region_document, until
 
 ROOT = Path(__file__).parents[2]
-READY = re.compile(
-    r"^ready: gateway \S+ in \S+ \(\S+\), clients (?P<http>\S+), admin (?P<admin>\S+), peers (?P<peers>\S+)$"
-)
 QUICK_PROBES = {"interval": "20ms"}
 QUICK_PEERS = {"ping_interval": "50ms", "reconnect_min": "10ms", "reconnect_max": "100ms", "silence_max": "1s"}
 QUICK_OBSERVATION = {"publish_interval": "20ms", "keep_alive": "150ms"}
@@ -162,9 +158,9 @@ async def gateway_process(
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(running.read_log())
         try:
-            match = READY.match((await process.stdout.readline()).decode().strip())
-            assert match is not None, "the first line says where the gateway is reached"
-            running.http_url, running.admin_url = match["http"], match["admin"]
+            said = json.loads(await process.stdout.readline())
+            assert said["event"] == "ready", "the first line says where the gateway is reached"
+            running.http_url, running.admin_url = said["clients"], said["admin"]
             yield running
         finally:
             if process.returncode is None:

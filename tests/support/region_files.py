@@ -44,6 +44,6 @@ PEER = "peers:\n  - {gateway: eu-1, region: eu-west-1, jurisdiction: EU, address
 
 CERTIFIED = "certificate: c.pem, key: c.key"
 PROTECTED = (
-    f"listen: {{http: '0.0.0.0:8080', admin: '0.0.0.0:9090', peers: '0.0.0.0:7070', tls: {{{CERTIFIED}}}}}\n"
+    f"listen: {{http: '0.0.0.0:8080', admin: '0.0.0.0:9900', peers: '0.0.0.0:7070', tls: {{{CERTIFIED}}}}}\n"
     f"peering: {{tls: {{{CERTIFIED}, roots: r.pem}}}}\n"
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +20,8 @@ from controller.store.store import (
     StoreLost,
     StoreTaken,
 )
+from gateway.ground.clock import Clock
+from tests.support.clock import StillClock
 
 Open = Callable[[], Awaitable[Store]]
 
@@ -92,6 +96,14 @@ class StoreConformance(ABC):
             await store.write(first, {"a": b"1"})
         await store.write(second, {"a": b"2"})
 
+    async def test_it_is_renewed_by_whoever_has_it(self, stores: Open) -> None:
+        store = await stores()
+        first = await store.acquire("one")
+        await store.renew(first)
+        await store.release(first)
+        with pytest.raises(StoreLost):
+            await store.renew(first)
+
     @pytest.mark.parametrize(("above", "least"), [(0, 2), (7_000_000_000, 7_000_000_001)])
     async def test_a_token_that_rose_counts_from_then_on(self, stores: Open, above: int, least: int) -> None:
         store, other = await stores(), await stores()
@@ -152,3 +164,165 @@ class StoreConformance(ABC):
         with pytest.raises(ValueError, match=r"."):
             await store.write(holding, changes)
         assert (await store.read()).documents == {}
+
+
+LEASE_NS = 6_000_000_000
+
+
+async def looks_on(store: Store, clock: StillClock, duration_ns: int) -> None:
+    """For so long it is another's at each look."""
+    for _ in range(LOOKS):
+        clock.now += duration_ns // LOOKS
+        with pytest.raises(StoreTaken):
+            await store.acquire("one who waits")
+    clock.now += duration_ns % LOOKS
+
+
+LOOKS = 7
+
+
+class LeasedConformance(StoreConformance):
+    """What a store has to do besides that several machines share, and that is held for a time."""
+
+    @abstractmethod
+    async def open_with(self, clock: Clock, lease_ns: int) -> Store:
+        """One more way to the same contents, for one who has that clock."""
+
+    async def open(self) -> Store:
+        return await self.open_with(StillClock(), LEASE_NS)
+
+    @pytest.fixture
+    async def watched(self) -> AsyncIterator[tuple[Store, Store, StillClock]]:
+        """One that leads or did, and one that waits, with its clock."""
+        clock = StillClock()
+        first, second = await self.open(), await self.open_with(clock, LEASE_NS)
+        yield first, second, clock
+        await first.close()
+        await second.close()
+
+    async def test_one_that_is_not_renewed_is_had_by_whoever_has_watched_it_for_as_long_as_it_lasts(
+        self, watched: tuple[Store, Store, StillClock]
+    ) -> None:
+        first, second, clock = watched
+        old = await first.acquire("one")
+        await first.write(old, {"a": b"1"})
+        clock.now += 1000 * LEASE_NS  # however long it was not renewed before: that is not known yet
+        with pytest.raises(StoreTaken, match="one"):
+            await second.acquire("two")
+        await looks_on(second, clock, LEASE_NS - 1)
+        clock.now += 1
+        new = await second.acquire("two")
+        assert new.token > old.token
+        late = (
+            first.write(old, {"a": b"late"}),
+            first.write(old, {}),
+            first.renew(old),
+            first.rise(old, new.token + 5),
+        )
+        for each in late:
+            with pytest.raises(StoreLost, match="it is two's now"):
+                await each
+        await first.release(old)
+        await second.write(new, {"b": b"2"})
+        assert (await second.read()).documents == {"a": b"1", "b": b"2"}
+
+    async def test_one_that_is_renewed_or_written_is_not_had(self, watched: tuple[Store, Store, StillClock]) -> None:
+        first, second, clock = watched
+        holding = await first.acquire("one")
+        for number in range(6):
+            with pytest.raises(StoreTaken):
+                await second.acquire("two")
+            if number % 2:
+                await first.renew(holding)
+            else:
+                await first.write(holding, {"a": str(number).encode()})
+            await looks_on(second, clock, LEASE_NS)
+
+    async def test_a_lease_lasts_as_long_as_whoever_has_it_thinks(self) -> None:
+        """Two controllers whose files differ."""
+        clock = StillClock()
+        first, second = await self.open_with(StillClock(), 3 * LEASE_NS), await self.open_with(clock, LEASE_NS)
+        await first.acquire("one")
+        with pytest.raises(StoreTaken):
+            await second.acquire("two")
+        await looks_on(second, clock, 3 * LEASE_NS - 1)
+        clock.now += 1
+        await second.acquire("two")
+        await first.close()
+        await second.close()
+
+    async def test_of_many_that_wait_one_has_it(self) -> None:
+        clock = StillClock()
+        dead = await self.open()
+        await dead.acquire("the dead one")
+        waiting = [await self.open_with(clock, LEASE_NS) for _ in range(6)]
+        for store in waiting:
+            with pytest.raises(StoreTaken):
+                await store.acquire("too early")
+        for _ in range(3):
+            clock.now += LEASE_NS // 3
+            for store in waiting if clock.now < LEASE_NS else ():
+                with pytest.raises(StoreTaken):
+                    await store.acquire("too early")
+
+        async def got_it(store: Store) -> bool:
+            try:
+                await store.acquire("one of them")
+            except StoreTaken:
+                return False
+            return True
+
+        async with asyncio.TaskGroup() as tasks:
+            tries = [tasks.create_task(got_it(store)) for store in waiting]
+        assert sum(each.result() for each in tries) == 1
+        for store in (*waiting, dead):
+            await store.close()
+
+    async def test_a_token_that_was_given_twice_opens_nothing(self, watched: tuple[Store, Store, StillClock]) -> None:
+        """As by a database that lost its last writes."""
+        first, second, _ = watched
+        holding = await first.acquire("one")
+        await first.release(holding)
+        other = await second.acquire("two")
+        forged = replace(holding, token=other.token)
+        for each in (first.write(forged, {"a": b"1"}), first.renew(forged), first.rise(forged, 0)):
+            with pytest.raises(StoreLost):
+                await each
+        assert (await second.read()).documents == {}
+
+    async def test_a_deposed_one_that_writes_while_the_next_one_does_changes_nothing(
+        self, watched: tuple[Store, Store, StillClock]
+    ) -> None:
+        first, second, _ = watched
+        old = await first.acquire("one")
+        await first.release(old)
+        new = await second.acquire("two")
+
+        async def write_late() -> None:
+            for number in range(20):
+                with pytest.raises(StoreLost):
+                    await first.write(old, {f"late{number}": b"", "a": b"late"})
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write_late())
+            for number in range(20):
+                await second.write(new, {"a": str(number).encode()})
+        assert (await second.read()).documents == {"a": b"19"}
+
+    async def test_a_whole_fleet_is_written_at_once(self, stores: Open) -> None:
+        store, other = await stores(), await stores()
+        holding = await store.acquire("one")
+        fleet: dict[str, bytes | None] = {f"owner/replica-{number}": b"us-east-1a" for number in range(CHANGES_MAX)}
+        await store.write(holding, fleet)
+        assert (await other.read()).documents == fleet
+        await store.write(holding, dict.fromkeys(list(fleet)[1:]))
+        assert (await other.read()).documents == {"owner/replica-0": b"us-east-1a"}
+
+    async def test_a_document_of_the_largest_size_comes_back_and_goes(self, stores: Open) -> None:
+        store, other = await stores(), await stores()
+        holding = await store.acquire("one")
+        large = random.Random(1).randbytes(DOCUMENT_BYTES_MAX)
+        await store.write(holding, {"a": large, "b": b"1"})
+        assert (await other.read()).documents == {"a": large, "b": b"1"}
+        await store.write(holding, {"a": b"small"})
+        assert (await other.read()).documents == {"a": b"small", "b": b"1"}

@@ -19,7 +19,7 @@ from gateway.conformance.purity import impurities
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-BUILT = {".git", ".hypothesis", "build", "dist", "out", "__pycache__"}
+BUILT = {".git", ".hypothesis", "build", "dist", "node_modules", "out", "__pycache__"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from nightside import COMMANDS, LazyCommand, main
+from nightside import COMMANDS, DEVELOPERS, LazyCommand, main
 
 ROOT = Path(__file__).parents[2]
 LOADED_BY_HELP = """
@@ -27,6 +27,29 @@ def test_help_names_every_command_with_its_line() -> None:
     output = CliRunner().invoke(main, ["--help"], terminal_width=200).output
     for name, (_, short_help) in COMMANDS.items():
         assert any(line.split() == [name, *short_help.split()] for line in output.splitlines())
+
+
+def test_help_groups_commands_by_who_needs_them() -> None:
+    output = CliRunner().invoke(main, ["--help"], terminal_width=200).output
+    operators, developers = output.split("For operators:")[1].split("To try out, measure and develop:")
+    assert {line.split()[0] for line in developers.splitlines() if line} == DEVELOPERS
+    assert {line.split()[0] for line in operators.splitlines() if line} == COMMANDS.keys() - DEVELOPERS
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell: str) -> None:
+    output = CliRunner().invoke(main, ["completion", shell]).output
+    assert f"_NIGHTSIDE_COMPLETE={shell}_complete" in output
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("nightside ga", {"gateway"}), ("nightside gateway sta", {"status"}), ("nightside keys add --ten", {"--tenant"})],
+)
+def test_what_is_typed_is_completed(typed: str, offered: set[str]) -> None:
+    asking = {"_NIGHTSIDE_COMPLETE": "zsh_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    output = CliRunner(env=asking).invoke(main, [], prog_name="nightside").output
+    assert {line for line in output.splitlines() if line.startswith(tuple(offered))} == offered
 
 
 def test_help_loads_no_part_of_the_product() -> None:

@@ -98,6 +98,14 @@ class Eligibility:
             return True
         return bool(self.peers_to_wait_for(request_class) & ~barred_peers)
 
+    def serves_now(self, request_class: RequestClass) -> bool:
+        """Is there anybody who serves it and can be reached, full as they may be? A peer is taken at its word: that of
+        its replicas some live, it does not tell."""
+        if self._targets_of(request_class).eligible_replicas & self._replicas.reachable:
+            return True
+        within_reach = self._within_reach(request_class) & self._peers.usable
+        return bool(within_reach and self._peers.eligible(request_class.model, request_class.rule) & within_reach)
+
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         """Those that serve it, and those that may say so yet, of a model that is known. O(peers)."""
         model, rule = request_class.model, request_class.rule

@@ -171,6 +171,10 @@ class Placer:
         """Is there anybody to wait for, down or full as they may be?"""
         return self._eligibility.may_ever_serve(request_class, barred_peers)
 
+    def serves_now(self, request_class: RequestClass) -> bool:
+        """Is there anybody who can be reached, full as they may be?"""
+        return self._eligibility.serves_now(request_class)
+
     def replicas_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.eligible_replicas(request_class)
 

@@ -14,10 +14,10 @@ from typing import assert_never
 import msgspec
 
 from gateway.core.vocabulary import Connector
-from gateway.engines.body_edits import CACHE_SALT, Member, Setting, set_members
 from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.handoff.meeting import Meeting
 from gateway.request import engine_api
+from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
 from gateway.request.legs import CacheSalt
 
 LegBody = tuple[bytes, bytes | memoryview]
@@ -40,7 +40,9 @@ class _Named(msgspec.Struct):
     best_of: msgspec.Raw = _ABSENT
     logprobs: msgspec.Raw = _ABSENT
     top_logprobs: msgspec.Raw = _ABSENT
+    logprob_token_ids: msgspec.Raw = _ABSENT
     return_token_ids: msgspec.Raw = _ABSENT
+    return_prompt_text: msgspec.Raw = _ABSENT
     response_format: msgspec.Raw = _ABSENT
     structured_outputs: msgspec.Raw = _ABSENT
     kv_transfer_params: msgspec.Raw = _ABSENT
@@ -66,10 +68,12 @@ _UNSET: dict[str, bytes] = {
     "min_completion_tokens": b"null",
     "n": b"1",
     "best_of": b"null",
+    "logprob_token_ids": b"null",
     "return_token_ids": b"null",
+    "return_prompt_text": b"null",
 }
 """What a prefill sets only where the client has, mostly to what their absence means: an engine refuses options of a
-stream without a stream, and more tokens at least than at most."""
+stream without a stream, more tokens at least than at most, and tokens to tell logprobs of without logprobs."""
 _UNSET_BY_PATH: dict[str, dict[str, bytes]] = {
     engine_api.CHAT_PATH: {"logprobs": b"false", "top_logprobs": b"null"},
     engine_api.COMPLETIONS_PATH: {"logprobs": b"null"},

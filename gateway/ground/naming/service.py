@@ -97,7 +97,8 @@ class NameService:
         try:
             return await DnsServer(self._common).start(address.host, address.port)
         except OSError as error:
-            raise OSError(error.errno, f"names cannot be answered at {address}: {error.strerror or error}") from error
+            why = f"dns.listen: names cannot be answered at {address}: {error.strerror or error}"
+            raise OSError(error.errno, why) from error
 
     def _tell_limited(self, client: ClientAddress) -> None:
         if self._limited.may_tell():

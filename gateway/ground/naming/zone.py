@@ -55,7 +55,7 @@ class Zone:
         self.networks = networks or Networks(tree.areas)
         self.name = _name_of(tree.zone, "the zone")
         self._areas = {each.region: each for each in tree.areas}
-        self._by_name = {_region_name(each.region, self.name): each for each in tree.areas}
+        self._by_name = {region_name(each.region, self.name): each for each in tree.areas}
         self.servers = dict(_servers(tree))
         self._anywhere = _nowhere(
             tree.anywhere, "" if tree.anywhere else "no gateway lives that anybody may be sent to"
@@ -65,7 +65,7 @@ class Zone:
         """Both as they are asked for, and no more of them than the tree makes."""
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
         self._closed = {each: _of_jurisdiction(each, tree) for each in closed}
-        self._services = _services(self.name, tree)
+        self._services = services(self.name, tree)
         known = (*self.servers, *self._services, *filter(None, self._by_name))
         self._above = frozenset(above for each in known for above in _between(each, self.name))
         for text in (*tree.anywhere, *(address for each in tree.areas for address in each.addresses)):
@@ -77,7 +77,7 @@ class Zone:
     def find(self, name: dns.name.Name, client: Network) -> Found | None:
         """None: there is no such name."""
         if name in self.servers:
-            return Found(tuple(_address_sets(name, self.servers[name], _STANDING_TTL_S)))
+            return Found(tuple(address_sets(name, self.servers[name], _STANDING_TTL_S)))
         where = self.networks.whereabouts(client)
         if name == self.name:
             found = self._at(name, self._nearest(where), where, client)
@@ -91,7 +91,7 @@ class Zone:
 
     def glue(self) -> list[dns.rrset.RRset]:
         """Where those are who answer for the zone, as far as they are in it."""
-        return [each for name, known in self.servers.items() for each in _address_sets(name, known, _STANDING_TTL_S)]
+        return [each for name, known in self.servers.items() for each in address_sets(name, known, _STANDING_TTL_S)]
 
     # Who is told to whom
 
@@ -121,8 +121,8 @@ class Zone:
         return Found(sets, where.scope_bits, "" if sets else area.why)
 
     def _made(self, name: dns.name.Name, addresses: tuple[str, ...]) -> Sets:
-        sets = tuple(_address_sets(name, addresses, self.tree.ttl_s))
-        return (*sets, self._https(name, sets)) if sets and self.tree.tls else sets
+        sets = tuple(address_sets(name, addresses, self.tree.ttl_s))
+        return (*sets, https_set(name, self.tree, sets)) if sets and self.tree.tls else sets
 
     def _hand(self, addresses: tuple[str, ...], client: Network) -> tuple[str, ...]:
         """So many of them as one answer holds: others for other clients, the same for one whatever it asks."""
@@ -132,16 +132,6 @@ class Zone:
         if hands is None:
             hands = self._hands[addresses] = tuple(_hands(addresses))
         return hands[crc32(client.network_address.packed) % len(hands)]
-
-    def _https(self, name: dns.name.Name, sets: Sets) -> dns.rrset.RRset:
-        return _set(name, self.tree.ttl_s, "HTTPS", [" ".join(["1 .", *self._parameters(sets)])])
-
-    def _parameters(self, sets: Iterable[dns.rrset.RRset]) -> Iterator[str]:
-        yield "alpn=http/1.1"
-        if self.tree.port != _HTTPS_PORT:
-            yield f"port={self.tree.port}"
-        for each in sets:
-            yield f"{_HINTS[each.rdtype]}={','.join(address.to_text() for address in each)}"
 
     def _service(self, name: dns.name.Name, where: Whereabouts) -> Found:
         area = self._nearest(where)
@@ -184,7 +174,7 @@ def _servers(tree: RecordTree) -> Iterator[tuple[dns.name.Name, tuple[str, ...]]
             yield name, each.addresses
 
 
-def _region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | None:
+def region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | None:
     """None for a region whose name makes no name: it is told of under the one name only."""
     try:
         return dns.name.from_text(region.lower(), origin=zone)
@@ -192,13 +182,26 @@ def _region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | Non
         return None
 
 
-def _services(zone: dns.name.Name, tree: RecordTree) -> dict[dns.name.Name, tuple[str, str]]:
+def services(zone: dns.name.Name, tree: RecordTree) -> dict[dns.name.Name, tuple[str, str]]:
     """Names that lead to the one name (RFC 2782, and RFC 9460 §2.3 where the port is not that of https)."""
     port, scheme = tree.port, "https" if tree.tls else "http"
     services = {dns.name.from_text(f"_{scheme}._tcp", origin=zone): ("SRV", f"0 0 {port} {zone}")}
     if tree.tls and port != _HTTPS_PORT:
         services[dns.name.from_text(f"_{port}._https", origin=zone)] = ("HTTPS", f"1 {zone} alpn=http/1.1 port={port}")
     return services
+
+
+def https_set(name: dns.name.Name, tree: RecordTree, sets: Iterable[dns.rrset.RRset]) -> dns.rrset.RRset:
+    """That TLS is spoken there (RFC 9460), with those addresses at hand."""
+    return _set(name, tree.ttl_s, "HTTPS", [" ".join(["1 .", *_https_parameters(tree, sets)])])
+
+
+def _https_parameters(tree: RecordTree, sets: Iterable[dns.rrset.RRset]) -> Iterator[str]:
+    yield "alpn=http/1.1"
+    if tree.port != _HTTPS_PORT:
+        yield f"port={tree.port}"
+    for each in sets:
+        yield f"{_HINTS[each.rdtype]}={','.join(address.to_text() for address in each)}"
 
 
 def _between(name: dns.name.Name, zone: dns.name.Name) -> Iterator[dns.name.Name]:
@@ -233,7 +236,7 @@ def _hands(addresses: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _address_sets(name: dns.name.Name, addresses: Iterable[str], ttl_s: int) -> Iterator[dns.rrset.RRset]:
+def address_sets(name: dns.name.Name, addresses: Iterable[str], ttl_s: int) -> Iterator[dns.rrset.RRset]:
     by_version: dict[int, list[str]] = {4: [], 6: []}
     for address in addresses:
         by_version[ip_address(address).version].append(address)

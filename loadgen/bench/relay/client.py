@@ -37,6 +37,8 @@ class Tally:
     events: int = 0
     first_byte_s: list[float] = field(default_factory=list)
     """From the request's first byte to the first of the answer's body."""
+    longest_pause_s: float | None = None
+    """Between two pieces of any answer, where somebody wants to know: who sets it to 0 asks from then on."""
 
 
 def now_s() -> float:
@@ -59,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._tail = b""
         self._body_bytes = 0
         self._events = 0
+        self._heard_s = 0.0
 
     async def ask(self, wanted: Wanted) -> None:
         """Send the request and wait for the whole answer. Raises WrongAnswer."""
@@ -108,12 +111,23 @@ class Connection(asyncio.Protocol):
         if not self.began.is_set():
             self.began.set()
             self._tally.first_byte_s.append(now_s() - self._asked_s)
+        if self._tally.longest_pause_s is not None:
+            self._note_pause(self._tally.longest_pause_s)
         self._body_bytes += len(body)
         seen = self._tail + body
         events = seen.count(_EVENT) - self._tail.count(_EVENT)
         self._events += events
         self._tally.events += events
         self._tail = seen[-len(wire.DONE_EVENT) :]
+
+    def _note_pause(self, longest_s: float) -> None:
+        heard_s, self._heard_s = self._heard_s, now_s()
+        if heard_s:
+            self._tally.longest_pause_s = max(longest_s, self._heard_s - heard_s)
+
+    def stop_reading(self) -> None:
+        """Whatever still comes stays where it is."""
+        cast(asyncio.ReadTransport, self._transport).pause_reading()
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -273,6 +287,15 @@ class HeldStreams:
             for connection in self._connections:
                 await connection.began.wait()
                 connection.raise_if_over()
+
+    async def begin(self, streams: int, *, max_s: float) -> None:
+        """So many that are asked for and never read."""
+        async with asyncio.timeout(max_s):
+            for _ in range(streams):
+                connection = await connect(self._port, self.tally)
+                self._connections.append(connection)
+                connection.stop_reading()
+                connection.send(next(self._upcoming))
 
     def cut(self) -> None:
         for connection in self._connections:

@@ -98,6 +98,10 @@ class EngineConnection(asyncio.Protocol):
 
     def _stream(self, ask: wire.Ask) -> None:
         """The role comes with the first token, as it does from vLLM, whose answer begins when that is there."""
+        if ask.tokens >= wire.BURST_TOKENS:
+            self._write(wire.STREAM_HEAD + wire.http_chunk(wire.ROLE_EVENT) + _TOKEN_CHUNK * ask.tokens)
+            self._end(ask)
+            return
         first = wire.TOKEN_EVENT if ask.tokens > 1 else wire.LAST_EVENT
         self._write(wire.STREAM_HEAD + wire.http_chunk(wire.ROLE_EVENT) + wire.http_chunk(first))
         if ask.tokens > 1:
@@ -138,7 +142,7 @@ def _content_length(head: bytes) -> int:
 def metrics_page() -> bytes:
     """What vLLM shows of an engine that has just started and has nothing to do."""
     text = Exposition(wire.MODEL, LLAMA_31_8B_L4, created=0.0).render(
-        EngineModel(LLAMA_31_8B_L4).load(), RequestMetrics(LLAMA_31_8B_L4.context_tokens_max)
+        (EngineModel(LLAMA_31_8B_L4).load(), RequestMetrics(LLAMA_31_8B_L4.context_tokens_max))
     )
     return wire.page(text, CONTENT_TYPE.encode())
 

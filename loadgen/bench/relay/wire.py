@@ -77,6 +77,10 @@ ANSWER_BODY = _compact(
 )
 
 
+BURST_TOKENS = 20_000
+"""A stream of at least so many tokens comes all at once, as fast as it is taken: for clients that take nothing."""
+
+
 def page(body: bytes, kind: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
     """A whole answer of an engine that is not streamed."""
     return b"HTTP/1.1 %s\r\ndate: Sat, 21 Nov 2026 08:00:00 GMT\r\nserver: uvicorn\r\ncontent-type: %s\r\n" % (
@@ -134,13 +138,17 @@ def _text(size_bytes: int, rng: random.Random) -> str:
     return words[:size_bytes]
 
 
-def requests(texts: Sequence[str], *, stream_tokens: int, host: str, key: str | None) -> list[Wanted]:
-    """One request for each prompt; streamed if `stream_tokens` is not 0."""
+def requests(
+    texts: Sequence[str], *, stream_tokens: int, host: str, key: str | None, padding_bytes: int = 0
+) -> list[Wanted]:
+    """One request for each prompt; streamed if `stream_tokens` is not 0. Padding makes a body larger, and no prompt."""
+    padding: dict[str, object] = {"metadata": {"padding": "x" * padding_bytes}} if padding_bytes else {}
     return [
         Wanted(
             _request(
                 {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": stream_tokens or 32}
-                | ({"stream": True} if stream_tokens else {}),
+                | ({"stream": True} if stream_tokens else {})
+                | padding,
                 host,
                 key,
             ),

@@ -64,6 +64,7 @@ All decisions have their default settings. Every region has one gateway with two
 regions with four replicas each, in one of them between two gateways) and three clients, each of which asks again as
 soon as it was answered, through the OpenAI SDK with its own two retries. It knows one name and no address: the
 resolver, which keeps answers for their TTL (five seconds), is handed in through the SDK's own HTTP client.
+What it takes where records are published at a provider is in [failover_records.md](failover_records.md).
 """
 
 

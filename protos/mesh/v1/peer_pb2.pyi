@@ -625,6 +625,150 @@ class Ended(_message.Message):
 Global___Ended: _TypeAlias = Ended  # noqa: Y015
 
 @_typing.final
+class ExchangeRequest(_message.Message):
+    """From the origin. Whoever does not keep to these rules has its stream ended, with a status that says why, and with it
+    each forward on it:
+
+      a message is at most 1 MiB;
+      a forward begins with `request_bytes`, under an id higher than every one before on this stream, so that no id is
+        ever used again;
+      of a request at most 256 KiB are sent unasked, and of the rest as much as the peer has given credit for.
+
+    A frame for a forward that is over, or that never began, is passed over: it may have been on its way. Too many of
+    those, and of whatever else moves nothing, end the stream as well.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___OriginFrame]: ...
+    def __init__(
+        self,
+        *,
+        frames: _abc.Iterable[Global___OriginFrame] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
+
+@_typing.final
+class OriginFrame(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORWARD_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    CREDIT_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    forward: _builtins.int
+    request_bytes: _builtins.int
+    """Begins the forward: how long its request is."""
+    request: _builtins.bytes
+    """The next piece of the request: a serialised ForwardRequest."""
+    credit: _builtins.int
+    """So many more bytes of `data` may be sent. None may be before the first of these."""
+    cancel: _builtins.bool
+    """The origin wants no more of it: what runs is cancelled, down to the engine, and nothing more is said of it."""
+    def __init__(
+        self,
+        *,
+        forward: _builtins.int = ...,
+        request_bytes: _builtins.int = ...,
+        request: _builtins.bytes = ...,
+        credit: _builtins.int = ...,
+        cancel: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "credit", b"credit", "forward", b"forward", "request", b"request", "request_bytes", b"request_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OriginFrame: _TypeAlias = OriginFrame  # noqa: Y015
+
+@_typing.final
+class ExchangeResponse(_message.Message):
+    """From the peer. What may be read of a newer gateway's words is said at ForwardResponse."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAMES_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
+    closing: _builtins.bool
+    """This stream ends as soon as its forwards have: new ones belong on another. Those that it closes on without an
+    answer were not looked at.
+    """
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___AnswerFrame]: ...
+    def __init__(
+        self,
+        *,
+        frames: _abc.Iterable[Global___AnswerFrame] | None = ...,
+        closing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "frames", b"frames"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeResponse: _TypeAlias = ExchangeResponse  # noqa: Y015
+
+@_typing.final
+class AnswerFrame(_message.Message):
+    """What stands in one frame is said in the order of these fields: a short answer is one frame."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORWARD_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    CREDIT_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    forward: _builtins.int
+    data: _builtins.bytes
+    """At most as many bytes as the origin gave credit for."""
+    credit: _builtins.int
+    """So many more bytes of the request may be sent."""
+    last: _builtins.bool
+    """Nothing more is said of this forward; with `refused` and with `ended` that goes without saying."""
+    @_builtins.property
+    def accepted(self) -> Global___Accepted: ...
+    @_builtins.property
+    def refused(self) -> Global___Refused: ...
+    @_builtins.property
+    def head(self) -> Global___Head: ...
+    @_builtins.property
+    def ended(self) -> Global___Ended: ...
+    def __init__(
+        self,
+        *,
+        forward: _builtins.int = ...,
+        accepted: Global___Accepted | None = ...,
+        refused: Global___Refused | None = ...,
+        head: Global___Head | None = ...,
+        data: _builtins.bytes = ...,
+        ended: Global___Ended | None = ...,
+        credit: _builtins.int = ...,
+        last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "ended", b"ended", "head", b"head", "refused", b"refused"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "credit", b"credit", "data", b"data", "ended", b"ended", "forward", b"forward", "head", b"head", "last", b"last", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerFrame: _TypeAlias = AnswerFrame  # noqa: Y015
+
+@_typing.final
 class ExplainRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

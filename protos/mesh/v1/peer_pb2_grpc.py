@@ -49,6 +49,11 @@ class PeerServiceStub:
                 request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.SerializeToString,
                 response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.FromString,
                 _registered_method=True)
+        self.Exchange = channel.stream_stream(
+                '/nightside.mesh.v1.PeerService/Exchange',
+                request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExchangeRequest.SerializeToString,
+                response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExchangeResponse.FromString,
+                _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/nightside.mesh.v1.PeerService/Explain',
                 request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExplainRequest.SerializeToString,
@@ -80,7 +85,15 @@ class PeerServiceServicer:
 
     def Forward(self, request, context):
         """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-        cancels the request, down to the engine.
+        cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Exchange(self, request_iterator, context):
+        """Runs many requests here, each one forward, over one long stream. What both sides have to say of all forwards in one
+        turn of theirs is one message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,6 +131,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Forward,
                     request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.FromString,
                     response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.SerializeToString,
+            ),
+            'Exchange': grpc.stream_stream_rpc_method_handler(
+                    servicer.Exchange,
+                    request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExchangeRequest.FromString,
+                    response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExchangeResponse.SerializeToString,
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
@@ -211,6 +229,33 @@ class PeerService:
             '/nightside.mesh.v1.PeerService/Forward',
             protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.SerializeToString,
             protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exchange(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/nightside.mesh.v1.PeerService/Exchange',
+            protos_dot_mesh_dot_v1_dot_peer__pb2.ExchangeRequest.SerializeToString,
+            protos_dot_mesh_dot_v1_dot_peer__pb2.ExchangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

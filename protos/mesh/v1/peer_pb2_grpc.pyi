@@ -37,7 +37,11 @@ class PeerServiceStub:
     """Measures the round trip."""
     Forward: _grpc.UnaryStreamMultiCallable[_peer_pb2.ForwardRequest, _peer_pb2.ForwardResponse]
     """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-    cancels the request, down to the engine.
+    cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
+    """
+    Exchange: _grpc.StreamStreamMultiCallable[_peer_pb2.ExchangeRequest, _peer_pb2.ExchangeResponse]
+    """Runs many requests here, each one forward, over one long stream. What both sides have to say of all forwards in one
+    turn of theirs is one message.
     """
     Explain: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ExplainRequest, _peer_pb2.ExplainResponse]
     """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
@@ -55,7 +59,11 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Measures the round trip."""
     Forward: _aio.UnaryStreamMultiCallable[_peer_pb2.ForwardRequest, _peer_pb2.ForwardResponse]  # type: ignore[assignment]
     """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-    cancels the request, down to the engine.
+    cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
+    """
+    Exchange: _aio.StreamStreamMultiCallable[_peer_pb2.ExchangeRequest, _peer_pb2.ExchangeResponse]  # type: ignore[assignment]
+    """Runs many requests here, each one forward, over one long stream. What both sides have to say of all forwards in one
+    turn of theirs is one message.
     """
     Explain: _aio.UnaryUnaryMultiCallable[_peer_pb2.ExplainRequest, _peer_pb2.ExplainResponse]  # type: ignore[assignment]
     """What was decided here about a request that the caller forwarded to us; NOT_FOUND for every other, and for one that
@@ -88,7 +96,17 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_peer_pb2.ForwardResponse], _abc.AsyncIterator[_peer_pb2.ForwardResponse]]:
         """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-        cancels the request, down to the engine.
+        cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
+        """
+
+    @_abc_1.abstractmethod
+    def Exchange(
+        self,
+        request_iterator: _MaybeAsyncIterator[_peer_pb2.ExchangeRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_peer_pb2.ExchangeResponse], _abc.AsyncIterator[_peer_pb2.ExchangeResponse]]:
+        """Runs many requests here, each one forward, over one long stream. What both sides have to say of all forwards in one
+        turn of theirs is one message.
         """
 
     @_abc_1.abstractmethod

@@ -16,6 +16,7 @@ from controller.journal import read_journal
 from controller.store.sqlite import SqliteStore
 from controller.store.store import StoreUnavailable
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
+from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import PeerHeard, Rejected
 from tests.fakes.attached import attached, hello
 from tests.support.certificates import new_ca
@@ -306,3 +307,23 @@ async def test_a_core_that_fails_ends_the_process_for_a_restart(tmp_path: Path) 
     store = await SqliteStore.open(tmp_path / "state" / "controller.db")
     await store.acquire("the next one")
     await store.close()
+
+
+async def test_gateways_of_one_that_could_not_renew_its_lease_are_sent_to_look_for_another(tmp_path: Path) -> None:
+    file = read_file(tmp_path, store={"path": str(tmp_path / "controller.db"), "lapse_max": "1s"})
+    async with serve_controller(file) as controller:
+        async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
+            await us.until(lambda us: len(us.replica_ids) == 2)
+            lease = controller.lead.lease
+            lease.renewed(Clock().boot_ns() - 500_000_000)
+            assert controller.readiness() == "its lease was not renewed in time, and another controller may lead"
+            alive = us.alive
+            await us.until(lambda us: us.alive > alive)
+            lease.renewed(Clock().boot_ns() - 2_000_000_000)
+            assert "another controller may lead" in await us.until_ended()
+        async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
+            assert "UNAVAILABLE: its lease was not renewed" in await us.until_ended()
+        lease.renewed(None)
+        async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
+            await us.until(lambda us: len(us.replica_ids) == 2)
+        assert b'streams_refused_total{reason="not_leading"} 1.0' in controller.metrics.render()

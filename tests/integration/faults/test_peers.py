@@ -50,9 +50,10 @@ SPEC = peer_spec("eu-1", EU)
 NO_AUDIT = AuditConfig()
 
 
-@pytest.fixture
-async def liar() -> AsyncIterator[Liar]:
-    async with serve_liar() as made:
+@pytest.fixture(params=[True, False], ids=["exchange", "call"])
+async def liar(request: pytest.FixtureRequest) -> AsyncIterator[Liar]:
+    """Whichever way forwards travel."""
+    async with serve_liar(exchanges=request.param) as made:
         yield made
 
 

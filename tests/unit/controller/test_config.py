@@ -66,7 +66,27 @@ def test_names_are_made_whole(tmp_path: Path) -> None:
         ),
         ({"naming": {"zone": "a.b", "name_servers": [{"name": "n", "addresses": ["x"]}]}}, "addresses"),
         ({"stores": {}}, "stores: is not a known key"),
-        ({"store": {}}, "store.path: is missing"),
+        ({"store": {}}, "store.path: is missing, and store.kind is sqlite"),
+        ({"store": {"path": "x", "kind": "postgresql"}}, "store.postgresql: is missing, and store.kind is postgresql"),
+        (
+            {"store": {"path": "x", "dynamodb": {"table": "t"}}},
+            "store.dynamodb: is not used, since store.kind is sqlite",
+        ),
+        ({"store": {"kind": "dynamodb", "dynamodb": {"table": "t"}}}, "history.path: is missing: without a file"),
+        ({"store": {"path": "x", "lease": "3s"}}, "store.lease: less store.margin should be .*: one renewal may fail"),
+        (
+            {"store": {"kind": "postgresql", "postgresql": {"hosts": []}}, "history": {"path": "h"}},
+            "store.postgresql.hosts: names nobody",
+        ),
+        (
+            {"store": {"kind": "postgresql", "postgresql": {"hosts": ["db:5432"], "tls": False}}},
+            "store.postgresql.tls: db:5432 is beyond this machine, without TLS",
+        ),
+        (
+            {"store": {"kind": "postgresql", "postgresql": {"hosts": ["db:5432"], "password_file": "nothing"}}},
+            "store.postgresql.password_file: .* cannot be read",
+        ),
+        ({"recovery": {"kind": "aws", "command": ["x"]}}, "recovery.command: is never run, since recovery.kind is aws"),
         ({"decisions": {"step_share": 2}}, "decisions.step_share"),
         ({"admin_token_file": "nothing"}, "admin_token_file: .* cannot be read"),
     ],

@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
+from controller.documents import Changes
 from controller.keeper import Keeper
 from controller.store.store import (
     CHANGES_MAX,
     DOCUMENT_BYTES_MAX,
+    StoreError,
     StoreLost,
     StoreUnavailable,
+    StoreUncertain,
 )
 from gateway.core.vocabulary import ControlVersion
 from tests.support.desks import MemoryStore, running_keeper
@@ -111,3 +114,40 @@ async def test_what_no_store_takes_is_refused_at_once() -> None:
             await keeper.write({"a": bytes(DOCUMENT_BYTES_MAX + 1)})
         with pytest.raises(ValueError, match="at most"):
             keeper.keep({"a": bytes(DOCUMENT_BYTES_MAX + 1)})
+
+
+async def test_what_may_have_been_written_is_told_so_and_written_until_that_is_certain() -> None:
+    store = MemoryStore()
+    store.failures = [StoreUncertain("no answer"), StoreUnavailable("gone")]
+    taken: list[Changes] = []
+    async with running_keeper(store) as keeper:
+        keeper.follow(lambda _: lambda asked, _version: taken.append(asked))
+        with pytest.raises(StoreUncertain):
+            await keeper.write({"asked": b"1"})
+        await until(lambda: bool(store.writes))
+        assert store.writes == [{"asked": b"1"}]
+        assert taken == [{"asked": b"1"}], "then it is in force"
+        await keeper.write({"asked": b"2"})
+        assert store.writes[1:] == [{"asked": b"2"}]
+
+
+async def test_one_that_learns_elsewhere_that_the_store_is_lost_tells_everybody_who_waits() -> None:
+    store = MemoryStore()
+    store.gate.clear()
+    store.failures = [StoreUnavailable("gone")]
+    async with running_keeper(store) as keeper, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(refused(keeper))
+        await until(lambda: store.attempts > 0)
+        second = tasks.create_task(refused(keeper))
+        await until(lambda: bool(keeper._asked))
+        keeper.lose(StoreLost("another's"))
+        store.gate.set()
+        assert await second == "another's"
+        assert await first == "gone"
+        assert await refused(keeper) == "the store is another controller's now"
+
+
+async def refused(keeper: Keeper) -> str:
+    with pytest.raises(StoreError) as error:
+        await keeper.write({"asked": b"1"})
+    return str(error.value)

@@ -30,8 +30,10 @@ def test_what_may_take_longer_than_it_lasts_is_not_begun() -> None:
 def test_it_lasts_longer_once_it_is_renewed_also_after_its_end() -> None:
     clock = StillClock(6 * SECOND)
     lease = Lease(clock, 7, 5 * SECOND)
-    lease.renewed(9, 8 * SECOND)
-    assert (lease.token, lease.left_s()) == (9, 2.0)
+    assert lease.over_s() == 1.0
+    lease.renewed(8 * SECOND)
+    lease.rose(9)
+    assert (lease.token, lease.left_s(), lease.over_s()) == (9, 2.0, 0)
 
 
 def test_one_without_an_end_lasts_until_it_is_given_back() -> None:

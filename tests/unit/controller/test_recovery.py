@@ -8,10 +8,12 @@ from pathlib import Path
 
 from controller.config import RecoveryConfig, RecoveryKind
 from controller.core.effects import StartRecovery
+from controller.lease import Lease
 from controller.recovery import Recovery
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
+from tests.support.clock import StillClock
 from tests.support.gateways import until
 
 WRITES = "import sys; open(sys.argv[1], 'a').write(' '.join(sys.argv[2:]) + '\\n')"
@@ -22,6 +24,7 @@ class Started:
 
     def __init__(self, tasks: asyncio.TaskGroup, *command: str, **more: object) -> None:
         self.ended: list[str] = []
+        self.lease = Lease(StillClock(), 1, None)
         self.stream = io.StringIO()
         self.running: list[asyncio.Task[None]] = []
         config = RecoveryConfig(RecoveryKind.COMMAND, command, **more)  # type: ignore[arg-type] # a test's own words
@@ -30,7 +33,9 @@ class Started:
             self.running.append(tasks.create_task(work))
 
         log = make_logger(LoggingConfig(LogFormat.JSON), "ctl", self.stream)
-        self.recovery = Recovery(config, lambda _: RegionName("us-east-1"), start, log, on_end=self.ended.append)
+        self.recovery = Recovery(
+            config, lambda _: RegionName("us-east-1"), start, log, lease=self.lease, on_end=self.ended.append
+        )
 
     def begin(self, name: str = "us-1", why: str = "silence; rm -rf /") -> None:
         self.recovery.begin(StartRecovery(GatewayId(name), why))
@@ -87,3 +92,13 @@ async def test_none_starts_nothing() -> None:
         started.recovery.configure(RecoveryConfig())
         started.begin()
         assert started.running == []
+
+
+async def test_one_who_leads_no_more_begins_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    async with asyncio.TaskGroup() as tasks:
+        started = Started(tasks, sys.executable, "-c", WRITES, str(out), "{gateway}")
+        started.lease.end()
+        started.begin()
+    assert (started.ended, out.exists()) == (["failed"], False)
+    assert "not begun: the lease lasts 0.0 s" in started.stream.getvalue()

@@ -53,6 +53,22 @@ class FittedPredictor(Predictor):
         self._estimator = estimator
         self._until_ns = until_ns
 
+    def restore(self, history: History) -> None:
+        """Remember these, and what ended since in this process after them."""
+        since = self.history.snapshot().ended
+        for ended in since:
+            history.add(ended)
+        self.history = history
+        self._recent = RecentRequests()
+        for ended in history.snapshot().ended:
+            self._recent.left(ended.prompt_tokens, ended.output_tokens)
+
+    def look_ahead(self, horizon: int) -> None:
+        """So many steps from now on; arrays that were fitted for another number are of no use any more."""
+        self._horizon = horizon
+        if self._estimator is not None and not self._estimator.answers_for(horizon):
+            self._estimator = None
+
     # What it is asked
 
     def is_ready(self, now_ns: int) -> bool:

@@ -5,7 +5,16 @@ import io
 import msgspec
 from rich.console import Console
 
-from controller.ctl.status import GatewayView, NameView, OrphansView, ReplicaView, State, complaints, print_status
+from controller.ctl.status import (
+    GatewayView,
+    NameView,
+    OrphansView,
+    RecordsView,
+    ReplicaView,
+    State,
+    complaints,
+    print_status,
+)
 
 US = GatewayView("us-1", "us-east-1", "US", "up", "", False, True, 2, (3, 9), (3, 9))
 EU = GatewayView("eu-1", "eu-west-1", "EU", "down", "it does not answer in time", False, False, 0)
@@ -68,6 +77,16 @@ def test_whatever_is_wrong_is_named_worst_first() -> None:
         "us-1: replica r0 is eu-1's already",
         "the record of orders: x cannot be written",
     ]
+
+
+def test_records_that_are_not_where_they_should_be_are_named() -> None:
+    ill = msgspec.structs.replace(WELL, published_records=RecordsView(3, "no answer", "not on the internet"))
+    assert list(complaints(ill)) == [
+        "the newest records are not published: no answer",
+        "the published records are not as they should be: not on the internet",
+    ]
+    well = msgspec.structs.replace(WELL, published_records=RecordsView(3, "", ""))
+    assert list(complaints(well)) == []
 
 
 def test_what_looks_like_markup_is_shown_as_it_is() -> None:

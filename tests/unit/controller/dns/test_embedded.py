@@ -44,32 +44,34 @@ class TestEmbedded(_Embedded):
 
 
 class OverwritesWhatIsNewer(EmbeddedDns):
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
         self._service.apply(tree)
+        return 1
 
 
 class LeadsOut(EmbeddedDns):
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
         opened = tuple(replace(each, is_closed=False) for each in tree.areas)
-        await super().publish(replace(tree, areas=opened), changes)
+        return await super().publish(replace(tree, areas=opened), changes)
 
 
 class KeepsWhatIsGone(EmbeddedDns):
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
         before = self._service.tree
         kept = [] if before is None else [each for each in before.areas if each.region in changes.gone]
-        await super().publish(replace(tree, areas=(*kept, *tree.areas)), changes)
+        return await super().publish(replace(tree, areas=(*kept, *tree.areas)), changes)
 
 
 class TouchesOnlyTheVersion(EmbeddedDns):
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
         before = self._service.tree
-        await super().publish(tree if before is None else replace(before, version=tree.version), changes)
+        return await super().publish(tree if before is None else replace(before, version=tree.version), changes)
 
 
 class SaysWhatItWasToldAndNotWhatIsThere(EmbeddedDns):
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
         self._check_open()
+        return 0
 
     async def read(self) -> Published | None:
         return Published(1, {}, frozenset())

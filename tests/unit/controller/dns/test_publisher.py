@@ -4,7 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from controller.dns.provider import Changes, DnsError, DnsOutdated, DnsRefused, DnsUnavailable, Published
+from controller.dns.provider import (
+    Changes,
+    DnsError,
+    DnsOutdated,
+    DnsRefused,
+    DnsUnavailable,
+    Published,
+    changes_between,
+)
 from controller.dns.publisher import Publisher
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
@@ -23,11 +31,16 @@ class Scripted:
 
     def __init__(self, *faults: DnsError | None, gate: asyncio.Event | None = None) -> None:
         self.calls: list[tuple[int, Changes]] = []
+        self.changed = 1
+        self.settled: list[str] = []
+        """`begun`, `done` and `cancelled`, as they came."""
+        self.settle_gate: asyncio.Event | None = None
+        self.settle_faults: list[DnsError] = []
         self._faults = list(faults)
         self._gate = gate
         self._called = asyncio.Condition()
 
-    async def publish(self, tree: RecordTree, changes: Changes) -> None:
+    async def publish(self, tree: RecordTree, changes: Changes) -> int:
         async with self._called:
             self.calls.append((tree.version, changes))
             self._called.notify_all()
@@ -36,6 +49,22 @@ class Scripted:
         fault = self._faults.pop(0) if self._faults else None
         if fault is not None:
             raise fault
+        return self.changed
+
+    async def settle(self) -> None:
+        self.settled.append("begun")
+        try:
+            if self.settle_gate is not None:
+                await self.settle_gate.wait()
+            if self.settle_faults:
+                raise self.settle_faults.pop(0)
+        except asyncio.CancelledError:
+            self.settled.append("cancelled")
+            raise
+        self.settled.append("done")
+
+    async def plan(self, _tree: RecordTree) -> tuple[str, ...]:
+        return ()
 
     async def read(self) -> Published | None:
         return None
@@ -49,9 +78,18 @@ class Scripted:
 
 
 @asynccontextmanager
-async def running(provider: Scripted, *, deadline_s: float = 60.0) -> AsyncIterator[Publisher]:
+async def running(
+    provider: Scripted,
+    *,
+    deadline_s: float = 60.0,
+    check_s: float | None = None,
+    results: list[str] | None = None,
+) -> AsyncIterator[Publisher]:
     log = make_logger(LoggingConfig(), "controller", clock=Clock())
-    publisher = Publisher(provider, log, deadline_s=deadline_s, backoff=AT_ONCE)
+    heard = [] if results is None else results
+    publisher = Publisher(
+        provider, log, deadline_s=deadline_s, backoff=AT_ONCE, check_s=check_s, on_result=heard.append
+    )
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(publisher.run())
         yield publisher
@@ -131,3 +169,53 @@ async def test_whoever_is_overtaken_knows_nothing_of_what_is_said() -> None:
         publisher.take(tree(10))
         await until(lambda: publisher.published == 10)
     assert provider.calls[1][1].is_whole
+
+
+async def test_what_somebody_else_changed_is_looked_for_and_put_right() -> None:
+    provider, results = Scripted(), list[str]()
+    async with running(provider, check_s=0.001, results=results) as publisher:
+        publisher.take(tree())
+        await provider.until_called(2)
+        provider.changed = 0
+        await until(lambda: publisher.published == 1 and "put_right" in results)
+        put_right = results.count("put_right")
+        await provider.until_called(len(provider.calls) + 3)
+        assert results.count("put_right") <= put_right + 1
+    assert provider.calls[1] == (1, changes_between(None, tree()))
+
+
+async def test_where_nobody_else_can_change_anything_nobody_looks() -> None:
+    provider = Scripted()
+    async with running(provider) as publisher:
+        publisher.take(tree())
+        await until(lambda: provider.settled == ["begun", "done"])
+    assert len(provider.calls) == 1
+
+
+async def test_what_stood_in_the_way_is_looked_at_again() -> None:
+    provider = Scripted(DnsRefused("not ours, and in the way"))
+    async with running(provider, check_s=0.001) as publisher:
+        publisher.take(tree())
+        await until(lambda: publisher.published == 1)
+    assert publisher.fault == ""
+
+
+async def test_news_do_not_wait_for_what_settles() -> None:
+    provider = Scripted()
+    provider.settle_gate = asyncio.Event()
+    async with running(provider) as publisher:
+        publisher.take(tree())
+        await until(lambda: provider.settled == ["begun"])
+        publisher.take(tree(2))
+        await until(lambda: publisher.published == 2 and len(provider.settled) == 3)
+        assert provider.settled == ["begun", "cancelled", "begun"]
+
+
+async def test_what_cannot_settle_is_told_and_tried_again() -> None:
+    provider = Scripted()
+    provider.settle_faults = [DnsUnavailable("slow"), DnsUnavailable("slow")]
+    async with running(provider) as publisher:
+        publisher.take(tree())
+        await until(lambda: publisher.settle_fault == "slow")
+        await until(lambda: publisher.settle_fault == "")
+    assert provider.settled == ["begun", "begun", "begun", "done"]

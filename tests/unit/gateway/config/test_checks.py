@@ -17,7 +17,7 @@ from tests.support.region_files import CERTIFIED, PEER, PROTECTED, SMALLEST, loa
     "exposed",
     [
         "keys: keys.yaml\nlisten: {http: '0.0.0.0:8080'}\n",
-        "admin_token_file: token\nlisten: {admin: '10.0.0.1:9090'}\n",
+        "admin_token_file: token\nlisten: {admin: '10.0.0.1:9900'}\n",
         "listen: {peers: '127.evil.example:7070'}\n",
         PEER.replace("ADDRESS", "gw.eu.example:7070"),
     ],
@@ -34,9 +34,9 @@ def test_beyond_this_machine_clients_need_keys_and_operators_a_token(tmp_path: P
     no_keys = "us.yaml: line 8: listen.http: 0.0.0.0:8080 is beyond this machine, and no `keys` file says who may call"
     assert no_keys in region_faults(tmp_path, http)
     load_config(region_at(tmp_path, http + "insecure: true\n"), environ={})
-    admin = SMALLEST + "insecure: true\nlisten: {admin: '0.0.0.0:9090'}\n"
+    admin = SMALLEST + "insecure: true\nlisten: {admin: '0.0.0.0:9900'}\n"
     assert region_faults(tmp_path, admin) == [
-        "us.yaml: line 9: listen.admin: 0.0.0.0:9090 is beyond this machine, and there is no `admin_token_file`"
+        "us.yaml: line 9: listen.admin: 0.0.0.0:9900 is beyond this machine, and there is no `admin_token_file`"
     ]
 
 
@@ -84,6 +84,11 @@ def test_names_that_certificates_cannot_tell_apart_are_refused(tmp_path: Path) -
 def test_calls_outlive_the_requests_they_carry(tmp_path: Path) -> None:
     (fault,) = region_faults(tmp_path, SMALLEST + "peering: {connection_grace: 9m}\n")
     assert fault.startswith("us.yaml: line 8: peering.connection_grace: is below limits.request_deadline")
+
+
+def test_a_forward_s_window_has_room_for_a_turn(tmp_path: Path) -> None:
+    (fault,) = region_faults(tmp_path, SMALLEST + "peering: {forward_window: 15KiB}\n")
+    assert fault.startswith("us.yaml: line 8: peering.forward_window: is below 16KiB")
 
 
 def test_a_peer_that_behaves_has_time_to_be_heard(tmp_path: Path) -> None:

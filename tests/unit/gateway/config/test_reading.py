@@ -75,7 +75,17 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
     effective = read_region_file(reference, ENVIRON).as_document()
     written = yaml.load(reference.read_text(), yaml.BaseLoader)
     assert keys(written) == keys(effective)
-    without_default = ("gateway", "region", "jurisdiction", "policy", "pools", "replicas", "dns_replicas", "peers")
+    without_default = (
+        "gateway",
+        "region",
+        "jurisdiction",
+        "policy",
+        "pools",
+        "replicas",
+        "dns_replicas",
+        "peers",
+        "models",
+    )
     own = {key: effective[key] for key in without_default}
     own |= {section: {"tls": effective[section]["tls"]} for section in ("listen", "peering")}
     assert effective == read_region_file(region_at(tmp_path, yaml.safe_dump(own)), ENVIRON).as_document()

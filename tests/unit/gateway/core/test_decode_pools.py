@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from dataclasses import replace
 
 import pytest
@@ -10,13 +11,14 @@ from gateway.core import effects as ordered
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import DecodeConfig
-from gateway.core.effects import Effect, StartLeg, StopLeg
+from gateway.core.effects import Effect, EndRequest, StartLeg, StopLeg
 from gateway.core.vocabulary import (
     Connector,
     LegResult,
     LegRole,
     ModelName,
     PlacementReason,
+    ReplicaObservation,
     RequestId,
     Standing,
     Target,
@@ -80,6 +82,15 @@ def test_who_has_to_wait_waits_before_the_prefill() -> None:
     assert capacity.available == 0, "and peers are told so"
     leg_ended(desk, "r0", 1, LegResult.CLIENT_ERROR)
     assert len(roles(desk.effects)) == 6
+
+
+def test_a_call_that_cannot_be_handed_over_waits_for_the_end_of_a_lockdown() -> None:
+    desk = pair()
+    desk.hear("gw-eu", EU)
+    desk.tell(events.LockdownChanged(active=True))
+    whole = replace(profile("a"), connectors=frozenset())
+    assert ended(desk.tell(events.RequestArrived(whole, 600 * SECOND))) == []
+    assert started(desk.tell(events.LockdownChanged(active=False))) == ["gw-eu"]
 
 
 def test_a_full_pool_overflows_and_refuses_forwards() -> None:
@@ -218,6 +229,19 @@ def test_a_pool_that_is_taken_away_lets_go_of_who_stands_in_it() -> None:
     assert ended(leg_ended(desk, "a", 2)) == [("a", "completed")], "what runs there ends as it would have"
 
 
+def test_a_decode_worker_that_leaves_and_comes_back_finishes_what_it_has() -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    desk.tell(events.AssignmentApplied(2, workers(decode=0), (), pools=(POOL,)))
+    desk.tell(events.AssignmentApplied(3, workers(decode=1), (), pools=(POOL,)))
+    desk.probe(running=1)
+    read(desk, "b")
+    assert ended(leg_ended(desk, "a", 2, output_tokens=3)) == [("a", "completed")]
+    assert ended(leg_ended(desk, "b", 2, output_tokens=3)) == [("b", "completed")]
+    assert not any(books(desk))
+
+
 def test_a_lockdown_takes_back_a_forward_that_stands_in_the_pool() -> None:
     desk = pair(workers(decode=1))
     desk.hear("gw-eu", EU)
@@ -303,3 +327,37 @@ def test_progress_is_asked_for_before_a_tick_and_counts() -> None:
     view = order.decision.considered[0].decode
     assert view is not None
     assert view.load_tokens == 100 + 40
+
+
+def test_ten_thousand_at_once_are_all_served_and_leave_nothing() -> None:
+    """Without the checker, which looks at everybody after everything."""
+    desk = pair(workers(prefill=4, decode=8), pool=replace(POOL, decode_batch_max=64))
+    core, alive = desk.core, deque[StartLeg]()
+    outcomes: Counter[str] = Counter()
+
+    def take(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StartLeg):
+                alive.append(effect)
+            elif isinstance(effect, EndRequest):
+                outcomes[effect.outcome] += 1
+
+    def tell(event: events.Event) -> None:
+        take(core.handle(event, desk.now_ns))
+
+    for number in range(10_000):
+        tell(events.RequestArrived(profile(f"r{number}"), desk.now_ns + 600 * SECOND))
+    for _ in range(100_000):
+        if not alive:
+            desk.now_ns += 10 * MS
+            seen = (ReplicaObservation(each.spec.replica_id, desk.now_ns, healthy=True) for each in core.replicas)
+            tell(events.ReplicasObserved(tuple(seen)))
+            if not (alive or core.requests):
+                break
+            continue
+        order = alive.popleft()
+        if order.role is LegRole.DECODE:
+            tell(events.FirstToken(order.request_id, order.attempt, order.leg))
+        tell(events.LegEnded(order.request_id, order.attempt, order.leg, LegResult.COMPLETED, prompt_tokens=10))
+    assert outcomes == {"completed": 10_000}
+    assert not any(books(desk))

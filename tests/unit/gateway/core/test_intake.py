@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,12 @@ from gateway.core.events import (
     LockdownChanged,
     RequestArrived,
     ResponseStored,
+    TargetLost,
 )
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
     Hops,
+    ModelName,
     Place,
     PlaceRule,
     RefusalReason,
@@ -25,6 +28,7 @@ from gateway.core.vocabulary import (
     RequestId,
     Standing,
     TenantName,
+    peer_target,
 )
 from tests.support.core import (
     AP,
@@ -275,3 +279,53 @@ class TestAdoptedReplicas:
         assert promised == {EU: 2, AP: 1}
         assert sum(each.replicas for each in publish.report.told_to(None).capacities) == 1
         assert all(each.accepts is None for each in publish.report.told_to(EU).capacities)
+
+
+OTHER = ModelName("other")
+
+
+class TestFallbacks:
+    """Which of several models is meant: each is judged where it is served, and busy is not gone."""
+
+    def first(self, one: Desk, *names: ModelName, follows: str = "") -> ModelName | None:
+        return one.core.first_served(names or (MODEL, OTHER), TENANT, None, follows)
+
+    def two(self, place: Place = US, **options: Any) -> Desk:
+        """The first stands in that place, the second here."""
+        specs = (replica_spec("r1", place), replica_spec("r2", models=(OTHER,)))
+        return desk(replicas=specs, **options)
+
+    def test_the_first_that_is_served_is(self) -> None:
+        one = self.two()
+        assert self.first(one) == MODEL
+        assert self.first(one, ModelName("nowhere"), OTHER) == OTHER
+        assert self.first(one, ModelName("nowhere")) is None
+
+    def test_residency_is_judged_for_each(self) -> None:
+        one = self.two(EU, own_policy=policy(US, process=rule(US)))
+        assert self.first(one) == OTHER
+        assert self.first(one, MODEL) == MODEL  # told by it why not
+
+    def test_who_is_busy_is_waited_for_and_who_is_down_is_not(self) -> None:
+        one = self.two()
+        one.probe("r1", waiting=10, running=100)
+        assert self.first(one) == MODEL
+        one.probe("r1", healthy=False)
+        assert self.first(one) == OTHER
+        one.probe("r2", healthy=False)
+        assert self.first(one) == MODEL
+
+    def test_a_peer_serves_while_it_is_heard(self) -> None:
+        one = self.two(EU, peers=(EU_PEER,))
+        one.probe("r1", healthy=False)
+        assert self.first(one) == OTHER
+        one.hear("gw-eu", EU)
+        assert self.first(one) == MODEL
+        one.tell(TargetLost(peer_target(EU_PEER.gateway_id), "gone"))
+        assert self.first(one) == OTHER
+
+    def test_what_follows_a_response_goes_by_what_its_place_serves(self) -> None:
+        one = self.two()
+        one.ask("a", model=OTHER)
+        one.tell(ResponseStored(RequestId("a"), 1, 1, "key"))
+        assert self.first(one, follows="key") == OTHER

@@ -214,7 +214,7 @@ class TestRoom:
         assert _room(llama_metrics(4, 2).body) == 0
 
     def test_the_emulated_engine_tells_what_its_model_has(self) -> None:
-        page = Exposition("llama", TINY, created=0.0).render(EngineModel(TINY).load(), RequestMetrics(10))
+        page = Exposition("llama", TINY, created=0.0).render((EngineModel(TINY).load(), RequestMetrics(10)))
         assert _room(page) == TINY.kv_tokens
 
 

@@ -10,12 +10,12 @@ from gateway.ground.admin_server import credential_of, host_in, is_this_machine
     ("header", "host"),
     [
         ("localhost", "localhost"),
-        ("LocalHost:9090", "localhost"),
-        ("127.0.0.1:9090", "127.0.0.1"),
-        ("[::1]:9090", "::1"),
+        ("LocalHost:9900", "localhost"),
+        ("127.0.0.1:9900", "127.0.0.1"),
+        ("[::1]:9900", "::1"),
         ("[::1]", "::1"),
-        ("evil.example.net:9090", "evil.example.net"),
-        ("localhost:9090.evil.example.net", "localhost:9090.evil.example.net"),
+        ("evil.example.net:9900", "evil.example.net"),
+        ("localhost:9900.evil.example.net", "localhost:9900.evil.example.net"),
         ("evil.example.net:", "evil.example.net:"),
     ],
 )
@@ -35,7 +35,7 @@ def test_a_host_is_read_without_its_port(header: str, host: str) -> None:
         ("0.0.0.0", False),
         ("localhost.evil.example.net", False),
         ("127.0.0.1.evil.example.net", False),
-        ("localhost:9090.evil.example.net", False),
+        ("localhost:9900.evil.example.net", False),
     ],
 )
 def test_only_this_machine_is_this_machine(host: str, is_ours: bool) -> None:

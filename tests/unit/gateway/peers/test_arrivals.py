@@ -16,6 +16,7 @@ from gateway.core.vocabulary import GatewayId, RefusalReason
 from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.arrivals import Arrivals, Context
+from gateway.peers.room import PeerRoom
 from gateway.peers.server import SERVICE_NAME
 from gateway.request.legs import OutboundRequest
 from protos.mesh.v1 import peer_pb2 as pb
@@ -37,7 +38,7 @@ class Gateway:
     """Reads forwards, and holds each of them until it is told to go on."""
 
     def __init__(self, peering: PeeringConfig) -> None:
-        self.arrivals = Arrivals(peering, self.check, self.run)
+        self.arrivals = Arrivals(peering, PeerRoom.of(peering), self.check, self.run)
         self.is_stranger = False
         self.bodies: list[int] = []
         self.go_on = asyncio.Event()

@@ -19,15 +19,14 @@ from gateway.core.vocabulary import (
     RequestId,
 )
 from gateway.ground.clock import Clock
-from gateway.ground.transport import Plaintext
 from gateway.peers import codec
 from gateway.peers.client import PeerLegOpener
-from gateway.peers.link import PeerLink
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
 from tests.support.core import AP, EU, SECOND, peer_spec, profile
 from tests.support.descriptors import no_descriptor_left
+from tests.support.links import peer_link
 from tests.support.orders import forward_order
 
 OUTBOUND = OutboundRequest(
@@ -37,9 +36,10 @@ HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("e
 SPEC = peer_spec("eu-1", EU)
 
 
-@pytest.fixture
-async def peer() -> AsyncIterator[FakePeer]:
-    async with serve_fake_peer() as fake:
+@pytest.fixture(params=[True, False], ids=["exchange", "call"])
+async def peer(request: pytest.FixtureRequest) -> AsyncIterator[FakePeer]:
+    """Whichever way forwards travel."""
+    async with serve_fake_peer(exchanges=request.param) as fake:
         yield fake
 
 
@@ -47,7 +47,7 @@ class Origin:
     """The side that forwards."""
 
     def __init__(self, peer: FakePeer, peering: PeeringConfig) -> None:
-        self.link = PeerLink(peer.config(SPEC), peering, Plaintext())
+        self.link = peer_link(peer.config(SPEC), peering)
         self.accepted = 0
         self.violations: list[tuple[str, str, RanAt]] = []
         self.opener = PeerLegOpener(
@@ -92,7 +92,7 @@ async def make_origin(peer: FakePeer) -> AsyncIterator[MakeOrigin]:
 
 
 @pytest.fixture
-def origin(make_origin: MakeOrigin) -> Origin:
+async def origin(make_origin: MakeOrigin) -> Origin:
     return make_origin(PeeringConfig())
 
 
@@ -313,7 +313,7 @@ class TestErrorsOfOurs:
     async def test_a_channel_that_we_closed_under_a_call_cancels_nobody_s_task(
         self, peer: FakePeer, origin: Origin
     ) -> None:
-        """What comes out is a cancellation that nobody has asked for, which the owner knows to be ours."""
+        """What comes out is a cancellation that nobody has asked for, which the owner knows to be ours; or says so."""
         arrived = asyncio.Event()
 
         async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
@@ -324,8 +324,10 @@ class TestErrorsOfOurs:
         reading = asyncio.get_running_loop().create_task(origin.read())
         await arrived.wait()
         await origin.link.close()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(LegFailure if peer.exchanges else asyncio.CancelledError) as caught:
             await reading
+        if isinstance(caught.value, LegFailure):
+            assert caught.value.result is LegResult.INTERNAL
         assert not reading.cancelling()
 
 

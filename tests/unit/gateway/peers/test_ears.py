@@ -2,19 +2,17 @@ from __future__ import annotations
 
 import random
 
-from gateway.config.sections import PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerObservation, PeerSpec, peer_target
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
 from gateway.ground.logs import make_logger
-from gateway.ground.transport import Plaintext
 from gateway.peers.ears import Ears
 from gateway.peers.heartbeats import Heartbeats
-from gateway.peers.link import PeerLink
 from tests.fakes.liar import idle_report
 from tests.fakes.peer import serve_fake_peer
 from tests.support.core import EU, US
+from tests.support.links import peer_link
 
 PEER = GatewayId("eu-1")
 
@@ -36,7 +34,7 @@ def test_what_is_heard_goes_on_to_the_core_and_to_whoever_has_an_ear_for_it() ->
 
 async def test_each_peer_counts_once_also_when_it_is_named_differently() -> None:
     async with serve_fake_peer() as fake:
-        link = PeerLink(fake.config(PeerSpec(PEER, EU)), PeeringConfig(), Plaintext())
+        link = peer_link(fake.config(PeerSpec(PEER, EU)))
 
         def heartbeats() -> Heartbeats:
             return Heartbeats(

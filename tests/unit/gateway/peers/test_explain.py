@@ -10,11 +10,9 @@ from msgspec import UNSET
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
-from gateway.ground.transport import Plaintext
 from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
 from gateway.peers import codec
 from gateway.peers.explain import PeerExplainer
-from gateway.peers.link import PeerLink
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedCosts,
@@ -26,6 +24,7 @@ from gateway.records.decisions import (
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import ExplainContext, FakePeer, serve_fake_peer
 from tests.support.core import EU, MS, peer_spec
+from tests.support.links import peer_link
 
 EU_1, US_1, R_1 = GatewayId("eu-1"), GatewayId("us-1"), RequestId("r-1")
 PLACEMENT = ExplainedPlacement(
@@ -111,7 +110,7 @@ def test_a_malformed_explanation_is_turned_away(change: object, fault: str) -> N
 @asynccontextmanager
 async def asking(peer: FakePeer) -> AsyncIterator[PeerExplainer]:
     peering = PeeringConfig(ping_timeout_ns=2_000 * MS)
-    link = PeerLink(peer.config(peer_spec("eu-1", EU)), peering, Plaintext())
+    link = peer_link(peer.config(peer_spec("eu-1", EU)), peering)
     try:
         yield PeerExplainer({EU_1: link}, US_1)
     finally:

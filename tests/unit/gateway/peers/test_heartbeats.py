@@ -17,7 +17,6 @@ from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
 from gateway.ground.logs import make_logger
-from gateway.ground.transport import Plaintext
 from gateway.peers import codec
 from gateway.peers.heartbeats import (
     NO_ANSWER,
@@ -30,11 +29,11 @@ from gateway.peers.heartbeats import (
     identity_fault,
     observe,
 )
-from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
 from tests.support.gateways import until
+from tests.support.links import peer_link
 
 SPEC = peer_spec("eu-1", EU)
 REPORT = LoadReport(GatewayId("eu-1"), EU, 1, accepting=True, assignment_version=1, policy_digest="d")
@@ -45,7 +44,7 @@ QUICK = PeeringConfig(ping_interval_ns=10 * MS, reconnect_min_ns=MS, reconnect_m
 async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIterator[asyncio.Queue[Event]]:
     """What one peer's heartbeats submit, as it comes."""
     events: asyncio.Queue[Event] = asyncio.Queue()
-    link = PeerLink(peer.config(SPEC), peering, Plaintext())
+    link = peer_link(peer.config(SPEC), peering)
     heartbeats = Heartbeats(
         link,
         GatewayId("us-1"),

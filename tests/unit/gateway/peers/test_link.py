@@ -16,6 +16,7 @@ from tests.fakes.engine import Tally
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.background import in_background
 from tests.support.core import EU, MS, peer_spec
+from tests.support.links import peer_link
 
 SPEC = peer_spec("eu-1", EU)
 DEFAULTS = PeeringConfig()
@@ -90,7 +91,7 @@ async def listening(fake: FakePeer, peering: PeeringConfig = DEFAULTS) -> AsyncI
     """A link with a stream that has brought its first heartbeat."""
     peer, transport = Peer(), Renewable()
     fake.subscribed = peer.subscribed
-    link = PeerLink(fake.config(SPEC), peering, transport)
+    link = peer_link(fake.config(SPEC), peering, transport)
     async with following(link):
         running = link.stub.Subscribe(ASK)
         peer.ticks.put_nowait(True)

@@ -12,13 +12,12 @@ from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
 from gateway.ground.control.vocabulary import Ownership, ReplicaOwner
 from gateway.ground.logs import make_logger
-from gateway.ground.transport import Plaintext
 from gateway.peers import codec
-from gateway.peers.link import PeerLink
 from gateway.peers.ownership import REST_NS, OwnershipAsker
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, OwnershipContext, serve_fake_peer
 from tests.support.core import EU, MS
+from tests.support.links import peer_link
 
 OURS, PEER = GatewayId("us-1"), GatewayId("eu-1")
 KNOWN, NEWER = ControlVersion(1, 5), ControlVersion(1, 6)
@@ -46,7 +45,7 @@ class Asking:
         self.may_answer.set()
         fake.owned = self._owned
         peering = PeeringConfig(ping_timeout_ns=200 * MS)
-        self.link = PeerLink(fake.config(PeerSpec(PEER, EU)), peering, Plaintext())
+        self.link = peer_link(fake.config(PeerSpec(PEER, EU)), peering)
         self.asker = OwnershipAsker(
             {PEER: self.link},
             OURS,

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import Place
-from gateway.ground.transport import Plaintext
 from gateway.ground.values import Address
 from gateway.peers.link import PeerLink
 from gateway.peers.roster import PeerRoster
 from tests.support.core import AP, EU, peer_spec
+from tests.support.links import peer_link
 
 
 def peer(name: str, place: Place, port: int = 1) -> PeerConfig:
@@ -22,9 +21,7 @@ class Story:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.retired: list[PeerLink] = []
-        self.roster = PeerRoster(
-            lambda peer: PeerLink(peer, PeeringConfig(), Plaintext()), self._run_loops, self.retired.append
-        )
+        self.roster = PeerRoster(peer_link, self._run_loops, self.retired.append)
 
     def _run_loops(self, link: PeerLink) -> list:  # type: ignore[type-arg]
         name = f"{link.peer.spec.gateway_id}:{link.peer.address.port}"

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -11,12 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
-from gateway.config.targets import PeerConfig
 from gateway.core.attempts import BreakerState
-from gateway.core.config import CoreConfig
-from gateway.core.effects import StartLeg
-from gateway.core.events import AssignmentApplied, ConfigApplied, DrainRequested, PolicyApplied, ReplicasObserved
-from gateway.core.gateway_core import GatewayCore
+from gateway.core.events import DrainRequested
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
@@ -24,163 +19,30 @@ from gateway.core.vocabulary import (
     Place,
     RefusalReason,
     ReplicaId,
-    ReplicaObservation,
     RequestId,
     ResidencyStamp,
-    TargetKind,
 )
 from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.transport import Plaintext
-from gateway.ground.values import parse_address
 from gateway.peers import codec
-from gateway.peers.board import LoadBoard
-from gateway.peers.client import PeerLegOpener
-from gateway.peers.link import PeerLink
-from gateway.peers.server import SERVICE_NAME, ForwardSink, PeerServer, PeerService
-from gateway.records.decisions import ExplainedRequest
+from gateway.peers.server import SERVICE_NAME, ForwardSink
 from gateway.request.bodies import read_body
 from gateway.request.cache_salts import CacheSalts
-from gateway.request.driver import Driver
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, SinkGone
-from gateway.request.owner import OwnerContext
+from gateway.request.legs import LegFailure, LegHead, RanAt, SinkGone
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.support.core import AP, EU, SECOND, TENANT, US, no_leg_beside, peer_spec, policy, profile, replica_spec, rule
-from tests.support.legs import Pouring
+from tests.support.callee import BODY, CALLER, HEAD, LAST, SIBLING, TOKEN, Callee, serve
+from tests.support.core import AP, EU, SECOND, TENANT, US, rule
 from tests.support.orders import forward_order
 
-HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
-TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
-LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-BODY = b'{"model": "llama", "prompt": "hello", "stream": true}'
-CALLER = GatewayId("us-1")
-SIBLING = GatewayId("us-2")
 
-
-class Engine:
-    """Stands for all engines: a leg opener whose answers a test writes."""
-
-    def __init__(self) -> None:
-        self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.asked: list[OutboundRequest] = []
-        self.opened = asyncio.Event()
-        self.closed = asyncio.Event()
-        self.failure: LegFailure | None = None
-
-    @asynccontextmanager
-    async def open(
-        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
-    ) -> AsyncIterator[Leg]:
-        self.asked.append(request)
-        self.opened.set()
-        try:
-            if self.failure is not None:
-                raise self.failure
-            on_accepted()
-            yield EngineLeg(self.chunks)
-        finally:
-            self.closed.set()
-
-
-@dataclass
-class EngineLeg(Pouring):
-    queue: asyncio.Queue[bytes | None]
-    head: LegHead = HEAD
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        while (chunk := await self.queue.get()) is not None:
-            yield chunk
-
-
-@dataclass
-class Callee:
-    """A gateway in the EU reduced to its core and its gRPC face, and the US gateway's connection to it."""
-
-    link: PeerLink
-    driver: Driver
-    engine: Engine
-    board: LoadBoard
-    server: PeerServer
-    core: GatewayCore
-    accepted: asyncio.Event = field(default_factory=asyncio.Event)
-    closed_because: list[str] = field(default_factory=list)
-    """Set to one reason, it takes no forward."""
-    malformed: list[GatewayId] = field(default_factory=list)
-    """Whose forwards were no gateway's to send."""
-    body: bytes = BODY
-    """What is forwarded."""
-
-    @asynccontextmanager
-    async def forward(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> AsyncIterator[Leg]:
-        opener = PeerLegOpener({self.link.peer.spec.gateway_id: self.link}, gateway_id, Clock())
-        order = order or forward_order()
-        outbound = OutboundRequest(profile(order.request_id), "/v1/completions", (), self.body)
-        async with opener.open(order, outbound, on_accepted=self.accepted.set) as leg:
-            yield leg
-
-    async def read(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> list[bytes]:
-        async with self.forward(order, gateway_id) as leg:
-            return [chunk async for chunk in leg.chunks()]
-
-    async def failure(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> LegFailure:
-        with pytest.raises(LegFailure) as caught:
-            await self.read(order, gateway_id)
-        return caught.value
-
-
-def start_core(driver: Driver) -> None:
-    driver.submit(ConfigApplied(CoreConfig()))
-    driver.submit(PolicyApplied(policy(EU)))
-    driver.submit(AssignmentApplied(1, (replica_spec("eu-a", EU),), (peer_spec("us-1", US),)))
-    driver.submit(ReplicasObserved((ReplicaObservation(ReplicaId("eu-a"), Clock().now_ns(), healthy=True),)))
-
-
-def explain(caller: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
-    """Knows one request, of one origin."""
-    if (caller, request_id) != (CALLER, RequestId("r-1")):
-        return None
-    return ExplainedRequest("eu-1", EU.region, EU.jurisdiction, request_id, "llama", caller, age_ms=1.0)
-
-
-@asynccontextmanager
-async def serve(peering: PeeringConfig) -> AsyncIterator[Callee]:
-    clock, engine, board = Clock(), Engine(), LoadBoard()
-    core = GatewayCore(GatewayId("eu-1"), EU, seed=1)
-    driver = Driver(core, clock)
-    driver.on_publish(lambda report: board.post(report, clock.now_ns()))
-    start_core(driver)
-    closed_because: list[str] = []
-    malformed: list[GatewayId] = []
-    service = PeerService(
-        OwnerContext(driver, clock, {TargetKind.REPLICA: engine}, no_leg_beside),
-        board,
-        {CALLER: peer_spec("us-1", US), SIBLING: peer_spec("us-2", US)},
-        peering=peering,
-        keep_alive_ns=SECOND,
-        transport=Plaintext(),
-        explain=explain,
-        cache_salts=CacheSalts(EngineCacheConfig()),
-        why_closed=lambda: "".join(closed_because),
-        on_malformed=malformed.append,
-        on_refused=lambda: None,
-        log=make_logger(LoggingConfig(), GatewayId("eu-1")),
-    )
-    server = PeerServer(service, board, peering, Plaintext())
-    address = await server.start(parse_address("127.0.0.1:0"))
-    link = PeerLink(PeerConfig(peer_spec("eu-1", EU), address), peering, Plaintext())
-    try:
-        yield Callee(link, driver, engine, board, server, core, closed_because=closed_because, malformed=malformed)
-    finally:
-        await link.close()
-        await server.stop(0)
-        driver.close()
-        assert driver.open_requests == 0
+@pytest.fixture(params=[True, False], ids=["exchange", "call"])
+def peering(request: pytest.FixtureRequest) -> PeeringConfig:
+    """Whichever way forwards travel."""
+    return PeeringConfig(exchange=request.param)
 
 
 @pytest.fixture
-async def callee() -> AsyncIterator[Callee]:
-    async with serve(PeeringConfig()) as made:
+async def callee(peering: PeeringConfig) -> AsyncIterator[Callee]:
+    async with serve(peering) as made:
         yield made
 
 
@@ -202,7 +64,7 @@ async def test_the_head_comes_with_the_first_byte_and_never_before(callee: Calle
         assert not reading.done()
         for chunk in (TOKEN, LAST, None):
             callee.engine.chunks.put_nowait(chunk)
-    assert reading.result()[0] == TOKEN
+    assert b"".join(reading.result()) == TOKEN + LAST
 
 
 async def test_what_came_with_an_error_crosses_before_it(callee: Callee) -> None:
@@ -216,8 +78,8 @@ async def test_what_came_with_an_error_crosses_before_it(callee: Callee) -> None
             await anext(chunks)
 
 
-async def test_a_large_body_travels_in_parts_below_the_message_limit() -> None:
-    async with serve(PeeringConfig(message_max_bytes=512 * 1024)) as callee:
+async def test_a_large_body_travels_in_parts_below_the_message_limit(peering: PeeringConfig) -> None:
+    async with serve(replace(peering, message_max_bytes=512 * 1024)) as callee:
         large = TOKEN.replace(b"x", b"y" * 2**20)
         for chunk in (TOKEN, large, LAST, None):
             callee.engine.chunks.put_nowait(chunk)
@@ -231,8 +93,8 @@ async def test_leaving_cancels_the_request_down_to_the_engine(callee: Callee) ->
     await callee.engine.closed.wait()
 
 
-async def test_the_calls_deadline_ends_the_request() -> None:
-    async with serve(PeeringConfig()) as callee:
+async def test_the_calls_deadline_ends_the_request(peering: PeeringConfig) -> None:
+    async with serve(peering) as callee:
         order = replace(forward_order(), deadline_ns=Clock().now_ns() + SECOND // 20)
         failure = await callee.failure(order)
         assert failure.result is LegResult.FAILED
@@ -265,8 +127,8 @@ async def test_the_same_request_twice_is_refused(callee: Callee) -> None:
         assert (await callee.failure()).refusal is RefusalReason.DUPLICATE
 
 
-async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> None:
-    async with serve(PeeringConfig(forwards_max=1)) as callee:
+async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go(peering: PeeringConfig) -> None:
+    async with serve(replace(peering, forwards_max=1)) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:
             assert await anext(leg.chunks()) == TOKEN
@@ -277,10 +139,11 @@ async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> Non
         assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
 
 
-async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go() -> None:
-    """Beside one that runs there is no room for another, which could be as large as a message may be."""
-    size = 2**16
-    bounds = PeeringConfig(message_max_bytes=size, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
+async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go(peering: PeeringConfig) -> None:
+    """Beside one that runs there is no room for another. On an exchange it is as large as it says; in a call of its own
+    it could be as large as a message may be."""
+    size = 300 if peering.exchange else 2**16
+    bounds = replace(peering, message_max_bytes=2**16, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
     async with serve(bounds) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:

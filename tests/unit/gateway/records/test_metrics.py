@@ -242,6 +242,16 @@ def test_two_gateways_count_apart() -> None:
     assert second.value("supervised_restarts_total", task="probes") == 0
 
 
+def test_what_is_odd_about_streams_of_forwards_counts_by_peer() -> None:
+    watched = Watched()
+    watched.metrics.exchange_ignored(GatewayId("eu-1"))
+    watched.metrics.exchange_broken("caller", GatewayId("eu-1"))
+    watched.metrics.exchange_broken("called", GatewayId("nobody-we-know"))
+    assert watched.value("exchange_frames_ignored_total", peer="eu-1") == 1
+    assert watched.value("exchanges_broken_total", peer="eu-1", seen_by="caller") == 1
+    assert watched.value("exchanges_broken_total", peer="other", seen_by="called") == 1
+
+
 def test_no_request_is_ever_a_label() -> None:
     watched = Watched()
     watched.ask("very-secret-id")

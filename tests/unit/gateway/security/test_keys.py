@@ -46,12 +46,15 @@ class TestRecognising:
             models=("llama",),
             process={"jurisdictions": ("EU",), "denied_regions": ("eu-west-2",)},
         )
-        assert KeyTable([kept]).find(key, NOW) == ClientKey(
-            KeyId("team-a"),
-            TenantName("acme"),
-            KeyLimits(2, 60, 1000),
-            process=PlaceRule(frozenset({Jurisdiction("EU")}), frozenset(), frozenset({RegionName("eu-west-2")})),
-            models=frozenset({ModelName("llama")}),
+        assert KeyTable([kept]).find(key, NOW) == (
+            ClientKey(
+                KeyId("team-a"),
+                TenantName("acme"),
+                KeyLimits(2, 60, 1000),
+                process=PlaceRule(frozenset({Jurisdiction("EU")}), frozenset(), frozenset({RegionName("eu-west-2")})),
+                models=frozenset({ModelName("llama")}),
+            ),
+            False,
         )
 
     def test_ids_may_look_like_anything_an_id_may(self) -> None:
@@ -59,7 +62,7 @@ class TestRecognising:
             key, kept = entry(key_id)
             found = KeyTable([kept]).find(key, NOW)
             assert found is not None
-            assert found.key_id == key_id
+            assert found.key.key_id == key_id
 
     def test_nothing_else_opens_it(self) -> None:
         key, kept = entry()

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from gateway.ground.clock import Clock
 from gateway.security.keyring import Keyring
 from gateway.security.keys import read_keys_file
-from gateway.security.keys_cli import _editing, keys
+from gateway.security.keys_cli import keys
+from gateway.security.keys_editing import _editing
 
 
 def run(*arguments: str | Path) -> Result:
@@ -45,7 +46,7 @@ def test_add_with_everything(file: Path) -> None:
     add(
         file, "all", "--concurrency", "4", "--requests-per-minute", "60", "--tokens-per-minute", "9000",
         "--model", "m1", "--model", "m2", "--jurisdiction", "EU", "--region", "eu-west-1", "--deny-region", "eu-west-2",
-        "--expires", "2027-01-31", "--may-name-tenant",
+        "--expires", "2127-01-31", "--may-name-tenant",
     )  # fmt: skip
     (entry,) = read_keys_file(file).keys
     assert (entry.concurrency, entry.requests_per_minute, entry.tokens_per_minute) == (4, 60, 9000)
@@ -60,7 +61,7 @@ def test_add_with_everything(file: Path) -> None:
     assert shown == (
         "all  tenant=acme  concurrency=4 requests_per_minute=60 tokens_per_minute=9000 models=m1,m2"
         " process=jurisdictions:EU;regions:eu-west-1;denied_regions:eu-west-2 may_name_tenant=true"
-        " expires=2027-01-31T00:00:00Z\n"
+        " expires=2127-01-31T00:00:00Z\n"
     )
 
 

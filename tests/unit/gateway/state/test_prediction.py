@@ -101,27 +101,6 @@ async def test_a_history_that_is_larger_than_it_may_be_now_keeps_its_newest(tmp_
     assert second.history.added == 3
 
 
-def files_with(text: str, folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if text in path.read_text()]
-
-
-async def test_the_secret_of_its_prompts_is_kept_apart_from_the_history(tmp_path: Path) -> None:
-    first = Kept(tmp_path)
-    add(first.history, [7])
-    await first.keeper.save(first.history)
-    assert len(first.keeper.secret) == 32
-    assert first.keeper.secret == Kept(tmp_path).keeper.secret != Kept(None).keeper.secret
-    assert files_with(first.keeper.secret.hex(), tmp_path) == ["us-1.big%2Fmodel.secret.json"]
-
-
-@pytest.mark.parametrize("damage", [b"{", b'{"kind":"decode secret","version":2,"checksum":"","content":{}}'])
-async def test_a_damaged_secret_is_told_and_another_one_used(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / "us-1.big%2Fmodel.secret.json").write_bytes(damage)
-    kept = Kept(tmp_path)
-    assert len(kept.keeper.secret) == 32
-    assert kept.said()[0]["level"] == "error"
-
-
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"kind":"decode history","version":99,"checksum":"","content":[]}'])
 async def test_a_damaged_history_is_told_not_used_and_replaced(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "us-1.big%2Fmodel.history.json"

@@ -149,7 +149,8 @@ def test_a_negative_temperature_is_a_400_in_vllms_words() -> None:
         ({"stream": "yes"}, "body.stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": 1}, "body.stream_options"),
-        ({"n": 2}, "n"),
+        ({"n": 257}, "n"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"cache_salt": "a/b"}, "cache_salt"),
         ({"cache_salt": "x" * 129}, "cache_salt"),
@@ -160,7 +161,9 @@ def test_bad_fields_of_a_chat_are_named(fields: dict[str, Any], param: str) -> N
     assert (fault.status, fault.param) == (400, param)
 
 
-@pytest.mark.parametrize("prompt", [None, "", [], ["a", "b"], [-1], [2**32], [True], [1.5], {"a": 1}])
+@pytest.mark.parametrize(
+    "prompt", [None, "", [], ["a", 1], ["a", ""], [[1], [-1]], [-1], [2**32], [True], [1.5], {"a": 1}]
+)
 def test_prompts_that_are_none(prompt: object) -> None:
     assert completion_fault(prompt=prompt).status == 400
 

@@ -9,8 +9,8 @@ import pytest
 from gateway.ground.clock import Clock
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.iteration_cost import LinearCost
-from loadgen.engine.model import EngineModel
 from loadgen.engine.presets import TINY
+from loadgen.engine.ranks import Ranks
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import FinishReason, Rejection
 from tests.support.background import in_background
@@ -21,7 +21,7 @@ MS = 1_000_000
 
 def tiny_driver(clock: Clock, *, time_scale: float = 1.0, queued_requests_max: int | None = None) -> EngineDriver:
     config = replace(TINY, stream_every_iteration=True, queued_requests_max=queued_requests_max)
-    return EngineDriver(EngineModel(config), clock, time_scale=time_scale)
+    return EngineDriver(Ranks(config), clock, time_scale=time_scale)
 
 
 @asynccontextmanager
@@ -94,13 +94,13 @@ async def test_metrics_are_in_wall_time() -> None:
     submitted(driver, EngineRequest("a", 10, 3))
     let_it_run(driver, clock, 1_000 * MS)
 
-    assert driver.metrics.first_token.total == pytest.approx(0.00235)
-    assert driver.metrics.inter_token.total == pytest.approx(2 * 0.00225)
-    assert sum(driver.metrics.inter_token.counts) == 2
-    assert driver.metrics.end_to_end.total == pytest.approx(0.00235 + 2 * 0.00225)
-    assert driver.metrics.finished["length"] == 1
-    assert driver.metrics.prompt_tokens.total == 10
-    assert driver.metrics.generation_tokens.total == 3
+    assert driver.metrics[0].first_token.total == pytest.approx(0.00235)
+    assert driver.metrics[0].inter_token.total == pytest.approx(2 * 0.00225)
+    assert sum(driver.metrics[0].inter_token.counts) == 2
+    assert driver.metrics[0].end_to_end.total == pytest.approx(0.00235 + 2 * 0.00225)
+    assert driver.metrics[0].finished["length"] == 1
+    assert driver.metrics[0].prompt_tokens.total == 10
+    assert driver.metrics[0].generation_tokens.total == 3
 
 
 async def test_abort_frees_and_counts_as_nothing() -> None:
@@ -114,7 +114,7 @@ async def test_abort_frees_and_counts_as_nothing() -> None:
 
     load = driver.load()
     assert (load.running, load.blocks_held) == (0, 0)
-    assert sum(driver.metrics.finished.values()) == 0
+    assert sum(driver.metrics[0].finished.values()) == 0
 
 
 async def test_abort_all_ends_every_answer_where_it_stands() -> None:
@@ -141,14 +141,14 @@ async def test_an_answer_that_has_ended_is_not_aborted() -> None:
 async def test_a_preempted_request_waited_once() -> None:
     clock = StillClock()
     config = replace(TINY, kv_blocks=40, context_tokens_max=600, stream_every_iteration=True)
-    driver = EngineDriver(EngineModel(config), clock, time_scale=1.0)
+    driver = EngineDriver(Ranks(config), clock, time_scale=1.0)
     for name in "ab":
         submitted(driver, EngineRequest(name, 200, 400))
     driver.load()
     clock.now = 3_600_000 * MS
 
     assert driver.load().preemptions > 0
-    assert sum(driver.metrics.queue_time.counts) == 2
+    assert sum(driver.metrics[0].queue_time.counts) == 2
 
 
 async def test_a_rejection_is_handed_on() -> None:

@@ -42,7 +42,7 @@ def page() -> Page:
     requests.first_token.observe(0.05)
     requests.first_token.observe(0.07)
     requests.observe_finished(FinishReason.LENGTH, seconds=1.25, prompt_tokens=30, output_tokens=8)
-    text = Exposition("tiny", TINY, created=1_795_242_205.5).render(LOAD, requests).decode()
+    text = Exposition("tiny", TINY, created=1_795_242_205.5).render((LOAD, requests)).decode()
     families = {family.name: family.type for family in text_string_to_metric_families(text)}
     return Page(text.splitlines(), families)
 
@@ -103,7 +103,7 @@ def test_a_bucket_includes_its_bound() -> None:
 
 
 def test_a_model_name_may_hold_quotes() -> None:
-    text = Exposition('a"b', TINY, created=0.0).render(LOAD, RequestMetrics(10)).decode()
+    text = Exposition('a"b', TINY, created=0.0).render((LOAD, RequestMetrics(10))).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     assert samples[0].labels["model_name"] == 'a"b'
 

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -80,3 +81,37 @@ def test_help_names_the_presets() -> None:
 )
 def test_impossible_options_are_refused(options: list[str]) -> None:
     assert CliRunner().invoke(main, ["--model", "m", *options]).exit_code == 2
+
+
+async def test_an_engine_that_dies_takes_its_process_with_it() -> None:
+    async with engines("--role", "decode", "--json") as process, aiohttp.ClientSession() as session:
+        (engine,) = await announced(process)
+        with pytest.raises(aiohttp.ClientError):
+            await session.post(
+                f"{engine['url']}/v1/chat/completions", json=CHAT | {"kv_transfer_params": {"do_remote_prefill": True}}
+            )
+        assert await process.wait() == 1
+
+
+def lengths_of(folder: Path) -> list[int]:
+    return [len(path.read_text().splitlines()) for path in folder.iterdir()]
+
+
+async def test_ranks_leave_a_trace_of_their_steps(tmp_path: Path) -> None:
+    options = ("--ranks", "2", "--kv-token-ns", "100", "--step-trace", str(tmp_path), "--time-scale", "0.05")
+    async with engines("--json", *options) as process, aiohttp.ClientSession() as session:
+        (engine,) = await announced(process)
+        body = CHAT | {"max_tokens": 5, "stream": False}
+        async with session.post(f"{engine['url']}/v1/chat/completions", json=body) as response:
+            assert response.status == 200
+        process.terminate()
+        assert await process.wait() == 0
+
+    assert min(lengths_of(tmp_path)) > 5
+
+
+def test_a_trace_needs_ranks_that_wait_for_each_other() -> None:
+    result = CliRunner().invoke(main, ["--model", "m", "--port", "0", "--step-trace", "steps"])
+
+    assert result.exit_code == 2
+    assert "--ranks" in result.output

@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from gateway.core.config import PlacementPolicy
+from gateway.core.vocabulary import Connector
 from loadgen.simulator.chaos import Ordeal, chaos_document, chaos_scenario, endure
 from loadgen.simulator.faults import FaultKind
 from loadgen.simulator.scenario import load_scenario
@@ -25,6 +26,20 @@ def test_a_world_written_to_a_file_is_the_same_world(tmp_path: Path) -> None:
         path = tmp_path / f"chaos-{seed}.yaml"
         path.write_text(yaml.safe_dump(chaos_document(seed)))
         assert load_scenario(path) == chaos_scenario(seed)
+
+
+def test_worlds_of_disaggregated_pools_are_of_many_kinds_and_one_engine_does_both_somewhere(tmp_path: Path) -> None:
+    worlds = [chaos_scenario(seed, is_disaggregated=True) for seed in SEEDS]
+    pools = [region.disaggregated for world in worlds for region in world.regions.values() if region.disaggregated]
+    assert {pool.connector for pool in pools} == set(Connector)
+    assert all(any(not region.disaggregated for region in world.regions.values()) for world in worlds)
+    assert all(world.pools() for world in worlds)
+    hit = {fault.target for world in worlds for fault in world.faults}
+    assert any("/decode" in target for target in hit)
+    assert any("/prefill" in target for target in hit)
+    path = tmp_path / "chaos.yaml"
+    path.write_text(yaml.safe_dump(chaos_document(3, is_disaggregated=True)))
+    assert load_scenario(path) == worlds[3]
 
 
 def test_worlds_are_of_many_kinds() -> None:

@@ -25,15 +25,21 @@ from gateway.core.invariants import Checker
 from gateway.core.requests import Hold, RequestState
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import (
+    Connector,
     GatewayId,
     LegResult,
+    LegRole,
     ModelName,
     Outcome,
     PeerSpec,
     PlaceRule,
+    PoolKind,
+    PoolName,
+    PoolSpec,
     RefusalReason,
     ReplicaId,
     ReplicaObservation,
+    ReplicaRole,
     RequestId,
     replica_target,
 )
@@ -222,9 +228,82 @@ def waits_for_what_its_home_does_not_accept(told: Witness) -> None:
     told.arrive("a")
 
 
+POOL = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=1)
+
+
+def disaggregated(told: Witness) -> None:
+    """It has a pool of one prefill worker and two decode workers, of a batch of one, and an engine that does both."""
+    workers = [
+        replace(replica_spec(name), pool=POOL.name, role=role)
+        for name, role in (("p", ReplicaRole.PREFILL), ("d0", ReplicaRole.DECODE), ("d1", ReplicaRole.DECODE))
+    ]
+    peers = (PeerSpec(GatewayId("gw-eu"), EU),)
+    told.tell(AssignmentApplied(2, (replica_spec("r-us"), *workers), peers, pools=(POOL,)))
+    seen = [ReplicaObservation(ReplicaId(name), told.now_ns, True) for name in ("r-us", "p", "d0", "d1")]
+    told.tell(ReplicasObserved(tuple(seen)))
+
+
+def part(name: str, role: LegRole, at: str, *, leg: int = 1, read_by: str = "p") -> StartLeg:
+    prefill = replica_target(ReplicaId(read_by)) if role is LegRole.DECODE else None
+    order = replace(start(name, at=at), leg=leg, role=role, connector=Connector.NIXL)
+    return replace(order, prefill=prefill)
+
+
+def read(told: Witness, name: str, *effects: Effect) -> None:
+    """Its prompt has been read."""
+    told.arrive(name, part(name, LegRole.PREFILL, "p"))
+    told.end(name, *effects, result=LegResult.COMPLETED)
+
+
+def test_an_honest_hand_off_passes_and_one_that_came_to_nothing_is_read_again() -> None:
+    told = Witness()
+    disaggregated(told)
+    read(told, "a", part("a", LegRole.DECODE, "d0", leg=2))
+    told.tell(LegEnded(RequestId("a"), 1, 2, LegResult.COMPLETED), finish("a"))
+    read(told, "b")
+    told.arrive("c", replace(part("b", LegRole.PREFILL, "p"), attempt=2))
+
+
+def ordinary_at_a_decode_worker(told: Witness) -> None:
+    disaggregated(told)
+    told.arrive("a", start("a", at="d0"))
+
+
+def ordinary_at_a_prefill_worker(told: Witness) -> None:
+    disaggregated(told)
+    told.arrive("a", start("a", at="p"))
+
+
+def answered_where_others_read(told: Witness) -> None:
+    disaggregated(told)
+    read(told, "a", part("a", LegRole.DECODE, "p", leg=2))
+
+
+def answered_before_it_was_read(told: Witness) -> None:
+    disaggregated(told)
+    told.arrive("a", part("a", LegRole.PREFILL, "p"), part("a", LegRole.DECODE, "d0", leg=2))
+
+
+def answered_from_another_prompt(told: Witness) -> None:
+    disaggregated(told)
+    read(told, "a", part("a", LegRole.DECODE, "d0", leg=2, read_by="r-us"))
+
+
+def more_than_a_batch(told: Witness) -> None:
+    disaggregated(told)
+    for name in "ab":
+        read(told, name, part(name, LegRole.DECODE, "d0", leg=2))
+
+
 @pytest.mark.parametrize(
     ("story", "told", "what"),
     [
+        (ordinary_at_a_decode_worker, Witness(), "a replica runs the part that is its own"),
+        (ordinary_at_a_prefill_worker, Witness(), "a replica runs the part that is its own"),
+        (answered_where_others_read, Witness(), "a replica runs the part that is its own"),
+        (answered_before_it_was_read, Witness(), "nothing is fetched before it was read"),
+        (answered_from_another_prompt, Witness(), "an answer is written where its prompt was read for"),
+        (more_than_a_batch, Witness(), "no decode worker has more than its batch"),
         (second_attempt_after_a_token, Witness(), "after the first token there is no other attempt"),
         (out_of_turn, Witness(placement=LAYERED), "who came first is served first"),
         (past_one_that_is_not_held, Witness(), "only who is held is overtaken"),

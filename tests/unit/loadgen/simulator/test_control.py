@@ -49,8 +49,9 @@ def serving(world: World) -> dict[GatewayId, set[str]]:
 
 def core_of(world: World) -> ControllerCore:
     assert world.control is not None
-    assert world.control.controller.core is not None, "it lives"
-    return world.control.controller.core
+    core = world.control.controllers["controller"].core
+    assert core is not None, "it lives"
+    return core
 
 
 class TestFailover:

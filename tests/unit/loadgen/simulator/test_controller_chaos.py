@@ -25,7 +25,12 @@ def test_a_seed_draws_the_same_world_and_it_can_be_written_down(tmp_path: Path) 
 def test_worlds_are_of_many_kinds() -> None:
     worlds = [chaos_scenario(seed, has_controller=True) for seed in SEEDS]
     kinds = {fault.kind for world in worlds for fault in world.faults}
-    assert {kind for kind in FaultKind if kind.needs_controller} | {FaultKind.GATEWAY_SILENT} <= kinds
+    of_one = {kind for kind in FaultKind if kind.needs_controller and not kind.needs_pair}
+    assert of_one | {FaultKind.GATEWAY_SILENT} <= kinds
+    pairs = [chaos_scenario(seed, has_controller=True, has_pair=True) for seed in SEEDS]
+    of_pairs = {fault.kind for world in pairs for fault in world.faults}
+    assert {kind for kind in FaultKind if kind.needs_controller} - {FaultKind.STORE_LOST} <= of_pairs
+    assert {world.controller is not None and world.controller.standby is not None for world in pairs} == {True}
     assert {len(world.regions) for world in worlds} == {2, 3, 4, 5}
     all_but_one = [world for world in worlds if _dead_at_once(world.faults) == len(world.fleet()) - 1]
     assert len(all_but_one) > 5

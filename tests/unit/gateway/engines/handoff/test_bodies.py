@@ -38,7 +38,9 @@ THEIRS = {
     "best_of": 1,
     "logprobs": True,
     "top_logprobs": 5,
+    "logprob_token_ids": [7, 8],
     "return_token_ids": True,
+    "return_prompt_text": True,
     "response_format": {"type": "json_object"},
     "temperature": 0.7,
     "stop": ["stream_options"],
@@ -95,7 +97,9 @@ class TestNixl:
             "best_of": None,
             "logprobs": False,
             "top_logprobs": None,
+            "logprob_token_ids": None,
             "return_token_ids": None,
+            "return_prompt_text": None,
             "kv_transfer_params": TO_PULL,
         }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -31,3 +32,12 @@ def test_the_engine_understands_what_relays_make_of_a_request() -> None:
 def test_a_chunk_is_as_long_as_it_says() -> None:
     assert wire.http_chunk(b"x" * 255) == b"ff\r\n" + b"x" * 255 + b"\r\n"
     assert wire.http_chunk(b"") == b"0\r\n\r\n"
+
+
+def test_padding_makes_a_body_larger_and_no_prompt() -> None:
+    (plain,), (padded,) = (
+        wire.requests(["hello"], stream_tokens=0, host="h", key=None, padding_bytes=size) for size in (0, 10_000)
+    )
+    body = json.loads(padded.payload.split(b"\r\n\r\n", 1)[1])
+    assert len(padded.payload) - len(plain.payload) > 10_000
+    assert body["messages"] == json.loads(plain.payload.split(b"\r\n\r\n", 1)[1])["messages"]

@@ -161,3 +161,4 @@ def _is_outermost(body: bytes, start: int) -> bool:
 
 CACHE_SALT = Member("cache_salt")
 """vLLM's and SGLang's name for what sets one client's cache apart from others'."""
+MODEL = Member("model")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engines import body_edits
-from gateway.engines.body_edits import CACHE_SALT, Member, Setting, set_members
+from gateway.request import body_edits
+from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
 
 OURS = b'"0123456789abcdef"'
 NAME = "cache_salt"

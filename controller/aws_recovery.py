@@ -1,0 +1,68 @@
+"""What AWS can do to bring a gateway back: have its auto scaling group replace the instance, or start that anew. One
+instance, which carries the gateway's name as a tag; where that is none, or several, nothing is done.
+
+It needs no more than docs/examples/aws_recovery_policy.json allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from controller.config import AwsAction, AwsRecoveryConfig
+from gateway.core.vocabulary import GatewayId, RegionName
+
+_CALL_S = 10.0
+_LIVES = ("pending", "running", "stopping", "stopped")
+
+
+class AwsRefused(Exception):
+    """What is asked cannot be done, in words. Nothing was done."""
+
+
+async def recover(config: AwsRecoveryConfig, gateway_id: GatewayId, region: RegionName) -> str:
+    """What was done, in words. Raises AwsRefused. What has begun goes on where nobody waits for it any more, up to the
+    client's own limits."""
+    where = config.region or region
+    try:
+        return await asyncio.to_thread(partial(_recover, config, gateway_id, where))
+    except (BotoCoreError, ClientError) as error:
+        raise AwsRefused(f"{where}: {error}") from error
+
+
+def _recover(config: AwsRecoveryConfig, gateway_id: GatewayId, where: str) -> str:
+    instance_id = _instance_of(_client("ec2", config, where), config.tag, gateway_id, where)
+    if config.action is AwsAction.REBOOT:
+        _client("ec2", config, where).reboot_instances(InstanceIds=[instance_id])
+        return f"instance {instance_id} starts anew"
+    _client("autoscaling", config, where).set_instance_health(
+        InstanceId=instance_id, HealthStatus="Unhealthy", ShouldRespectGracePeriod=True
+    )
+    return f"instance {instance_id} is replaced by its auto scaling group"
+
+
+def _instance_of(client: Any, tag: str, gateway_id: GatewayId, where: str) -> str:
+    wanted = [{"Name": f"tag:{tag}", "Values": [gateway_id]}, {"Name": "instance-state-name", "Values": list(_LIVES)}]
+    answer = client.describe_instances(Filters=wanted)
+    found = [each["InstanceId"] for reserved in answer["Reservations"] for each in reserved["Instances"]]
+    if len(found) != 1:
+        which = ", ".join(sorted(found)[:10]) or "none"
+        raise AwsRefused(f"{where}: one instance should have the tag {tag}={gateway_id}: {which}")
+    return str(found[0])
+
+
+def _client(service: str, config: AwsRecoveryConfig, where: str) -> Any:
+    """Credentials are looked for where AWS's own tools look for them."""
+    limits = Config(
+        connect_timeout=_CALL_S,
+        read_timeout=_CALL_S,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        user_agent_extra="nightside-controller",
+    )
+    session: Any = boto3.session.Session()
+    return session.client(service, region_name=where, endpoint_url=config.endpoint, config=limits)

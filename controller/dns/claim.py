@@ -1,0 +1,108 @@
+"""That names are ours: one TXT record beside them says whose they are, who wrote last and which names there are.
+
+Every write replaces it, and takes place only where it is what the writer read: so one of two who both believe to lead
+is refused by the service itself, and nobody's records are touched that do not stand in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from controller.dns.provider import DnsOutdated, DnsRefused
+from gateway.core.value import value
+from gateway.core.vocabulary import RegionName
+from gateway.ground.naming.tree import RecordTree
+
+LABEL = "_nightside"
+"""Below the one name, and below each region's."""
+TTL_S = 60
+_HERITAGE = "heritage=nightside"
+_STRING_CHARACTERS_MAX = 255
+_CHARACTERS_MAX = 3_800
+"""Of all strings: what any provider takes in one TXT record."""
+
+
+@value
+class Claim:
+    owner: str
+    term: int
+    """The fencing token of whoever wrote last."""
+    version: int
+    """Of the tree that is said whole."""
+    writes: int
+    """Rises with each write, so that each is known by its claim."""
+    regions: tuple[RegionName, ...]
+    """Whose names are ours, besides the one name."""
+    port: int
+    tls: bool
+    """Of the services whose names are ours."""
+
+    @classmethod
+    def following(cls, before: Claim | None, owner: str, term: int, tree: RecordTree) -> Claim:
+        """Of the next write, which says that tree."""
+        writes = 1 if before is None else before.writes + 1
+        regions = tuple(sorted(each.region for each in tree.areas))
+        return cls(owner, term, tree.version, writes, regions, tree.port, tree.tls)
+
+    def strings(self) -> tuple[str, ...]:
+        """Of the TXT record. Raises ValueError where they do not fit into one."""
+        numbers = f"term={self.term} version={self.version} writes={self.writes}"
+        service = f"port={self.port} tls={int(self.tls)}"
+        found = (f"{_HERITAGE} owner={self.owner}", numbers, service, *_lines(self.regions))
+        length = sum(map(len, found))
+        if length > _CHARACTERS_MAX:
+            raise ValueError(
+                f"the names of {len(self.regions)} regions make {length} characters, and {_CHARACTERS_MAX} are taken"
+            )
+        return found
+
+
+def claim_in(strings: Iterable[str]) -> Claim | None:
+    """None: not one of ours."""
+    words = [word for each in strings for word in each.split()]
+    if not words or words[0] != _HERITAGE:
+        return None
+    said: dict[str, list[str]] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        said.setdefault(key, []).append(text)
+    try:
+        term, version, writes, port, tls = (int(said[key][0]) for key in ("term", "version", "writes", "port", "tls"))
+        regions = tuple(map(RegionName, said.get("region", ())))
+        return Claim(said["owner"][0], term, version, writes, regions, port, bool(tls))
+    except (KeyError, ValueError):
+        return None
+
+
+def check_claim(claim: Claim, owner: str, term: int, version: int) -> None:
+    """Whether whoever leads by this term may write that version after it. Raises DnsRefused and DnsOutdated."""
+    if claim.owner != owner:
+        raise DnsRefused(
+            f"the TXT record at {LABEL} says that the names belong to {claim.owner!r}, and we are {owner!r}"
+        )
+    if claim.term > term:
+        raise DnsOutdated(f"whoever leads by term {claim.term} has written there, and ours is {term}")
+    if claim.term == term and claim.version > version:
+        raise DnsOutdated(f"version {claim.version} is said there already, and this is {version}")
+
+
+def refuse_foreign(foreign: Iterable[str]) -> None:
+    """Records at names that we would take, and that are nobody's of ours. Raises DnsRefused."""
+    found = sorted(set(foreign))
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise DnsRefused(
+            f"not ours, and in the way: {', '.join(found[:5])}{more}; whoever made them has to take them away"
+        )
+
+
+def _lines(regions: Iterable[RegionName]) -> Iterator[str]:
+    line = ""
+    for each in regions:
+        word = f"region={each}"
+        if line and len(line) + 1 + len(word) > _STRING_CHARACTERS_MAX:
+            yield line
+            line = ""
+        line = f"{line} {word}" if line else word
+    if line:
+        yield line

@@ -1,0 +1,114 @@
+"""What a record tree is in a zone that cannot tell clients apart: the one name with all who live, a name for each
+region, and the claim on them. It talks to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import dns.name
+import dns.rdata
+import dns.rdataclass
+import dns.rdatatype
+import dns.rdtypes.txtbase
+import dns.rrset
+
+from controller.dns.claim import LABEL, TTL_S, Claim, claim_in
+from controller.dns.provider import Published
+from gateway.core.vocabulary import RegionName
+from gateway.ground.naming.tree import RecordTree
+from gateway.ground.naming.zone import Zone, address_sets, https_set, region_name, services
+
+ADDRESSES_MAX = 100
+"""Of one kind by one name."""
+Key = tuple[dns.name.Name, dns.rdatatype.RdataType]
+Records = Mapping[Key, dns.rrset.RRset]
+
+_A, _AAAA, _HTTPS, _SRV, _TXT = (dns.rdatatype.from_text(each) for each in ("A", "AAAA", "HTTPS", "SRV", "TXT"))
+_OF_A_NAME = (_A, _AAAA, _HTTPS)
+
+
+def claim_key(zone: dns.name.Name) -> Key:
+    return dns.name.from_text(LABEL, origin=zone), _TXT
+
+
+def owned_keys(zone: dns.name.Name, claim: Claim) -> Iterator[Key]:
+    """All that is ours by that claim, and the claim itself. Raises ValueError."""
+    yield claim_key(zone)
+    for kind in _OF_A_NAME:
+        yield zone, kind
+    for name, (kind_name, _) in services(zone, _serving(claim)).items():
+        yield name, dns.rdatatype.from_text(kind_name)
+    for region in claim.regions:
+        name = name_of(region, zone)
+        yield dns.name.from_text(LABEL, origin=name), _TXT
+        for kind in _OF_A_NAME:
+            yield name, kind
+
+
+def _serving(claim: Claim) -> RecordTree:
+    return RecordTree(claim.version, 0, (), (), port=claim.port, tls=claim.tls)
+
+
+def name_of(region: RegionName, zone: dns.name.Name) -> dns.name.Name:
+    """Raises ValueError."""
+    name = region_name(region, zone)
+    if name is None:
+        raise ValueError(f"{region} makes no name below {zone}")
+    return name
+
+
+def wanted(tree: RecordTree, claim: Claim) -> dict[Key, dns.rrset.RRset]:
+    """Raises ValueError, in words, for what these records cannot say."""
+    zone = Zone(tree).name
+    closed = sorted({each.jurisdiction for each in tree.areas if each.is_closed})
+    if closed:
+        raise ValueError(f"{' and '.join(closed)}: closed, and this server tells everybody the same")
+    sets = [*_at(zone, tree.anywhere, tree)]
+    for name, (kind, words) in services(zone, tree).items():
+        sets.append(dns.rrset.from_text(name, tree.ttl_s, "IN", kind, words))
+    for area in tree.areas:
+        name = name_of(area.region, zone)
+        mark = dns.name.from_text(LABEL, origin=name)
+        sets += [*_at(name, area.addresses, tree), txt_set(mark, [f"heritage=nightside owner={claim.owner}"])]
+    sets.append(txt_set(claim_key(zone)[0], claim.strings()))
+    return {(each.name, each.rdtype): each for each in sets}
+
+
+def txt_set(name: dns.name.Name, strings: Iterable[str]) -> dns.rrset.RRset:
+    data = dns.rdtypes.txtbase.TXTBase  # for the type checker: what a TXT record is made of
+    record = dns.rdata.from_text(dns.rdataclass.IN, _TXT, " ".join(f'"{each}"' for each in strings))
+    assert isinstance(record, data)
+    return dns.rrset.from_rdata(name, TTL_S, record)
+
+
+def claim_of(found: Records, zone: dns.name.Name) -> Claim | None:
+    """None: nobody's, or not one of ours."""
+    record = found.get(claim_key(zone))
+    if record is None or len(record) != 1:
+        return None
+    return claim_in(each.decode("ascii", "replace") for each in record[0].strings)
+
+
+def published(found: Records, claim: Claim, zone: dns.name.Name) -> Published:
+    areas = {region: frozenset(_addresses(found, name_of(region, zone))) for region in claim.regions}
+    return Published(claim.version, areas, frozenset(_addresses(found, zone)))
+
+
+def is_same(one: dns.rrset.RRset | None, other: dns.rrset.RRset | None) -> bool:
+    return one == other and (one is None or other is None or one.ttl == other.ttl)
+
+
+def _addresses(found: Records, name: dns.name.Name) -> Iterator[str]:
+    for kind in (_A, _AAAA):
+        for each in found.get((name, kind), ()):
+            yield each.to_text()
+
+
+def _at(name: dns.name.Name, addresses: Collection[str], tree: RecordTree) -> Iterator[dns.rrset.RRset]:
+    for each in address_sets(name, addresses, tree.ttl_s):
+        if len(each) > ADDRESSES_MAX:
+            raise ValueError(f"{name} has {len(each)} addresses, and at most {ADDRESSES_MAX} are published by one name")
+        yield each
+    if addresses and tree.tls:
+        yield https_set(name, tree, ())

@@ -1,0 +1,199 @@
+"""What a record tree is in Route53: geolocation on top, latency below, and at the bottom the gateways' addresses.
+
+    the one name        geolocation: each place of a closed jurisdiction -> closed, everybody else -> open
+    JURISDICTION.closed latency among the regions of that jurisdiction alone -> their pools
+    open                latency among all regions in open jurisdictions -> their pools
+    REGION.pool         one record for each gateway's address, up to eight of which are answered at a time
+    nobody              geolocation for a place where no clients are: an answer without an address
+    REGION.(one name)   geolocation: places of other closed jurisdictions -> nobody, everybody else -> the pool
+
+A region whose clients may be told of nobody leads to `nobody` by both kinds of address, and so does the kind that a
+region's gateways do not have: otherwise Route53 would lead its clients to the region that is nearest after it. It talks
+to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address
+
+import dns.name
+
+from controller.dns.claim import LABEL, TTL_S, Claim, claim_in
+from controller.dns.config import Route53Config
+from controller.dns.provider import Published
+from controller.dns.route53.record_sets import ELSEWHERE, NO_CLIENTS, Alias, Location, RecordSet, location_of
+from gateway.core.vocabulary import Jurisdiction, RegionName
+from gateway.ground.naming.tree import Area, RecordTree
+from gateway.ground.naming.zone import Zone, https_set, region_name, services
+
+SETS_MAX = 100
+"""Of one name and kind, as Route53 takes them."""
+KINDS = {"A": 4, "AAAA": 6}
+_NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
+"""Addresses that are documentation's (RFC 5737, RFC 3849): a record has to have one."""
+_NOBODY = "nobody"
+
+
+class Layout:
+    """The names of one zone."""
+
+    def __init__(self, zone: str, hosted_zone: str, config: Route53Config) -> None:
+        """`zone` is the one name. Raises ValueError for places that Route53 does not know."""
+        self.zone = zone
+        self.below = f"{LABEL}.{zone}"
+        self._hosted_zone = hosted_zone
+        self._config = config
+        self._places = {
+            Jurisdiction(jurisdiction): tuple(location_of(each) for each in places)
+            for jurisdiction, places in config.locations.items()
+        }
+
+    def wanted(self, tree: RecordTree, claim: Claim, checks: Mapping[str, str]) -> list[RecordSet]:
+        """All record sets, whoever is led to before whoever leads there. `checks`: by address, whoever asks for its
+        health. Raises ValueError, in words, for what these records cannot say."""
+        Zone(tree)
+        sets = [*self._leaves(tree, checks), *self._branches(tree), *self._services(tree)]
+        sets.append(self.claim_record(claim))
+        counts: dict[tuple[str, str], int] = {}
+        for each in sets:
+            counts[each.name, each.kind] = counts.get((each.name, each.kind), 0) + 1
+        for (name, kind), count in counts.items():
+            if count > SETS_MAX:
+                raise ValueError(f"{name} {kind} would be {count} record sets, and Route53 takes {SETS_MAX}")
+        return sets
+
+    def claim_record(self, claim: Claim) -> RecordSet:
+        text = " ".join(f'"{each}"' for each in claim.strings())
+        return RecordSet(self.below, "TXT", ttl_s=TTL_S, values=(text,))
+
+    def claim_of(self, found: Iterable[RecordSet]) -> Claim | None:
+        """None: nobody's, or not one of ours."""
+        texts = [each.values for each in found if each.key == (self.below, "TXT", "")]
+        if len(texts) != 1 or len(texts[0]) != 1:
+            return None
+        return claim_in(texts[0][0].strip('"').split('" "'))
+
+    def is_ours(self, each: RecordSet, claim: Claim) -> bool:
+        """By its name and kind, and that claim."""
+        if each.name == self.below or each.name.endswith(f".{self.below}"):
+            return True
+        return (each.name, each.kind) in self.owned(claim)
+
+    def owned(self, claim: Claim) -> set[tuple[str, str]]:
+        names = [self.zone, *(self._region_name(region) for region in claim.regions)]
+        served = services(dns.name.from_text(self.zone), _serving(claim))
+        return {(name, kind) for name in names for kind in (*KINDS, "HTTPS")} | {
+            (name.to_text(), kind) for name, (kind, _) in served.items()
+        }
+
+    def published(self, found: Iterable[RecordSet], claim: Claim) -> Published:
+        pools: dict[str, set[str]] = {}
+        for each in found:
+            if each.kind in KINDS:
+                pools.setdefault(each.name, set()).update(each.values)
+        areas = {region: frozenset(pools.get(self._pool(region), ())) for region in claim.regions}
+        return Published(claim.version, areas, frozenset(pools.get(self._anywhere, ())))
+
+    # Addresses
+
+    def _leaves(self, tree: RecordTree, checks: Mapping[str, str]) -> Iterator[RecordSet]:
+        for kind, text in _NOWHERE.items():
+            name = f"{_NOBODY}.{self.below}"
+            yield RecordSet(name, kind, _NOBODY, tree.ttl_s, (text,), location=NO_CLIENTS)
+        pools = {self._pool(each.region): each.addresses for each in tree.areas} | {self._anywhere: tree.anywhere}
+        for name, addresses in pools.items():
+            for address in addresses:
+                kind, text = _kind_of(address), str(ip_address(address))
+                check = checks.get(text, "")
+                yield RecordSet(name, kind, text, tree.ttl_s, (text,), is_multivalue=True, health_check=check)
+
+    @property
+    def _anywhere(self) -> str:
+        return f"anywhere.{self.below}"
+
+    def _pool(self, region: RegionName) -> str:
+        return f"{region.lower()}.pool.{self.below}"
+
+    # Who is led to them
+
+    def _branches(self, tree: RecordTree) -> Iterator[RecordSet]:
+        closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
+        for jurisdiction in closed:
+            if not self._places.get(jurisdiction):
+                raise ValueError(f"{jurisdiction} is closed, and records.route53.locations does not say where it is")
+        for kind in KINDS:
+            is_open = [each for each in tree.areas if not each.is_closed]
+            yield from self._nearest(f"open.{self.below}", kind, is_open)
+            for jurisdiction in closed:
+                inside = [each for each in tree.areas if each.is_closed and each.jurisdiction == jurisdiction]
+                yield from self._nearest(self._closed(jurisdiction), kind, inside)
+            for area in tree.areas:
+                others = [each for each in closed if each != area.jurisdiction]
+                turned_away = {place: self._nobody for each in others for place in self._places[each]}
+                yield from self._by_place(self._region_name(area.region), kind, self._to(area, kind), turned_away)
+            kept = {place: self._closed(each) for each in closed for place in self._places[each]}
+            elsewhere = f"open.{self.below}" if is_open else self._to_anywhere(tree, kind)
+            yield from self._by_place(self.zone, kind, elsewhere, kept)
+
+    def _nearest(self, name: str, kind: str, areas: Iterable[Area]) -> Iterator[RecordSet]:
+        """Among those regions, by latency. Route53 does not look for another where the nearest has nobody."""
+        seen: dict[str, RegionName] = {}
+        for area in areas:
+            aws_region = self._config.regions.get(area.region, area.region)
+            other = seen.setdefault(aws_region, area.region)
+            if other != area.region:
+                raise ValueError(f"{other} and {area.region} are both at {aws_region}, and Route53 takes one of them")
+            alias = self._alias(self._to(area, kind))
+            yield RecordSet(name, kind, area.region, alias=alias, region=aws_region)
+
+    def _by_place(self, name: str, kind: str, elsewhere: str, places: Mapping[Location, str]) -> Iterator[RecordSet]:
+        for place, target in {**places, ELSEWHERE: elsewhere}.items():
+            identifier = "elsewhere" if place == ELSEWHERE else str(place)
+            yield RecordSet(name, kind, identifier, alias=self._alias(target), location=place)
+
+    def _to(self, area: Area, kind: str) -> str:
+        return self._pool(area.region) if _has(area.addresses, kind) else self._nobody
+
+    def _to_anywhere(self, tree: RecordTree, kind: str) -> str:
+        return self._anywhere if _has(tree.anywhere, kind) else self._nobody
+
+    @property
+    def _nobody(self) -> str:
+        return f"{_NOBODY}.{self.below}"
+
+    def _closed(self, jurisdiction: Jurisdiction) -> str:
+        return f"{jurisdiction.lower()}.closed.{self.below}"
+
+    def _alias(self, name: str) -> Alias:
+        return Alias(self._hosted_zone, name)
+
+    def _region_name(self, region: RegionName) -> str:
+        name = region_name(region, dns.name.from_text(self.zone))
+        if name is None:
+            raise ValueError(f"{region} makes no name below {self.zone}")
+        return name.to_text()
+
+    # What else is asked for
+
+    def _services(self, tree: RecordTree) -> Iterator[RecordSet]:
+        zone = dns.name.from_text(self.zone)
+        for name, (kind, words) in services(zone, tree).items():
+            yield RecordSet(name.to_text(), kind, ttl_s=tree.ttl_s, values=(words,))
+        if not tree.tls:
+            return
+        for text in (self.zone, *(self._region_name(each.region) for each in tree.areas)):
+            words = https_set(dns.name.from_text(text), tree, ())[0].to_text()
+            yield RecordSet(text, "HTTPS", ttl_s=tree.ttl_s, values=(words,))
+
+
+def _serving(claim: Claim) -> RecordTree:
+    return RecordTree(claim.version, 0, (), (), port=claim.port, tls=claim.tls)
+
+
+def _kind_of(address: str) -> str:
+    return "A" if ip_address(address).version == 4 else "AAAA"
+
+
+def _has(addresses: Iterable[str], kind: str) -> bool:
+    return any(_kind_of(each) == kind for each in addresses)

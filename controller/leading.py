@@ -1,0 +1,143 @@
+"""Takes the lead before a controller begins, and gives it back when it ends. Until then operators see that it waits.
+
+It decides nothing: who leads is the store's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from socket import gethostname
+
+from aiohttp import web
+from structlog.typing import FilteringBoundLogger
+
+from controller.config import ControllerFile, ListenConfig
+from controller.keeper import Keeper
+from controller.leadership import LeaseTimes, Renewals, lead
+from controller.lease import Lease
+from controller.metrics import CONTENT_TYPE, Metrics
+from controller.standby import Standby, make_standby_app
+from controller.store.opening import open_store
+from controller.store.store import Holding, Store, StoreError
+from gateway.ground.clock import Clock
+from gateway.ground.listening import named_by
+from gateway.ground.supervisor import Supervisor
+from gateway.ground.tls import HttpTls
+from gateway.ground.values import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What a controller has that leads."""
+
+    keeper: Keeper
+    lease: Lease
+    renewals: Renewals
+    documents: Mapping[str, bytes]
+    """In the store, when it came to be ours."""
+
+    def start(self, loops: Supervisor) -> None:
+        loops.run("keeper", self.keeper.run)
+        loops.run("lease", self.renewals.run)
+
+
+class Waiting:
+    """What operators see of a controller until it leads."""
+
+    def __init__(
+        self,
+        file: ControllerFile,
+        tls: HttpTls | None,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+        *,
+        stop: asyncio.Event,
+        standing_by: Callable[[str], None],
+    ) -> None:
+        self.file = file
+        self.log = log
+        self.metrics = metrics
+        self.address = file.sections.listen.admin
+        """Where they are answered; with the real port once they are."""
+        self._tls = tls
+        self._standing_by = standing_by
+        self._page = AsyncExitStack()
+        self._standby = Standby(file.sections.store.look_interval_ns, stop, log, self._show)
+
+    async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[Holding, Lease]:
+        """Raises what `lead` does, and StandbyEnded."""
+        async with self._page:
+            return await lead(store, holder, times, clock, self._standby.wait)
+
+    async def _show(self) -> None:
+        listen = self.file.sections.listen
+        app = make_standby_app(
+            lambda: self._standby.reason,
+            self.metrics.render,
+            CONTENT_TYPE,
+            self.file.admin_token,
+            admin_hosts(listen),
+        )
+        self.address = await listen_for_operators(self._page, app, listen.admin, self._tls)
+        self._standing_by(admin_url(self.address, listen))
+
+
+async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Waiting, clock: Clock) -> Lead:
+    """With the store ours until the stack is left, or until another has it. A store that is handed in is closed by
+    whoever opened it."""
+    file, log, metrics = waiting.file, waiting.log, waiting.metrics
+    config = file.sections.store
+    if store is None:
+        store = await open_store(config, clock)
+        stack.push_async_callback(store.close)
+    times = LeaseTimes(config.margin_ns, config.renew_interval_ns)
+    holder = f"{file.controller} on {gethostname()}, process {os.getpid()}"
+    holding, lease = await waiting.lead(store, holder, times, clock)
+    try:
+        contents = await store.read()
+    except BaseException:
+        await _release(store, holding, log)
+        raise
+    keeper = Keeper(store, holding, contents.revision, log, on_failure=metrics.store_failed, on_rise=lease.rose)
+    stack.push_async_callback(_give_back, store, keeper, lease, log)
+    renewals = Renewals(store, lease, lambda: keeper.holding, times, clock=clock, log=log, on_lost=keeper.lose)
+    return Lead(keeper, lease, renewals, contents.documents)
+
+
+async def _give_back(store: Store, keeper: Keeper, lease: Lease, log: FilteringBoundLogger) -> None:
+    """Whoever waits may have it at once, so nothing of ours acts any more."""
+    lease.end()
+    await _release(store, keeper.holding, log)
+
+
+async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) -> None:
+    try:
+        await store.release(holding)
+    except StoreError as error:
+        log.warning("the store was not given back in order", reason=str(error))
+
+
+def admin_hosts(listen: ListenConfig) -> tuple[str, ...] | None:
+    """By which it may be asked for; None: by any."""
+    return (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
+
+
+def admin_url(address: Address, listen: ListenConfig) -> str:
+    return f"http{'' if listen.admin_tls is None else 's'}://{address}"
+
+
+async def listen_for_operators(
+    stack: AsyncExitStack, app: web.Application, address: Address, tls: HttpTls | None
+) -> Address:
+    """Until the stack is left. Gives the real address, also where the system chose the port."""
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    context = None if tls is None else tls.context
+    with named_by("listen.admin", address):
+        await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
+    return Address(address.host, runner.addresses[0][1])

@@ -1,0 +1,85 @@
+"""A controller that waits for its turn: it says so to operators and to whoever watches it, and does nothing else.
+
+Gateways find nobody listening here, and go to the one that leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from aiohttp import web
+from structlog.typing import FilteringBoundLogger
+
+from controller.store.store import StoreError, StoreTaken
+from gateway.ground.admin_server import admin_middlewares, fault
+
+_SECOND_NS = 1_000_000_000
+
+
+class StandbyEnded(Exception):
+    """It was told to stop before it was its turn."""
+
+
+class Standby:
+    """`wait` is for `lead`."""
+
+    def __init__(
+        self,
+        look_interval_ns: int,
+        stop: asyncio.Event,
+        log: FilteringBoundLogger,
+        on_begin: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`on_begin` is waited for once it is known that another leads."""
+        self.reason = ""
+        """Why it does not lead, in words."""
+        self._look_s = look_interval_ns / _SECOND_NS
+        self._stop = stop
+        self._log = log
+        self._on_begin = on_begin
+
+    async def wait(self, error: StoreError) -> None:
+        """Raises StandbyEnded."""
+        is_first, before = not self.reason, self.reason
+        self.reason = str(error)
+        if self.reason != before:
+            tell = self._log.info if isinstance(error, StoreTaken) else self._log.error
+            tell("standing by", reason=self.reason)
+        if is_first:
+            await self._on_begin()
+        try:
+            async with asyncio.timeout(self._look_s):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+        raise StandbyEnded
+
+
+def make_standby_app(
+    reason: Callable[[], str],
+    metrics: Callable[[], bytes],
+    metrics_content_type: str,
+    token: str | None,
+    hosts: Collection[str] | None,
+) -> web.Application:
+    """What the admin address shows meanwhile: it lives, it is not ready, and who leads."""
+
+    async def live(_: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def ready(_: web.Request) -> web.Response:
+        return web.json_response({"status": "standing by", "reason": reason()}, status=503)
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"content-type": metrics_content_type})
+
+    async def other(_: web.Request) -> web.Response:
+        return fault(503, f"this controller stands by, and nothing has changed: {reason()}")
+
+    app = web.Application(middlewares=admin_middlewares(token, hosts))
+    app.router.add_get("/health", live)
+    app.router.add_get("/ready", ready)
+    app.router.add_get("/metrics", page)
+    app.router.add_route("*", "/{path:.*}", other)
+    return app

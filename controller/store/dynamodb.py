@@ -1,0 +1,349 @@
+"""A store in one DynamoDB table, for controllers in AWS: one leads, the others wait for their turn.
+
+Documents lie in shards, and a shard that changes is written anew under a name of its own, never over the old one. One
+item, the head, says who has the store and which shards count, so that each write is decided by one conditional update
+of the head, whatever its size. Nothing of a write that did not come to that can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import NoReturn, Self
+from uuid import uuid4
+
+import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
+from xxhash import xxh64_intdigest
+
+from controller.store.dynamodb_table import DynamodbSettings, Item, Table, typed
+from controller.store.held import Mark, Watch
+from controller.store.store import (
+    Contents,
+    Holding,
+    StoreError,
+    StoreLost,
+    StoreTaken,
+    StoreUnavailable,
+    StoreUncertain,
+    StoreUnusable,
+    check_changes,
+)
+from gateway.core.value import value
+from gateway.ground.clock import Clock
+
+FORMAT = 1
+SHARDS = 32
+"""A document that changes has those of its shard written anew. More of them would make the head larger, which is
+written with each renewal."""
+PART_BYTES_MAX = 380_000
+"""An item has at most 400 KB, with its name."""
+_HEAD = "head"
+_READS_MAX = 5
+"""Shards that are exchanged while they are read are read again."""
+_GARBAGE_MAX = 10_000
+
+
+@value
+class _Shard:
+    """Where the documents of one shard lie."""
+
+    key: str
+    parts: int
+
+    @property
+    def item_ids(self) -> list[str]:
+        return [f"{self.key}#{number}" for number in range(self.parts)]
+
+
+@value
+class _Head:
+    mark: Mark
+    revision: int
+    holder: str
+    lease_ns: int
+    shards: Mapping[str, _Shard]
+    """By number, those that hold anything."""
+
+
+class DynamodbStore:
+    """All calls come from one event loop."""
+
+    def __init__(self, settings: DynamodbSettings, lease_ns: int, clock: Clock) -> None:
+        self._settings = settings
+        self._table = Table(settings)
+        self._lease_ns = lease_ns
+        self._clock = clock
+        self._watch = Watch()
+        self._turn = asyncio.Lock()
+        """For writes, each of which follows the one before."""
+        self._holding: Holding | None = None
+        self._key = ""
+        """Under which we have it, or would if an answer had come."""
+        self._head: _Head | None = None
+        """As of our last write."""
+        self._documents: dict[str, dict[str, bytes]] = {}
+        """By shard, what is in it by then; nobody else changes it while we have the store."""
+        self._garbage: list[str] = []
+        """Items that nobody reads any more."""
+
+    @classmethod
+    async def open(cls, settings: DynamodbSettings, *, lease_ns: int, clock: Clock) -> Self:
+        """Writes the head if there is none. Raises StoreError."""
+        store = cls(settings, lease_ns, clock)
+        try:
+            async with store._table.in_words(settings.write_timeout_ns):
+                await store._table.connect()
+                await store._prepare()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def lease_ns(self) -> int:
+        return self._lease_ns
+
+    async def acquire(self, holder: str) -> Holding:
+        async with self._table.in_words(self._settings.call_timeout_ns):
+            token = await self._acquire(holder)
+        self._holding = Holding(token, holder, self._key)
+        async with self._turn, self._table.in_words(self._settings.write_timeout_ns):
+            self._head, self._documents = await self._read_all()
+            await self._sweep()
+        return self._holding
+
+    async def _acquire(self, holder: str) -> int:
+        asked_ns = self._clock.boot_ns()
+        head = await self._look()
+        if not self._may_be_had(head, asked_ns):
+            raise StoreTaken(f"{self._settings.name}: another controller has it ({head.holder})")
+        mark, self._key = head.mark, uuid4().hex
+        taken = await self._update(
+            "#token = #token + :one, #key = :mine, holder = :holder, lease_ns = :lease",
+            "#token = :token AND #key = :key AND renewals = :renewals",
+            token=mark.token,
+            key=mark.key,
+            renewals=mark.renewals,
+            mine=self._key,
+            holder=holder,
+            lease=self._lease_ns,
+        )
+        if taken is None:
+            raise StoreTaken(f"{self._settings.name}: another controller has just taken it")
+        return taken.mark.token
+
+    def _may_be_had(self, head: _Head, asked_ns: int) -> bool:
+        """Nobody has it, or we do, or whoever does has renewed it for too long no more."""
+        if head.mark.key in ("", self._key):
+            return True
+        return self._watch.has_ended(head.mark, head.lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
+
+    async def renew(self, holding: Holding) -> None:
+        known = 0 if self._head is None else self._head.revision  # by now: a write may be answered while we ask
+        async with self._table.in_words(self._settings.call_timeout_ns):
+            head = await self._update("", "#key = :key", key=holding.key)
+            if head is None:
+                await self._lost()
+            self._check_revision(head, known)
+
+    async def rise(self, holding: Holding, above: int) -> Holding:
+        async with self._table.in_words(self._settings.call_timeout_ns):
+            token = max(holding.token, above) + 1
+            head = await self._update(
+                "#token = :higher",
+                "#token = :token AND #key = :key",
+                higher=token,
+                token=holding.token,
+                key=holding.key,
+            )
+            if head is None:
+                await self._lost()
+        self._holding = Holding(token, holding.holder, holding.key)
+        return self._holding
+
+    async def release(self, holding: Holding) -> None:
+        async with self._table.in_words(self._settings.call_timeout_ns):
+            await self._update(
+                "#key = :nobody, holder = :nobody",
+                "#key = :key",
+                key=holding.key,
+                nobody="",
+            )
+        if self._holding is not None and self._holding.key == holding.key:
+            self._holding = None
+
+    async def read(self) -> Contents:
+        async with self._table.in_words(self._settings.write_timeout_ns):
+            head, shards = await self._read_all()
+        return Contents(head.revision, _joined(shards))
+
+    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+        check_changes(changes)
+        try:
+            async with self._table.in_words(self._settings.write_timeout_ns), self._turn:
+                return await self._write(holding, changes)
+        except StoreUnavailable as error:
+            raise StoreUncertain(f"{error}: nobody knows whether this was written") from error
+
+    async def close(self) -> None:
+        if self._table.is_closed:
+            return
+        if self._holding is not None:
+            with suppress(StoreError):
+                await self.release(self._holding)
+        self._table.close()
+
+    # A write
+
+    async def _write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+        if self._holding is None or self._holding.key != holding.key or self._head is None:
+            await self._lost()
+        for _ in range(2):  # one that was not answered may have been done: then this one follows that
+            before, documents = self._head, self._documents
+            changed = _changed(documents, changes)
+            staged = {number: await self._stage(shard) for number, shard in changed.items()}
+            shards = {number: each for number, each in (dict(before.shards) | staged).items() if each.parts}
+            head = await self._update(
+                "revision = :next, shards = :shards",
+                "#token = :token AND #key = :key AND revision = :revision",
+                next=before.revision + 1,
+                shards=_as_items(shards),
+                token=holding.token,
+                key=holding.key,
+                revision=before.revision,
+            )
+            if head is not None:
+                self._head, self._documents = head, documents | changed
+                await self._drop(before.shards[number] for number in staged if number in before.shards)
+                return head.revision
+            self._garbage += [item for each in staged.values() for item in each.item_ids]
+            found = await self._look()
+            if (found.mark.token, found.mark.key) != (holding.token, holding.key):
+                await self._lost()
+            self._check_revision(found, before.revision)
+            self._head, self._documents = await self._read_all()
+        raise StoreUnavailable(f"{self._settings.name}: it is written by somebody who does not have it")
+
+    async def _stage(self, documents: Mapping[str, bytes]) -> _Shard:
+        """Where nobody looks yet."""
+        if not documents:
+            return _Shard("", 0)
+        packed = zlib.compress(msgspec.msgpack.encode(documents), 1)
+        parts = [packed[at : at + PART_BYTES_MAX] for at in range(0, len(packed), PART_BYTES_MAX)]
+        shard = _Shard(uuid4().hex, len(parts))
+        named = zip(shard.item_ids, parts, strict=True)
+        await self._table.put([{"id": {"S": item_id}, "part": {"B": part}} for item_id, part in named])
+        return shard
+
+    async def _drop(self, shards: Iterable[_Shard]) -> None:
+        """What cannot be deleted now is deleted later, by us or by whoever has the store next."""
+        self._garbage += [item for shard in shards for item in shard.item_ids]
+        items, self._garbage = self._garbage, []
+        try:
+            await self._table.delete(items)
+        except (ClientError, BotoCoreError, StoreUnavailable):
+            self._garbage = items[-_GARBAGE_MAX:]
+
+    async def _sweep(self) -> None:
+        """What those before us have left lying about. Only once the head is ours: nothing that anybody else has staged
+        can come to count then."""
+        assert self._head is not None, "it was read"
+        known = {item for shard in self._head.shards.values() for item in shard.item_ids}
+        self._garbage = [each for each in await self._table.ids() if each != _HEAD and each not in known]
+        await self._drop(())
+
+    # What is there
+
+    async def _read_all(self) -> tuple[_Head, dict[str, dict[str, bytes]]]:
+        for _ in range(_READS_MAX):
+            head = await self._look()
+            shards = await self._read_shards(head)
+            if shards is not None:
+                return head, shards
+        raise StoreUnavailable(f"{self._settings.name}: it changes faster than it can be read")
+
+    async def _read_shards(self, head: _Head) -> dict[str, dict[str, bytes]] | None:
+        """None: a newer head has taken this one's place meanwhile."""
+        ids = [item_id for shard in head.shards.values() for item_id in shard.item_ids]
+        parts = await self._table.read(ids)
+        if len(parts) < len(ids):
+            if (await self._look()).revision == head.revision:
+                raise StoreUnusable(f"{self._settings.name}: damaged: {len(ids) - len(parts)} of its items are missing")
+            return None
+        return {number: self._unpacked(shard, parts) for number, shard in head.shards.items()}
+
+    def _unpacked(self, shard: _Shard, parts: Mapping[str, bytes]) -> dict[str, bytes]:
+        packed = b"".join(parts[item_id] for item_id in shard.item_ids)
+        try:
+            return msgspec.msgpack.decode(zlib.decompress(packed), type=dict[str, bytes])
+        except (zlib.error, msgspec.DecodeError) as error:
+            raise StoreUnusable(f"{self._settings.name}: damaged: {error}") from error
+
+    async def _look(self) -> _Head:
+        found = await self._table.get(_HEAD)
+        if found is None:
+            raise StoreUnusable(f"{self._settings.name}: its head is gone")
+        return _head_in(found)
+
+    async def _update(self, expression: str, condition: str, **values: object) -> _Head | None:
+        """Of the head, which counts each; None where the condition does not hold."""
+        found = await self._table.update(
+            _HEAD, f"SET renewals = renewals + :one, {expression}".rstrip(", "), condition, one=1, **values
+        )
+        return None if found is None else _head_in(found)
+
+    async def _prepare(self) -> None:
+        head = {"id": _HEAD, "format": FORMAT, "revision": 0, "token": 0, "key": "", "holder": "", "lease_ns": 0}
+        await self._table.put_new({name: typed(each) for name, each in (head | {"renewals": 0, "shards": {}}).items()})
+        found = await self._table.get(_HEAD)
+        if found is None or found.get("format") != typed(FORMAT):
+            told = found and found.get("format", {}).get("N")
+            raise StoreUnusable(f"{self._settings.name}: format {told}, and this controller reads {FORMAT}")
+
+    def _check_revision(self, head: _Head, known: int) -> None:
+        """What was told to gateways cannot be taken back: whoever begins anew goes on above it."""
+        if head.revision < known:
+            raise StoreLost(f"{self._settings.name}: it has lost writes, as a copy that was restored has")
+
+    async def _lost(self) -> NoReturn:
+        holder = (await self._look()).holder
+        raise StoreLost(f"{self._settings.name}: it is {holder or 'nobody'}'s now")
+
+
+def _shard_of(name: str) -> str:
+    return str(xxh64_intdigest(name.encode()) % SHARDS)
+
+
+def _changed(
+    before: Mapping[str, Mapping[str, bytes]], changes: Mapping[str, bytes | None]
+) -> dict[str, dict[str, bytes]]:
+    """Those shards that are different with the changes."""
+    changed: dict[str, dict[str, bytes]] = {}
+    for name, document in changes.items():
+        number = _shard_of(name)
+        shard = changed.setdefault(number, dict(before.get(number, {})))
+        if document is None:
+            shard.pop(name, None)
+        else:
+            shard[name] = document
+    return {number: shard for number, shard in changed.items() if shard != before.get(number, {})}
+
+
+def _joined(shards: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
+    return {name: document for shard in shards.values() for name, document in shard.items()}
+
+
+def _as_items(shards: Mapping[str, _Shard]) -> Item:
+    return {number: {"S": f"{shard.key}/{shard.parts}"} for number, shard in shards.items()}
+
+
+def _head_in(item: Item) -> _Head:
+    shards = {}
+    for number, each in item["shards"]["M"].items():
+        key, _, parts = each["S"].partition("/")
+        shards[number] = _Shard(key, int(parts))
+    mark = Mark(int(item["token"]["N"]), item["key"]["S"], int(item["renewals"]["N"]))
+    return _Head(mark, int(item["revision"]["N"]), item["holder"]["S"], int(item["lease_ns"]["N"]), shards)

@@ -1,0 +1,295 @@
+"""A store in PostgreSQL, for controllers on several machines: one leads, the others wait for their turn.
+
+One row says who has the store; each write is one statement that changes that row and the documents together, and does
+nothing where the row has come to be another's. It never waits for a lock that a controller holds between two messages,
+since none does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self, TypeVar
+from uuid import uuid4
+
+import asyncpg
+
+from controller.store.held import Mark, Watch
+from controller.store.store import (
+    Contents,
+    Holding,
+    StoreError,
+    StoreLost,
+    StoreTaken,
+    StoreUnavailable,
+    StoreUncertain,
+    StoreUnusable,
+    check_changes,
+)
+from gateway.ground.clock import Clock
+from gateway.ground.values import Address
+
+FORMAT = 1
+_SECOND_NS = 1_000_000_000
+_CREATING = 0x4E534354
+"""Two that begin at once make the tables one after the other."""
+SCHEMA = (
+    'CREATE TABLE nightside_documents (name text COLLATE "C" PRIMARY KEY, document bytea NOT NULL)',
+    "CREATE TABLE nightside_store (id integer PRIMARY KEY CHECK (id = 1), format integer NOT NULL,"
+    " revision bigint NOT NULL, token bigint NOT NULL, key text NOT NULL, holder text NOT NULL,"
+    " lease_ns bigint NOT NULL, renewals bigint NOT NULL)",
+    "INSERT INTO nightside_store VALUES (1, 1, 0, 0, '', '', 0, 0)",
+)
+_LOOK = "SELECT token, key, renewals, holder, lease_ns FROM nightside_store"
+_TAKE = """
+    UPDATE nightside_store SET token = token + 1, key = $4, holder = $5, lease_ns = $6, renewals = renewals + 1
+    WHERE token = $1 AND key = $2 AND renewals = $3 RETURNING token, revision"""
+_RENEW = "UPDATE nightside_store SET renewals = renewals + 1 WHERE key = $1 RETURNING revision"
+_RISE = """
+    UPDATE nightside_store SET token = greatest(token, $3) + 1, renewals = renewals + 1
+    WHERE token = $1 AND key = $2 RETURNING token"""
+_RELEASE = "UPDATE nightside_store SET key = '', holder = '', renewals = renewals + 1 WHERE key = $1"
+_READ = """
+    SELECT revision, name, document FROM nightside_store LEFT JOIN nightside_documents ON true"""
+_WRITE = """
+    WITH held AS (
+        UPDATE nightside_store SET revision = revision + 1, renewals = renewals + 1
+        WHERE token = $1 AND key = $2 AND revision = $3 RETURNING revision),
+    gone AS (DELETE FROM nightside_documents WHERE name = ANY($4::text[]) AND EXISTS (SELECT FROM held)),
+    put AS (
+        INSERT INTO nightside_documents
+        SELECT * FROM unnest($5::text[], $6::bytea[]) WHERE EXISTS (SELECT FROM held)
+        ON CONFLICT (name) DO UPDATE SET document = excluded.document)
+    SELECT revision FROM held"""
+_HOW_IT_STANDS = "SELECT token, key, revision, holder FROM nightside_store"
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlSettings:
+    """Where it is, and as whom we come."""
+
+    hosts: tuple[Address, ...]
+    """Of one database: whichever of them takes writes is used."""
+    database: str = "nightside"
+    user: str = "nightside"
+    password: Callable[[], str | None] = lambda: None
+    """Asked for each connection: it may have been exchanged since the last."""
+    tls: ssl.SSLContext | None = None
+    call_timeout_ns: int = 1_500_000_000
+    """One question, with a connection for it if there is none."""
+    write_timeout_ns: int = 10 * _SECOND_NS
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"PostgreSQL {self.database} at {', '.join(map(str, self.hosts))}"
+
+
+class PostgresqlStore:
+    """One connection, made anew whenever anything goes wrong with it. All calls come from one event loop."""
+
+    def __init__(self, settings: PostgresqlSettings, lease_ns: int, clock: Clock) -> None:
+        self._settings = settings
+        self._lease_ns = lease_ns
+        self._clock = clock
+        self._watch = Watch()
+        self._connection: Any = None
+        self._turn = asyncio.Lock()
+        self._host = 0
+        """Which of them took writes last."""
+        self._holding: Holding | None = None
+        self._key = ""
+        """Under which we have it, or would if an answer had come."""
+        self._revision = 0
+        """Of the last write that we know of; the next one follows it or is none."""
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, settings: PostgresqlSettings, *, lease_ns: int, clock: Clock) -> Self:
+        """Makes the tables if there are none. Raises StoreError."""
+        store = cls(settings, lease_ns, clock)
+        try:
+            await store._call(store._prepare, settings.write_timeout_ns)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def lease_ns(self) -> int:
+        return self._lease_ns
+
+    async def acquire(self, holder: str) -> Holding:
+        async def acquire(connection: Any) -> Holding:
+            asked_ns = self._clock.boot_ns()
+            row = await connection.fetchrow(_LOOK)
+            mark = Mark(row["token"], row["key"], row["renewals"])
+            if not self._may_be_had(mark, row["lease_ns"], asked_ns):
+                raise StoreTaken(f"{self._settings.name}: another controller has it ({row['holder']})")
+            self._key = uuid4().hex
+            taken = await connection.fetchrow(
+                _TAKE, mark.token, mark.key, mark.renewals, self._key, holder, self._lease_ns
+            )
+            if taken is None:
+                raise StoreTaken(f"{self._settings.name}: another controller has just taken it")
+            self._revision = taken["revision"]
+            return Holding(taken["token"], holder, self._key)
+
+        self._holding = await self._call(acquire)
+        return self._holding
+
+    def _may_be_had(self, mark: Mark, lease_ns: int, asked_ns: int) -> bool:
+        """Nobody has it, or we do, or whoever does has renewed it for too long no more."""
+        if mark.key in ("", self._key):
+            return True
+        return self._watch.has_ended(mark, lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
+
+    async def renew(self, holding: Holding) -> None:
+        async def renew(connection: Any) -> None:
+            revision = await connection.fetchval(_RENEW, holding.key)
+            if revision is None:
+                await self._lost(connection)
+            self._check_revision(revision)
+
+        await self._call(renew)
+
+    async def rise(self, holding: Holding, above: int) -> Holding:
+        async def rise(connection: Any) -> Holding:
+            token = await connection.fetchval(_RISE, holding.token, holding.key, above)
+            if token is None:
+                await self._lost(connection)
+            return Holding(token, holding.holder, holding.key)
+
+        self._holding = await self._call(rise)
+        return self._holding
+
+    async def release(self, holding: Holding) -> None:
+        await self._call(lambda connection: connection.execute(_RELEASE, holding.key))
+        if self._holding is not None and self._holding.key == holding.key:
+            self._holding = None
+
+    async def read(self) -> Contents:
+        rows = await self._call(lambda connection: connection.fetch(_READ), self._settings.write_timeout_ns)
+        documents = {row["name"]: row["document"] for row in rows if row["name"] is not None}
+        return Contents(rows[0]["revision"], documents)
+
+    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+        check_changes(changes)
+        gone = [name for name, document in changes.items() if document is None]
+        put = {name: document for name, document in changes.items() if document is not None}
+
+        async def write(connection: Any) -> int:
+            for _ in range(2):  # one that was not answered may have been done: then the next one follows that
+                revision = await connection.fetchval(
+                    _WRITE, holding.token, holding.key, self._revision, gone, list(put), list(put.values())
+                )
+                if revision is not None:
+                    self._revision = revision
+                    return int(revision)
+                stands = await connection.fetchrow(_HOW_IT_STANDS)
+                if (stands["token"], stands["key"]) != (holding.token, holding.key):
+                    await self._lost(connection)
+                self._check_revision(stands["revision"])
+                self._revision = stands["revision"]
+            raise StoreUnavailable(f"{self._settings.name}: it is written by somebody who does not have it")
+
+        try:
+            return await self._call(write, self._settings.write_timeout_ns)
+        except StoreUnavailable as error:
+            raise StoreUncertain(f"{error}: nobody knows whether this was written") from error
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        if self._holding is not None:
+            with suppress(StoreError):
+                await self.release(self._holding)
+        self._is_closed = True
+        async with self._turn:
+            self._hang_up()
+
+    # The connection
+
+    async def _call(self, work: Callable[[Any], Awaitable[_Result]], timeout_ns: int | None = None) -> _Result:
+        """One at a time. What was given up halfway may still be carried out: then the connection is not used again."""
+        if self._is_closed:
+            raise StoreUnavailable(f"{self._settings.name}: it is closed")
+        limit_s = (timeout_ns or self._settings.call_timeout_ns) / _SECOND_NS
+        is_well = False
+        try:
+            async with asyncio.timeout(limit_s), self._turn:
+                try:
+                    connection = self._connection or await self._connect()
+                    result = await work(connection)
+                    is_well = True
+                except (StoreTaken, StoreLost):
+                    is_well = True
+                    raise
+                finally:
+                    if not is_well:
+                        self._hang_up()
+        except TimeoutError as error:
+            raise StoreUnavailable(f"{self._settings.name}: no answer within {limit_s:g} s") from error
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StoreUnavailable(f"{self._settings.name}: {_in_words(error)}") from error
+        return result
+
+    async def _connect(self) -> Any:
+        """To whichever takes writes, beginning with the one that last did."""
+        hosts, settings = self._settings.hosts, self._settings
+        share_s = settings.call_timeout_ns / len(hosts) / _SECOND_NS
+        faults: list[str] = []
+        for turn in range(len(hosts)):
+            number = (self._host + turn) % len(hosts)
+            try:
+                self._connection = await asyncpg.connect(
+                    host=hosts[number].host,
+                    port=hosts[number].port,
+                    database=settings.database,
+                    user=settings.user,
+                    password=await asyncio.to_thread(settings.password),
+                    ssl=settings.tls or False,
+                    timeout=share_s,
+                    statement_cache_size=0,  # poolers that share connections among transactions know of no statements
+                    target_session_attrs="read-write",
+                    server_settings={"application_name": "nightside controller"},
+                )
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                faults.append(f"{hosts[number]}: {_in_words(error)}")
+                continue
+            self._host = number
+            return self._connection
+        raise StoreUnavailable(f"PostgreSQL {settings.database}: {'; '.join(faults)}")
+
+    def _hang_up(self) -> None:
+        """At once, whatever is under way."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _prepare(self, connection: Any) -> None:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
+            if await connection.fetchval("SELECT to_regclass('nightside_store')") is None:
+                for statement in SCHEMA:
+                    await connection.execute(statement)
+        found = await connection.fetchval("SELECT format FROM nightside_store")
+        if found != FORMAT:
+            raise StoreUnusable(f"{self._settings.name}: format {found}, and this controller reads {FORMAT}")
+
+    def _check_revision(self, revision: int) -> None:
+        """What was told to gateways cannot be taken back: whoever begins anew goes on above it."""
+        if revision < self._revision:
+            raise StoreLost(f"{self._settings.name}: it has lost writes, as after a failover to a standby that lags")
+
+    async def _lost(self, connection: Any) -> NoReturn:
+        holder = (await connection.fetchrow(_HOW_IT_STANDS))["holder"]
+        raise StoreLost(f"{self._settings.name}: it is {holder or 'nobody'}'s now")
+
+
+def _in_words(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

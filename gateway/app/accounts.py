@@ -1,0 +1,175 @@
+"""Keys and what they use, as far as they outlive the process: the keys file as operators change it, and the rows of
+usage as they are written down.
+
+Neither is waited for by any request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Self, TypeVar
+
+from aiohttp import web
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.sections import GatewayConfig, UsageConfig
+from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
+from gateway.ground.reloader import ReloadRefused
+from gateway.ground.threads import finish_in_thread
+from gateway.ground.values import parse_duration_ns
+from gateway.http.admin_keys import KeysRefused, add_key_routes, add_usage_route
+from gateway.records.usage_book import Line, UsageBook, Used
+from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
+from gateway.request.callers import KeyId
+from gateway.security.keyring import Keyring
+from gateway.security.keys_editing import KeyUnknown, add_key, change_key, remove_key, rotate_key, shown
+
+_SECOND_NS = 1_000_000_000
+_Result = TypeVar("_Result")
+
+
+class KeysAdmin:
+    """Changes the keys file for operators who ask over the admin address, and puts it in force at once."""
+
+    def __init__(self, keyring: Keyring, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._keyring = keyring
+        self._clock = clock
+        self._log = log
+
+    def list(self) -> list[Mapping[str, object]]:
+        """With when each was last shown here, since this process began."""
+        new, old = self._keyring.last_used_ns
+        return [
+            {
+                **shown(entry),
+                **_moment("last_used", new.get(KeyId(entry.id))),
+                **_moment("old_last_used", old.get(KeyId(entry.id))),
+            }
+            for entry in self._keyring.file.keys
+        ]
+
+    async def add(self, options: Mapping[str, Any]) -> Mapping[str, object]:
+        key_id = options.get("id")
+        if not isinstance(key_id, str):
+            raise KeysRefused("id: is missing")
+        rest = {name: value for name, value in options.items() if name != "id"}
+        minted = await self._edit("added", key_id, lambda now_ns: add_key(self._keyring.path, key_id, rest, now_ns))
+        return {"id": key_id, "key": minted.key}
+
+    async def rotate(self, key_id: str, keep: str) -> Mapping[str, object]:
+        try:
+            keep_ns = 0 if keep == "0" else parse_duration_ns(keep)
+        except ValueError as error:
+            raise KeysRefused(f"keep: {error}") from error
+        minted = await self._edit(
+            "rotated", key_id, lambda now_ns: rotate_key(self._keyring.path, key_id, keep_ns, now_ns)
+        )
+        until = None if minted.old_until is None else minted.old_until.timestamp() * _SECOND_NS
+        return {"id": key_id, "key": minted.key, **_moment("old_until", until)}
+
+    async def change(self, key_id: str, options: Mapping[str, Any]) -> Mapping[str, object]:
+        await self._edit("changed", key_id, lambda now_ns: change_key(self._keyring.path, key_id, options, now_ns))
+        return next(each for each in self.list() if each["id"] == key_id)
+
+    async def remove(self, key_id: str) -> None:
+        await self._edit("removed", key_id, lambda _: remove_key(self._keyring.path, key_id))
+
+    async def _edit(self, what: str, key_id: str, edit: Callable[[int], _Result]) -> _Result:
+        """It is written down, whoever leaves meanwhile, and in force when this returns."""
+        try:
+            done = await finish_in_thread(edit, self._clock.wall_ns())
+            await self._keyring.reload()
+        except KeyUnknown as error:
+            raise KeysRefused(str(error), 404) from error
+        except (ConfigError, ReloadRefused) as error:
+            raise KeysRefused(str(error)) from error
+        self._log.warning(f"a key was {what} over the admin address", key=key_id)
+        return done
+
+
+class UsageKeeper:
+    """Keeps what clients used: in the book at once, and in the store soon after."""
+
+    def __init__(self, config: UsageConfig, store: UsageStore, clock: Clock, log: FilteringBoundLogger) -> None:
+        self.book = UsageBook()
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._forgot_on = ""
+
+    def begin(self) -> None:
+        """Before anybody is served. A file that cannot be used leaves budgets counting from nothing, loudly."""
+        try:
+            self._store.open()
+        except UsageUnusable as error:
+            self._log.error("USAGE LOST: what clients used before is not known", problem=str(error))
+        self.book.remember(self._store.since(f"{self.today[:7]}-01"), self._clock.wall_ns())
+
+    @property
+    def today(self) -> str:
+        return f"{datetime.fromtimestamp(self._clock.wall_ns() // _SECOND_NS, UTC):%Y-%m-%d}"
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.flush_interval_ns / _SECOND_NS)
+            await self.flush()
+            if self.today != self._forgot_on:
+                self._forgot_on = self.today
+                await self._store.forget_before(days_before(self._forgot_on, self._config.days_max))
+
+    async def flush(self) -> None:
+        """What cannot be written down is kept, up to a bound, and tried again."""
+        rows = self.book.take_rows()
+        if not rows:
+            return
+        try:
+            await self._store.add(rows)
+        except OSError as error:
+            self.book.give_back(rows)
+            self._log.error("what clients used cannot be written down yet", problem=str(error))
+
+    async def asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
+        await self.flush()
+        return await self._store.asked(first, last, by)
+
+    def close(self) -> None:
+        """The last of it, and the file."""
+        try:
+            self._store.add_at_once(self.book.take_rows())
+        except OSError as error:
+            self._log.error("the last of what clients used is lost", problem=str(error))
+        self._store.close()
+
+
+class Accounts:
+    """Keys, if clients need any, and what they use."""
+
+    def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
+        """Raises ConfigError."""
+        file, folder = config.keys_file, config.state.folder
+        self.keyring = None if file is None else Keyring(file, clock, keeps_usage=folder is not None)
+        self.usage = UsageKeeper(config.usage, UsageStore(usage_file(folder, config.gateway_id)), clock, log)
+        self._has_token = config.admin_token is not None
+        self._admin = None if self.keyring is None else KeysAdmin(self.keyring, clock, log)
+
+    def __enter__(self) -> Self:
+        self.usage.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.usage.close()
+
+    def with_routes(self, admin: web.Application) -> web.Application:
+        add_key_routes(admin, self._admin, has_token=self._has_token)
+        add_usage_route(admin, self.usage)
+        return admin
+
+
+def _moment(name: str, wall_ns: float | None) -> dict[str, object]:
+    if wall_ns is None:
+        return {}
+    return {name: f"{datetime.fromtimestamp(wall_ns // _SECOND_NS, UTC):%Y-%m-%dT%H:%M:%SZ}"}

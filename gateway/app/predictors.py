@@ -1,0 +1,115 @@
+"""Keeps the predictors of the gateway's disaggregated pools: their histories over a restart, and what is fitted to
+them. It wires; what is predicted is the core's affair, and a gateway whose predictors all fail serves on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.app.desk import Desk
+from gateway.config.sections import GatewayConfig
+from gateway.core.decode.predictors.arrays import (
+    ExactMatchArrays,
+    LearnedArrays,
+    PredictorArrays,
+    SurvivalArrays,
+    UnusableArrays,
+)
+from gateway.core.decode.predictors.catalogue import make_estimator
+from gateway.core.events import DecodeHistoryRestored, PredictorFitted
+from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
+from gateway.ground.state_files import StateUnusable
+from gateway.ground.supervisor import Supervisor
+from gateway.state.prediction import PredictorKeeper
+from gateway.state.predictor_files import read_or_make_secret
+
+_KEY_BYTES = 8
+
+
+class PromptKeys:
+    """What stands for a prompt in histories that outlive the process: whoever has one and not the secret cannot confirm
+    a guess at a prompt."""
+
+    def __init__(self, config: GatewayConfig, log: FilteringBoundLogger) -> None:
+        """One that is not kept makes other keys after a restart: then no prompt is known again, and its length is."""
+        self._secret = secrets.token_bytes(32)
+        folder = config.state.folder
+        if folder is None:
+            return
+        try:
+            self._secret = read_or_make_secret(folder / f"{config.gateway_id}.prompts.secret.json")
+        except (StateUnusable, OSError) as error:
+            log.exception("the secret of prompts' keys is not kept", detail=str(error))
+
+    def of(self, profile: RequestProfile) -> bytes:
+        """Empty where nothing tells the prompt apart."""
+        last = profile.prefix[-PREFIX_HASH_BYTES:]
+        return hashlib.blake2b(last, digest_size=_KEY_BYTES, key=self._secret).digest() if last else b""
+
+
+class Predictors:
+    """One keeper for each disaggregated pool that the region file describes."""
+
+    def __init__(self, config: GatewayConfig, desk: Desk, loops: Supervisor) -> None:
+        self._config = config
+        self._desk = desk
+        self._loops = loops
+        self._keepers: dict[PoolName, PredictorKeeper] = {}
+        self._stops: dict[PoolName, Callable[[], object]] = {}
+
+    def follow(self, pools: Iterable[PoolSpec]) -> None:
+        """Once the core knows these pools, and whenever the region file describes others."""
+        wanted = {pool.name for pool in pools if pool.kind is PoolKind.DISAGGREGATED}
+        for name in self._keepers.keys() - wanted:
+            self._stops.pop(name)()
+            del self._keepers[name]
+        for name in sorted(wanted - self._keepers.keys()):
+            self._begin(name)
+
+    def describe(self) -> dict[str, object]:
+        return {name: keeper.describe() for name, keeper in self._keepers.items()}
+
+    def refits(self) -> Iterable[tuple[PoolName, int, int]]:
+        """By pool, how many came about, and how many did not."""
+        return [(name, keeper.fits, keeper.failures) for name, keeper in self._keepers.items()]
+
+    def _begin(self, name: PoolName) -> None:
+        keeper = self._keepers[name] = PredictorKeeper(
+            self._config.gateway_id,
+            name,
+            self._config.state.folder,
+            self._config.prediction,
+            horizon=self._config.core.decode.balance.horizon_steps,
+            clock=self._desk.clock,
+            log=self._desk.log,
+        )
+        kept = keeper.restore()
+        known = kept.snapshot()
+        ended_max = self._config.prediction.history_max
+        self._desk.driver.submit(DecodeHistoryRestored(name, known.ended, known.added, ended_max))
+        self._stops[name] = self._loops.run("predictor", partial(self._run, keeper, name))
+
+    async def _run(self, keeper: PredictorKeeper, name: PoolName) -> None:
+        pool = self._desk.core.decode_pools.get(name)
+        if pool is not None:
+            await keeper.run(pool.predictor.history, partial(self._take, name))
+
+    def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
+        """Raises UnusableArrays, and then the core hears nothing of them."""
+        horizon = self._desk.core.config.decode.balance.horizon_steps
+        if not make_estimator(arrays).answers_for(horizon):
+            raise UnusableArrays(f"it was fitted for another horizon than {horizon} steps")
+        self._desk.driver.submit(
+            PredictorFitted(
+                name,
+                until_ns,
+                survival=arrays if isinstance(arrays, SurvivalArrays) else None,
+                exact_match=arrays if isinstance(arrays, ExactMatchArrays) else None,
+                learned=arrays if isinstance(arrays, LearnedArrays) else None,
+            )
+        )

@@ -1,0 +1,79 @@
+"""Which key is likely to be meant by one that is not known: what a file of ours may hold at that place, by its model.
+
+It reads no file, and changes none.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+_DEPTH_MAX = 16
+
+
+def meant_by(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
+    """The key nearest to the last part of the location, among those that may stand beside it; else the path of the only
+    one in the file that is called so; None where nothing is near."""
+    *way, written = location
+    schema = _schema_of(model)
+    beside = _names_at(schema, schema, tuple(way))
+    near = difflib.get_close_matches(str(written), beside, n=1, cutoff=0.7)
+    if near:
+        return near[0]
+    elsewhere = [path for path in _paths_in(model) if path.rpartition(".")[2] == written]
+    return elsewhere[0] if len(elsewhere) == 1 else None
+
+
+@cache
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    try:
+        return model.model_json_schema()
+    except PydanticInvalidForJsonSchema:
+        return {}
+
+
+@cache
+def _paths_in(model: type[BaseModel]) -> tuple[str, ...]:
+    schema = _schema_of(model)
+    return tuple(_paths(schema, schema, "", 0))
+
+
+def _paths(schema: dict[str, Any], whole: dict[str, Any], path: str, depth: int) -> Iterator[str]:
+    if depth > _DEPTH_MAX:
+        return
+    for each in _alternatives(schema, whole, 0):
+        for name, part in each.get("properties", {}).items():
+            here = f"{path}.{name}" if path else name
+            yield here
+            yield from _paths(part, whole, here, depth + 1)
+
+
+def _names_at(schema: dict[str, Any], whole: dict[str, Any], way: tuple[int | str, ...]) -> list[str]:
+    places = _alternatives(schema, whole, 0)
+    for part in way:
+        nearer = []
+        for place in places:
+            if isinstance(part, int):
+                nearer += [place.get("items"), *place.get("prefixItems", [])[part : part + 1]]
+            elif part in place.get("properties", {}):
+                nearer.append(place["properties"][part])
+            else:
+                nearer.append(place.get("additionalProperties"))
+        places = [each for found in nearer if isinstance(found, dict) for each in _alternatives(found, whole, 0)]
+    return [name for place in places for name in place.get("properties", {})]
+
+
+def _alternatives(schema: dict[str, Any], whole: dict[str, Any], depth: int) -> list[dict[str, Any]]:
+    """What may stand there, whatever that is called."""
+    if depth > _DEPTH_MAX:
+        return []
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return _alternatives(whole.get("$defs", {}).get(name, {}), whole, depth + 1)
+    several = [*schema.get("anyOf", []), *schema.get("oneOf", []), *schema.get("allOf", [])]
+    return [schema, *(found for each in several for found in _alternatives(each, whole, depth + 1))]

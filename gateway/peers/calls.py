@@ -1,0 +1,69 @@
+"""The older way to forward: a gRPC call for each request, as gateways before `Exchange` speak. To go once the version
+after next is out, with `Forward` itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc.aio
+
+from gateway.core.vocabulary import LegResult
+from gateway.peers.link import PeerLink
+from gateway.peers.words import Word, closed_without_a_word, faults_as_leg_failures, is_our_shortage
+from gateway.request.legs import LegFailure
+from protos.mesh.v1 import peer_pb2 as pb
+
+_CLOSE_WAIT_S = 1.0
+
+_Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]
+
+
+class CallWords:
+    """Of one such call (see `Words`)."""
+
+    def __init__(self, link: PeerLink, message: pb.ForwardRequest, timeout_s: float) -> None:
+        self._link = link
+        self._call: _Call = link.stub.Forward(message, timeout=timeout_s)
+        self._has_spoken = False
+
+    async def next(self) -> Word:
+        try:
+            message = await self._read()
+        except LegFailure as failure:
+            if not self._has_spoken and is_our_shortage(failure.__cause__) and not self._link.is_connected:
+                raise LegFailure(LegResult.INTERNAL, failure.detail) from failure
+            raise
+        self._has_spoken = True
+        kind = message.WhichOneof("kind")
+        return Word(kind, None if kind is None else getattr(message, kind))
+
+    async def pour(self, take: Callable[[bytes], bool]) -> Word | None:
+        while (word := await self.next()).kind == "data":
+            if not take(word.said):
+                return None
+        return word
+
+    async def until_closed(self) -> None:
+        """Let the peer close an ended call itself; cancelling it now could reach the peer first."""
+        try:
+            async with asyncio.timeout(_CLOSE_WAIT_S):
+                await self._call.read()
+        except (TimeoutError, grpc.aio.AioRpcError):
+            pass
+
+    def leave(self) -> None:
+        self._call.cancel()
+
+    async def _read(self) -> pb.ForwardResponse:
+        """The next message of a kind that we know. One after which nothing more comes was the peer's last word."""
+        passed_over = False
+        while True:
+            with faults_as_leg_failures():
+                message = await self._call.read()
+            if not isinstance(message, pb.ForwardResponse):
+                raise closed_without_a_word(after_unknown=passed_over)
+            if message.WhichOneof("kind") is not None or not message.ByteSize():
+                return message
+            passed_over = True

@@ -1,0 +1,204 @@
+"""What clients used, by key, tenant and day, and whether anything is left of a budget. It reads no clock, and waits for
+nobody: what has to last is handed over in rows, to whoever writes them down.
+
+Days and months are those of UTC. What a request may use is set aside while it runs, so that many at once do not go
+through a budget of which little is left; only what it has used is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from gateway.core.vocabulary import TenantName
+from gateway.request.callers import NO_BUDGET, Budget, KeyId
+
+ACCOUNTS_MAX = 40_000
+"""Of keys and tenants together: over it, the oldest is forgotten that has no budget and nothing running."""
+UNWRITTEN_MAX = 100_000
+"""Rows that wait to be written. What comes on top of them counts for nobody by name."""
+OTHERS = TenantName("(others)")
+_DAY_NS = 86_400_000_000_000
+
+
+class Line(NamedTuple):
+    """What a row is about."""
+
+    day: str
+    """2026-11-22"""
+    key: KeyId
+    """Empty where clients need none."""
+    tenant: TenantName
+
+
+@dataclass(slots=True)
+class Used:
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens, those that an engine had in its cache."""
+    output_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+    def add(self, other: Used) -> None:
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.output_tokens += other.output_tokens
+
+
+Rows = Mapping[Line, Used]
+
+
+@dataclass(slots=True)
+class Account:
+    """What one key or one tenant has used in this day and this month."""
+
+    budget: Budget = NO_BUDGET
+    day: str = ""
+    tokens_in_day: int = 0
+    tokens_in_month: int = 0
+    set_aside: int = 0
+    """By requests that run now."""
+
+    def turn(self, day: str) -> None:
+        if day == self.day:
+            return
+        if day[:7] != self.day[:7]:
+            self.tokens_in_month = 0
+        self.day, self.tokens_in_day = day, 0
+
+    def is_spent(self, of: int | None, used: int) -> bool:
+        return of is not None and used + self.set_aside >= of
+
+
+class Spent(NamedTuple):
+    """A budget of which nothing is left."""
+
+    whose: str
+    """`key` or `tenant`."""
+    period: str
+    """`day` or `month`."""
+    budget: int
+    wait_ns: int
+    """Until the period is over."""
+
+
+class UsageBook:
+    """All of one gateway's. What other gateways count of the same keys, it does not know."""
+
+    def __init__(self, accounts_max: int = ACCOUNTS_MAX, unwritten_max: int = UNWRITTEN_MAX) -> None:
+        self._accounts_max = accounts_max
+        self._unwritten_max = unwritten_max
+        self._accounts: dict[tuple[str, str], Account] = {}
+        self._pairs: dict[tuple[KeyId, TenantName], tuple[Account, Account]] = {}
+        self._unwritten: dict[Line, Used] = {}
+        self._today = ("", 0)
+        """The day, and the moment at which it ends."""
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def remember(self, rows: Rows, wall_ns: int) -> None:
+        """What was written down before this process began; only this month's counts."""
+        day = self._day(wall_ns)
+        for line, used in rows.items():
+            if line.day[:7] != day[:7]:
+                continue
+            for account in self._pair(line.key, line.tenant):
+                account.turn(day)
+                account.tokens_in_month += used.tokens
+                account.tokens_in_day += used.tokens if line.day == day else 0
+
+    def spent(self, key: KeyId, tenant: TenantName, budgets: tuple[Budget, Budget], wall_ns: int) -> Spent | None:
+        """The first budget, of the key or of the tenant, of which nothing is left; what runs now counts as used."""
+        if budgets[0] is NO_BUDGET and budgets[1] is NO_BUDGET:
+            return None
+        day = self._day(wall_ns)
+        for whose, account, budget in zip(("key", "tenant"), self._pair(key, tenant), budgets, strict=True):
+            account.turn(day)
+            account.budget = budget
+            if account.is_spent(budget.tokens_per_day, account.tokens_in_day):
+                return Spent(whose, "day", budget.tokens_per_day or 0, self._today[1] - wall_ns)
+            if account.is_spent(budget.tokens_per_month, account.tokens_in_month):
+                return Spent(whose, "month", budget.tokens_per_month or 0, _month_end_ns(day) - wall_ns)
+        return None
+
+    def set_aside(self, key: KeyId, tenant: TenantName, tokens: int) -> None:
+        for account in self._pair(key, tenant):
+            account.set_aside += tokens
+
+    def settle(self, key: KeyId, tenant: TenantName, set_aside: int, used: Used, wall_ns: int) -> None:
+        """A request is over: what it has used counts for the day on which it ended."""
+        day, tokens = self._day(wall_ns), used.tokens
+        for account in self._pair(key, tenant):
+            account.turn(day)
+            account.set_aside = max(0, account.set_aside - set_aside)
+            account.tokens_in_day += tokens
+            account.tokens_in_month += tokens
+        self._write(Line(day, key, tenant), used)
+
+    def take_rows(self) -> dict[Line, Used]:
+        """What is still to be written down. Whoever cannot write it gives it back."""
+        rows, self._unwritten = self._unwritten, {}
+        return rows
+
+    def give_back(self, rows: Rows) -> None:
+        for line, used in rows.items():
+            self._write(line, used)
+
+    def _write(self, line: Line, used: Used) -> None:
+        row = self._unwritten.get(line)
+        if row is None:
+            if len(self._unwritten) >= self._unwritten_max:
+                line = Line(line.day, KeyId(""), OTHERS)
+            row = self._unwritten.setdefault(line, Used())
+        row.add(used)
+
+    def _pair(self, key: KeyId, tenant: TenantName) -> tuple[Account, Account]:
+        """Of the key and of the tenant; looked up for each request, and nearly always known."""
+        pair = self._pairs.get((key, tenant))
+        if pair is None:
+            if len(self._pairs) >= self._accounts_max:
+                self._pairs.clear()
+            pair = self._account(("key", key)), self._account(("tenant", tenant))
+            self._pairs[key, tenant] = pair
+        return pair
+
+    def _account(self, name: tuple[str, str]) -> Account:
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account()
+            if len(self._accounts) > self._accounts_max:
+                self._forget_one()
+        return account
+
+    def _forget_one(self) -> None:
+        newest = next(reversed(self._accounts))
+        idle = (
+            name
+            for name, each in self._accounts.items()
+            if not each.set_aside and each.budget == NO_BUDGET and name != newest
+        )
+        oldest = next(idle, None)
+        if oldest is not None:
+            del self._accounts[oldest]
+            self._pairs.clear()  # one of them has it
+
+    def _day(self, wall_ns: int) -> str:
+        day, end_ns = self._today
+        if not end_ns - _DAY_NS <= wall_ns < end_ns:
+            number = wall_ns // _DAY_NS
+            day = f"{datetime.fromtimestamp(number * 86_400, UTC):%Y-%m-%d}"
+            self._today = day, (number + 1) * _DAY_NS
+        return day
+
+
+def _month_end_ns(day: str) -> int:
+    first = datetime.strptime(day[:7], "%Y-%m").replace(tzinfo=UTC)
+    return int((first + timedelta(days=32)).replace(day=1).timestamp()) * 1_000_000_000

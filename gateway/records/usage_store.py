@@ -1,0 +1,198 @@
+"""What clients used, in one SQLite file that outlives the process, a row for each key, tenant and day.
+
+All of it happens in one thread of its own; a disk that hangs holds up nobody who asks for an answer. Without a file the
+rows are in memory, and end with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.ground.private_files import make_private_folder
+from gateway.records.usage_book import Line, Used
+from gateway.request.callers import KeyId
+
+ROWS_ASKED_MAX = 10_000
+"""Of one question."""
+APPLICATION_ID = 0x4E535553
+"""Marks the file as ours: `NSUS`."""
+FORMAT = 1
+_MODE = 0o640
+_BUSY_S = 5.0
+_SCHEMA = (
+    "CREATE TABLE used (day TEXT NOT NULL, key TEXT NOT NULL, tenant TEXT NOT NULL, requests INTEGER NOT NULL,"
+    " prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,"
+    " PRIMARY KEY (day, key, tenant)) WITHOUT ROWID",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_ADD = (
+    "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, tenant) DO UPDATE SET"
+    " requests = requests + excluded.requests, prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
+    " cached_tokens = cached_tokens + excluded.cached_tokens, output_tokens = output_tokens + excluded.output_tokens"
+)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_GROUPS = {"": "key, tenant", "key": "key, ''", "tenant": "'', tenant"}
+_Result = TypeVar("_Result")
+
+
+class UsageUnusable(Exception):
+    """A file that is there and cannot be used, in words."""
+
+
+class UsageStore:
+    """The file is opened and used in one thread of its own."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage")
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Before anybody is served. Raises UsageUnusable; what is damaged is put aside, and said to be."""
+        damage = self._thread.submit(self._open).result()
+        if damage:
+            raise UsageUnusable(damage)
+
+    def close(self) -> None:
+        self._thread.submit(self._close).result()
+        self._thread.shutdown()
+
+    def since(self, day: str) -> dict[Line, Used]:
+        """All rows from that day on; before anybody is served."""
+        return self._thread.submit(self._since, day).result()
+
+    def add_at_once(self, rows: Mapping[Line, Used]) -> None:
+        """At the end of the process. Raises OSError."""
+        self._thread.submit(self._add, rows).result()
+
+    async def add(self, rows: Mapping[Line, Used]) -> None:
+        """On the disk when this returns. Raises OSError."""
+        await self._run(lambda: self._add(rows))
+
+    async def asked(self, first: str, last: str, by: str = "") -> tuple[list[tuple[Line, Used]], bool]:
+        """Rows of these days, in their order, and whether there are more of them than one answer holds. `by`: `key` or
+        `tenant`, all that belong to one together."""
+        return await self._run(lambda: self._asked(first, last, by))
+
+    async def forget_before(self, day: str) -> None:
+        await self._run(lambda: self._forget_before(day))
+
+    async def _run(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # In the thread
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        assert self._connection is not None, "it is open"
+        return self._connection
+
+    def _open(self) -> str:
+        """Why what was there is not used; empty where it is. What cannot be used at all leaves the rows in memory."""
+        problem = self._open_file()
+        if self._connection is None:
+            self._connection = _connect(None)
+            return f"{problem}; nothing is written down until the next start"
+        return problem
+
+    def _open_file(self) -> str:
+        try:
+            self._connection = _connect(self._path)
+        except sqlite3.Error as error:
+            if self._path is None or error.sqlite_errorcode not in _DAMAGED:
+                return f"{self._path}: {error}"
+        except (OSError, ValueError) as error:
+            return f"{self._path}: {error}"
+        else:
+            return ""
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        try:
+            self._path.replace(aside)
+            self._connection = _connect(self._path)
+        except (OSError, sqlite3.Error) as error:
+            return f"{self._path}: it is damaged, and cannot be put aside: {error}"
+        return f"{self._path}: it is damaged, and lies at {aside.name} now; budgets count from nothing"
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _add(self, rows: Mapping[Line, Used]) -> None:
+        values = [
+            (*line, used.requests, used.prompt_tokens, used.cached_tokens, used.output_tokens)
+            for line, used in rows.items()
+        ]
+        try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany(_ADD, values)
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path}: {error}") from error
+
+    def _since(self, day: str) -> dict[Line, Used]:
+        found = self._db.execute("SELECT * FROM used WHERE day >= ?", (day,))
+        return {_line(row): Used(*row[3:]) for row in found}
+
+    def _asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
+        group = _GROUPS[by]
+        sums = "sum(requests), sum(prompt_tokens), sum(cached_tokens), sum(output_tokens)"
+        found = self._db.execute(
+            f"SELECT day, {group}, {sums} FROM used WHERE day BETWEEN ? AND ?"  # noqa: S608 - one of three words of ours
+            " GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT ?",
+            (first, last, ROWS_ASKED_MAX + 1),
+        ).fetchall()
+        rows = [(_line(row), Used(*row[3:])) for row in found[:ROWS_ASKED_MAX]]
+        return rows, len(found) > ROWS_ASKED_MAX
+
+    def _forget_before(self, day: str) -> None:
+        self._db.execute("DELETE FROM used WHERE day < ?", (day,))
+
+
+def usage_file(folder: Path | None, gateway_id: GatewayId) -> Path | None:
+    return None if folder is None else folder / f"{gateway_id}.usage.sqlite"
+
+
+def days_before(day: str, count: int) -> str:
+    return (date.fromisoformat(day) - timedelta(days=count)).isoformat()
+
+
+def _line(row: tuple[str, ...]) -> Line:
+    return Line(row[0], KeyId(row[1]), TenantName(row[2]))
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    """In memory without a path. Raises sqlite3.Error, OSError, and ValueError for what is another program's."""
+    if path is not None:
+        make_private_folder(path.parent)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE))
+    name = ":memory:" if path is None else str(path)
+    connection = sqlite3.connect(name, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Raises ValueError for a file that is another program's, or a later version's."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if (application, version) == (0, 0):
+        for statement in _SCHEMA:
+            connection.execute(statement)
+    elif (application, version) != (APPLICATION_ID, FORMAT):
+        raise ValueError(f"is not usage of format {FORMAT}")

@@ -1,0 +1,148 @@
+"""A prefill worker's side of a hand-off: what it has read for others, and how they find it, renew it and let it go.
+
+Emulated engines speak of this among themselves, over HTTP in place of a side channel; nobody else is meant to. It moves
+no keys and values, since there are none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import uuid4
+
+import msgspec
+from aiohttp import web
+
+from gateway.core.vocabulary import Connector
+from loadgen.engine.driver import EngineDriver
+from loadgen.engine.handoff import EngineDied, HandoffConfig
+
+PREFIX = "/emulated/kv"
+_RENEWED_SHARE = 2 / 3
+"""Of its first length, what a renewed lease lasts from then on."""
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A prompt that is being read, or has been."""
+
+    request_id: str
+    engine_id: str
+    prompt_tokens: int
+    digest: str
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What is asked of a prefill worker: `find` waits until it is there."""
+
+    key: str
+    engine_id: str | None = None
+    waits_s: float = 0.0
+
+
+class Found(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    digest: str
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    keys: list[str]
+
+
+class Producer:
+    """The book of one engine: by key, what others may ask for. It holds what runs and what is kept, and no more."""
+
+    def __init__(self, config: HandoffConfig, driver: EngineDriver, *, ranks: int, time_scale: float) -> None:
+        self.late_notifications = 0
+        """Fetched after its lease was over."""
+        self.heartbeats = 0
+        self.engine_ids = [str(uuid4()) for _ in range(ranks)]
+        self._config = config
+        self._driver = driver
+        self._time_scale = time_scale
+        self._offers: dict[str, Offer] = {}
+        self._keys: dict[str, str] = {}
+        """By request, what it is asked for by."""
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    @property
+    def lease_ns(self) -> int:
+        return int(self._config.kept_s * _NS)
+
+    def offer(self, key: str, offer: Offer) -> None:
+        """Before the prompt is read. Raises EngineDied, as a scheduler does that meets a room twice."""
+        if key in self._offers and self._config.connector is Connector.SGLANG:
+            raise EngineDied(f"the bootstrap room {key} is in use")
+        self._offers[key] = offer
+        self._keys[offer.request_id] = key
+
+    def gone(self, request_id: str) -> None:
+        """It has ended, or nothing is kept of it any more."""
+        if not self._driver.keeps(request_id):
+            key = self._keys.pop(request_id, None)
+            if key is not None:
+                self._offers.pop(key, None)
+        self._tell()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post(f"{PREFIX}/find", self._find),
+            web.post(f"{PREFIX}/renew", self._renew),
+            web.post(f"{PREFIX}/free", self._free),
+            web.get("/query", self._query),
+        ]
+
+    async def _query(self, _http: web.Request) -> web.Response:
+        """Mooncake's bootstrap server."""
+        ranks = {
+            str(rank): {"engine_id": engine_id, "worker_addr": {"0": {"0": f"tcp://{rank}"}}}
+            for rank, engine_id in enumerate(self.engine_ids)
+        }
+        return _json(ranks)
+
+    async def _find(self, http: web.Request) -> web.Response:
+        wish = msgspec.json.decode(await http.read(), type=Wish)
+        offer = self._kept(wish.key)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wish.waits_s * self._time_scale):
+                while offer is None and wish.waits_s:
+                    await self._changed.wait()
+                    offer = self._kept(wish.key)
+        if offer is None:
+            raise web.HTTPNotFound
+        if wish.engine_id is not None and wish.engine_id != offer.engine_id:
+            raise web.HTTPConflict
+        return _json(Found(offer.prompt_tokens, offer.digest))
+
+    async def _renew(self, http: web.Request) -> web.Response:
+        for key in msgspec.json.decode(await http.read(), type=Renewal).keys:
+            self.heartbeats += 1
+            offer = self._offers.get(key)
+            if offer is not None:
+                self._driver.renew(offer.request_id, int(self.lease_ns * _RENEWED_SHARE))
+        return web.Response()
+
+    async def _free(self, http: web.Request) -> web.Response:
+        offer = self._offers.get(msgspec.json.decode(await http.read(), type=Wish).key)
+        if offer is None or not self._driver.let_go(offer.request_id):
+            self.late_notifications += 1
+            raise web.HTTPNotFound
+        return web.Response()
+
+    def _kept(self, key: str) -> Offer | None:
+        self._driver.load()
+        offer = self._offers.get(key)
+        return offer if offer is not None and self._driver.keeps(offer.request_id) else None
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _json(content: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), content_type="application/json")

@@ -1,0 +1,238 @@
+"""Decode workers in the simulated world: the ranks of a group, which step in time, each a replica of its own.
+
+They fetch prompts that prefill workers have read, keep the leases of those alive that wait for room, and have them let
+go. A rank that crashes is gone from its group; one that hangs makes all of them wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from gateway.core.vocabulary import ReplicaObservation, ReplicaSpec
+from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, DecodeOutput, Pulled
+from loadgen.engine.model import EngineConfig, Finished, FirstToken
+from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.engines import EngineRun, SimReplica
+
+_HEARTBEAT_NS = 5_000_000_000
+_RENEWED_NS = 20_000_000_000
+"""NIXL: a sixth of its lease, and two thirds of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferConfig:
+    """What it takes to bring a prompt's keys and values over."""
+
+    base_ns: int
+    token_ns: int
+
+    def lasts_ns(self, tokens: int) -> int:
+        return max(1, self.base_ns + tokens * self.token_ns)
+
+
+class SimDecodeGroup:
+    """The time that the ranks share, and the model of them."""
+
+    def __init__(self, config: DecodeGroupConfig, transfer: TransferConfig, agenda: Agenda) -> None:
+        self.config = config
+        self.transfer = transfer
+        self.workers: list[SimDecodeWorker] = []
+        self.model = DecodeGroup(config)
+        self._agenda = agenda
+        self._armed_ns: int | None = None
+        self._hangs: set[int] = set()
+        self._world_base_ns = 0
+        self._own_base_ns = 0
+
+    def own_ns(self) -> int:
+        if self._hangs:
+            return self._own_base_ns
+        return self._own_base_ns + self._agenda.now_ns - self._world_base_ns
+
+    def hang(self, rank: int, hangs: bool) -> None:
+        self._own_base_ns = self.own_ns()
+        self._world_base_ns = self._agenda.now_ns
+        if hangs:
+            self._hangs.add(rank)
+        else:
+            self._hangs.discard(rank)
+        self.arm()
+
+    def look(self) -> DecodeGroup:
+        """As it is now."""
+        self.model.look(self.own_ns())
+        self.arm()
+        return self.model
+
+    def arm(self) -> None:
+        """Be woken when something changes next."""
+        next_ns = self.model.next_change_ns()
+        wake_ns = None
+        if next_ns is not None and not self._hangs:
+            wake_ns = max(self._agenda.now_ns, self._world_base_ns + next_ns - self._own_base_ns)
+        if wake_ns is not None and wake_ns != self._armed_ns:
+            self._agenda.at(wake_ns, self._wake, wake_ns)
+        self._armed_ns = wake_ns
+
+    def _wake(self, wake_ns: int) -> None:
+        if wake_ns != self._armed_ns:
+            return
+        self._armed_ns = None
+        for output in self.model.advance(self.own_ns()):
+            for worker in self.workers:
+                if worker.hears(output):
+                    break
+        self.arm()
+
+
+class SimDecodeWorker(SimReplica):
+    """One rank."""
+
+    def __init__(self, spec: ReplicaSpec, config: EngineConfig, agenda: Agenda, group: SimDecodeGroup) -> None:
+        super().__init__(spec, config, agenda)
+        self._group = group
+        self._rank = len(group.workers)
+        self._unfetched: dict[str, EngineRun] = {}
+        """Those whose prompts are elsewhere still."""
+        self._is_up = True
+        group.workers.append(self)
+
+    @property
+    def is_up(self) -> bool:
+        return self._is_up
+
+    @property
+    def running(self) -> int:
+        return self._group.model.running(self._rank)
+
+    def observe(self, sampled_ns: int) -> ReplicaObservation:
+        if not self._is_up:
+            return ReplicaObservation(self.replica_id, sampled_ns, healthy=False, detail="connection refused")
+        model, rank = self._group.look(), self._rank
+        room = self._group.config.kv_tokens
+        usage = model.cached_tokens(rank) / room if room else 0.0
+        return ReplicaObservation(
+            self.replica_id, sampled_ns, True, model.running(rank), model.waiting(rank), usage, room
+        )
+
+    def generated(self, run_id: str) -> int:
+        if run_id not in self._runs or run_id in self._unfetched:
+            return 0
+        return self._group.look().generated(run_id)
+
+    # What gateways ask for
+
+    def submit(self, run: EngineRun) -> None:
+        handoff = run.handoff
+        assert handoff is not None, "a decode worker was sent an ordinary request"
+        if not self._is_up:
+            run.on_lost("connection refused")
+            return
+        self._runs[run.run_id] = self._unfetched[run.run_id] = run
+        self._note_change()
+        if handoff.source.keeps(handoff.run_id):
+            self._take(run)
+        elif run.waits_for_its_prompt:
+            handoff.source.when_read(handoff.run_id, lambda: self._take(run))
+        else:
+            self._lose(run, "500: what it was to fetch is gone")
+
+    def abort(self, run_id: str) -> None:
+        if self._runs.pop(run_id, None) is None:
+            return
+        self._let_go(run_id)
+        self._group.model.abort(run_id, self._group.own_ns())
+        self._note_change()
+        self._group.arm()
+
+    # What faults do
+
+    def crash(self) -> None:
+        if not self._is_up:
+            return
+        self._is_up = False
+        self._group.model.lose_rank(self._rank, self._group.own_ns())
+        self._unfetched.clear()  # nobody is left to say that it is wanted no longer
+        runs, self._runs = list(self._runs.values()), {}
+        self._note_change()
+        for run in runs:
+            if run.handoff is not None:
+                run.handoff.source.forget_reader(run.handoff.run_id)
+            run.on_lost("connection reset")
+        self._group.arm()
+
+    def restart(self) -> None:
+        if not self._is_up:
+            self._is_up = True
+            self._group.model.return_rank(self._rank, self._group.own_ns())
+            self._note_change()
+
+    def slow_down(self, percent: int) -> None:
+        self._group.model.slow_down(self._rank, percent, self._group.own_ns())
+        self._group.arm()
+
+    def hang(self, hangs: bool) -> None:
+        self._group.hang(self._rank, hangs)
+
+    # Inside
+
+    def hears(self, output: DecodeOutput) -> bool:
+        """Is it about one of its own, which may be gone by now?"""
+        run = self._runs.get(output.request_id)
+        if run is None:
+            return False
+        self._note_change()
+        match output:
+            case Pulled():
+                if not self._let_go(run.run_id):
+                    self._group.model.abort(run.run_id, self._group.own_ns())
+                    self._lose(run, "500: what it was fetching is gone")
+            case FirstToken():
+                run.on_first_token(run)
+            case Finished():
+                del self._runs[run.run_id]
+                run.on_finished()
+            case _ as never:
+                assert_never(never)
+        return True
+
+    def _take(self, run: EngineRun) -> None:
+        """Its prompt has been read, and is kept."""
+        if self._runs.get(run.run_id) is not run:
+            return
+        request = run.request
+        rejection = self._group.model.admit(
+            run.run_id,
+            self._rank,
+            request.prompt_tokens,
+            request.output_tokens,
+            self._group.own_ns(),
+            transfer_ns=self._group.transfer.lasts_ns(request.prompt_tokens),
+        )
+        if rejection is not None:
+            del self._runs[run.run_id]
+            self._let_go(run.run_id)
+            run.on_rejected(rejection)
+            return
+        self._heartbeat(run)
+        self._group.arm()
+
+    def _heartbeat(self, run: EngineRun) -> None:
+        """While it waits to be fetched it is said to be wanted still."""
+        if self._unfetched.get(run.run_id) is run and run.handoff is not None:
+            run.handoff.source.renew(run.handoff.run_id, _RENEWED_NS)
+            self._agenda.after(_HEARTBEAT_NS, self._heartbeat, run)
+
+    def _let_go(self, run_id: str) -> bool:
+        """Of what was kept for it. False: it was kept no longer."""
+        run = self._unfetched.pop(run_id, None)
+        if run is None or run.handoff is None:
+            return True
+        run.handoff.source.forget_reader(run.handoff.run_id)
+        return run.handoff.source.let_go(run.handoff.run_id)
+
+    def _lose(self, run: EngineRun, why: str) -> None:
+        self._runs.pop(run.run_id, None)
+        self._unfetched.pop(run.run_id, None)
+        run.on_lost(why)

@@ -1,0 +1,71 @@
+"""What simulated controllers keep, and who may write there: one store, which takes no word from whoever was deposed.
+
+It holds what it is told by whoever has it. It decides nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+
+from controller.core.vocabulary import GatewayEntry, ReplicaEntry
+from controller.store.held import Mark
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
+
+
+@dataclass(slots=True)
+class Kept:
+    """What outlives a process."""
+
+    term: int = 0
+    revision: int = 0
+    gateways: dict[GatewayId, GatewayEntry] = field(default_factory=dict)
+    replicas: dict[ReplicaId, ReplicaEntry] = field(default_factory=dict)
+    owners_version: int = 0
+    owners: dict[ReplicaId, GatewayId] = field(default_factory=dict)
+    policies: dict[RegionName, ResidencyPolicy] = field(default_factory=dict)
+    down: set[GatewayId] = field(default_factory=set)
+
+
+class SharedStore:
+    """Of one or several controllers."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.mark = Mark(0, "", 0)
+
+    def copy(self) -> Kept:
+        """As it is now, for a process to go on from."""
+        return deepcopy(self.kept)
+
+    def take(self, seen: Mark, key: str) -> bool:
+        """For a new term, unless something was renewed or taken since that was seen."""
+        if seen != self.mark:
+            return False
+        self.kept.term += 1
+        self.mark = Mark(self.kept.term, key, seen.renewals + 1)
+        return True
+
+    def renew(self, key: str) -> bool:
+        if not self.is_held(key):
+            return False
+        self.mark = replace(self.mark, renewals=self.mark.renewals + 1)
+        return True
+
+    def write(self, key: str, change: Callable[[Kept], None]) -> bool:
+        """All of it, or nothing where another has the store."""
+        if not self.is_held(key):
+            return False
+        change(self.kept)
+        self.mark = replace(self.mark, token=self.kept.term, renewals=self.mark.renewals + 1)
+        return True
+
+    def is_held(self, key: str) -> bool:
+        return self.mark.key == key
+
+    def lose(self) -> None:
+        """All of it."""
+        self.kept = Kept()
+        self.mark = Mark(0, "", 0)

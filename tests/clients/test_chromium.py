@@ -1,0 +1,105 @@
+"""A page with OpenAI's SDK for JavaScript, in a real Chromium: it may call a gateway that lists its origin."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+from aiohttp import web
+
+from gateway.config.sections import CorsConfig, GatewayConfig
+from gateway.security.keys import mint
+from tests.support.core import MODEL, US
+from tests.support.served import HELLO_ANSWERED, served
+
+PAGE = Path(__file__).parent / "javascript/page.html"
+
+
+class Site:
+    """Where the page comes from, and where it says what it was told."""
+
+    def __init__(self, modules: Path) -> None:
+        self.told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.origin = ""
+        self._modules = modules
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_get("/", self._page)
+        app.router.add_post("/told", self._take)
+        app.router.add_static("/modules", self._modules)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            self.origin = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _page(self, _: web.Request) -> web.Response:
+        return web.Response(body=PAGE.read_bytes(), content_type="text/html")
+
+    async def _take(self, request: web.Request) -> web.Response:
+        self.told.put_nowait(await request.json())
+        return web.Response()
+
+
+@asynccontextmanager
+async def shown_by(chromium: str, url: str, profile: Path) -> AsyncIterator[None]:
+    options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+    process = await asyncio.create_subprocess_exec(
+        chromium, *options, f"--user-data-dir={profile}", url, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def told_to_the_page(
+    folder: Path, ports: Callable[[], int], chromium: str, modules: Path, *, is_listed: bool
+) -> dict[str, Any]:
+    key, kept = mint("page")
+    keys = folder / "keys.yaml"
+    keys.write_text(yaml.safe_dump({"keys": [{"id": "page", "hash": str(kept), "tenant": "acme"}]}))
+    site = Site(modules)
+    async with site.serving():
+        origins = (site.origin,) if is_listed else ("https://elsewhere.example.net",)
+
+        def change(config: GatewayConfig) -> GatewayConfig:
+            return replace(config, keys_file=keys, cors=CorsConfig(origins=origins))
+
+        async with served(folder, ports, change=change) as up:
+            query = urlencode({"base": up.openai_url, "key": key, "model": MODEL})
+            async with shown_by(chromium, f"{site.origin}/?{query}", folder / "profile"):
+                return await site.told.get()
+
+
+async def test_a_page_that_is_listed_calls_a_gateway(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], chromium: str, modules: Path
+) -> None:
+    told = await told_to_the_page(tmp_path, unused_tcp_port_factory, chromium, modules, is_listed=True)
+    assert told == {
+        "models": [MODEL],
+        "whole": HELLO_ANSWERED,
+        "region": US.region,
+        "streamed": HELLO_ANSWERED,
+        "refused": "model_not_found",
+    }
+
+
+async def test_one_that_is_not_gets_nowhere(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], chromium: str, modules: Path
+) -> None:
+    told = await told_to_the_page(tmp_path, unused_tcp_port_factory, chromium, modules, is_listed=False)
+    assert told == {"error": "APIConnectionError: Connection error."}

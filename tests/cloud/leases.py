@@ -1,0 +1,14 @@
+"""Leases as tests want them."""
+
+from __future__ import annotations
+
+from controller.lease import Lease
+from gateway.ground.clock import Clock
+
+_SECOND_NS = 1_000_000_000
+
+
+def leading(token: int = 1, *, for_s: float | None = None) -> Lease:
+    """For as long as it is left alone, or as long as it says."""
+    clock = Clock()
+    return Lease(clock, token, None if for_s is None else clock.boot_ns() + round(for_s * _SECOND_NS))

@@ -1,0 +1,131 @@
+"""The peer's end of an exchange, for fakes whose scripts answer one forward at a time: each gets a context of its own,
+as if its forward had come in a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from protos.mesh.v1 import peer_pb2 as pb
+
+Script = Callable[[pb.ForwardRequest, Any], Awaitable[None]]
+WINDOW = 2**30
+"""Of a request's bytes: a fake keeps count of nothing."""
+
+
+class FrameContext:
+    """What a script writes goes out in frames of its forward, each at once."""
+
+    def __init__(self, stream: ExchangeFake, forward: int) -> None:
+        self._stream = stream
+        self._forward = forward
+
+    async def write(self, message: pb.ForwardResponse | bytes) -> None:
+        """Bytes that are no message go out as they are, in place of the stream's next one."""
+        raw = message if isinstance(message, bytes) else message.SerializeToString()
+        try:
+            said = pb.ForwardResponse.FromString(raw)
+        except Exception:  # noqa: BLE001 - whatever the library calls it
+            await self._stream.write(raw)
+            return
+        frame = pb.AnswerFrame(forward=self._forward)
+        kind = said.WhichOneof("kind")
+        if kind == "data":
+            frame.data = said.data
+        elif kind is not None:
+            getattr(frame, kind).CopyFrom(getattr(said, kind))
+        else:
+            frame.MergeFromString(raw)  # a kind that this version does not know
+        await self.say(frame)
+
+    async def say(self, frame: pb.AnswerFrame) -> None:
+        frame.forward = self._forward
+        await self._stream.write(pb.ExchangeResponse(frames=[frame]).SerializeToString())
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
+        """Ends the stream, and so every forward on it."""
+        self._stream.abort(code, details)
+        await asyncio.Event().wait()
+
+
+class ExchangeFake:
+    """One stream."""
+
+    def __init__(self, context: Any, script: Callable[[], Script]) -> None:
+        self.context = context
+        self._script = script
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._requests: dict[int, tuple[int, bytearray]] = {}
+        self._ended = asyncio.Event()
+        self._writing = asyncio.Lock()
+        """gRPC takes one message at a time."""
+        self._status: tuple[grpc.StatusCode, str] | None = None
+
+    async def serve(self) -> None:
+        await self.context.send_initial_metadata(())
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(self._read(tasks))
+            try:
+                await self._ended.wait()
+            finally:
+                for task in (reading, *self._tasks.values()):
+                    task.cancel()
+        if self._status is not None:
+            await self.context.abort(*self._status)
+
+    async def write(self, message: bytes) -> None:
+        async with self._writing:
+            await self.context.write(message)
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        self._status = (code, details)
+        self._ended.set()
+
+    async def _read(self, tasks: asyncio.TaskGroup) -> None:
+        while isinstance(raw := await self.context.read(), bytes):
+            for frame in pb.ExchangeRequest.FromString(raw).frames:
+                await self._take_in(frame, tasks)
+        self._ended.set()
+
+    async def _take_in(self, frame: pb.OriginFrame, tasks: asyncio.TaskGroup) -> None:
+        number = frame.forward
+        if frame.cancel:
+            if number in self._tasks:
+                self._tasks[number].cancel()
+            return
+        if frame.request_bytes:
+            self._requests[number] = (frame.request_bytes, bytearray())
+            await FrameContext(self, number).say(pb.AnswerFrame(credit=WINDOW))
+        if number not in self._requests:
+            return
+        size, request = self._requests[number]
+        request += frame.request
+        if len(request) == size:
+            del self._requests[number]
+            message = pb.ForwardRequest.FromString(bytes(request))
+            self._tasks[number] = tasks.create_task(self._run(number, message))
+
+    async def _run(self, number: int, message: pb.ForwardRequest) -> None:
+        context = FrameContext(self, number)
+        try:
+            await self._script()(message, context)
+        except grpc.aio.BaseError:
+            return  # the stream is over
+        except asyncio.CancelledError:
+            pass
+        finally:
+            del self._tasks[number]
+        if self._ended.is_set():
+            return
+        try:
+            await context.say(pb.AnswerFrame(last=True))
+        except grpc.aio.BaseError:
+            return
+
+
+async def serve_exchange(context: Any, script: Callable[[], Script]) -> None:
+    await ExchangeFake(context, script).serve()

@@ -1,0 +1,25 @@
+"""Worlds in which much goes wrong where prompts are read in one place and answered in another: nothing is lost, every
+block that was kept is let go, no decode worker gets an ordinary request."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.simulator.chaos import Finding, endure_disaggregated
+
+SEEDS_AT_ONCE = 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, 101, SEEDS_AT_ONCE))
+def test_nothing_is_found(first: int) -> None:
+    outcomes = [endure_disaggregated(seed) for seed in range(first, first + SEEDS_AT_ONCE)]
+    assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
+    assert sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if not isinstance(outcome, Finding)) > 100
+
+
+def test_the_first_of_them_ends_well_and_twice_the_same() -> None:
+    one, other = endure_disaggregated(29), endure_disaggregated(29)
+
+    assert not isinstance(one, Finding)
+    assert one == other

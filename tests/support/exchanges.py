@@ -1,0 +1,172 @@
+"""Both ends of an exchange without gRPC between them: what one end writes, the other reads with its next step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from gateway.core.vocabulary import ReplicaId
+from gateway.ground.clock import Clock
+from gateway.peers import codec
+from gateway.peers.exchange.batches import Outbox, Outgoing
+from gateway.peers.exchange.origin import OriginForward, OriginStream
+from gateway.request.legs import LegHead, RanAt
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.support.core import EU
+
+WINDOW = 256 * 1024
+HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
+
+
+TURNS_MAX = 100_000
+"""What has not come true by then never will."""
+
+
+async def turning_while(holds: Callable[[], object]) -> None:
+    """Let the loop turn. For what is in this process alone, where nothing but turns can bring it about."""
+    for _ in range(TURNS_MAX):
+        if not holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
+class Turns:
+    """Counts the turns of the event loop while it is entered."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._handle: asyncio.Handle | None = None
+
+    def __enter__(self) -> Self:
+        self._tick()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._handle is not None
+        self._handle.cancel()
+
+    def _tick(self) -> None:
+        self.now += 1
+        self._handle = asyncio.get_running_loop().call_soon(self._tick)
+
+
+class Pipe:
+    """One way. A message that is written wakes its reader at once."""
+
+    def __init__(self) -> None:
+        self.messages: deque[bytes | None] = deque()
+        self.written: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def write(self, message: bytes) -> None:
+        self.put(message)
+
+    def put(self, message: bytes | None) -> None:
+        """None ends it."""
+        if message is not None:
+            self.written.append(message)
+        self.messages.append(message)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def read(self) -> bytes | None:
+        while not self.messages:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self.messages.popleft()
+
+
+class PipedCall:
+    """What gRPC gives an origin, with the peer's end in a test's hands."""
+
+    def __init__(self) -> None:
+        self.to_peer = Pipe()
+        self.from_peer = Pipe()
+        self.is_cancelled = False
+        self.is_half_closed = False
+
+    async def write(self, message: bytes) -> None:
+        await self.to_peer.write(message)
+
+    async def read(self) -> Any:
+        return await self.from_peer.read()
+
+    async def done_writing(self) -> None:
+        self.is_half_closed = True
+        self.from_peer.put(None)
+
+    def cancel(self) -> bool:
+        self.is_cancelled = True
+        return True
+
+
+class Peer:
+    """The called end, as far as a test needs one: it answers what it is told to, fairly and in batches."""
+
+    def __init__(self, call: PipedCall) -> None:
+        self.outbox = Outbox(pb.AnswerFrame, "data")
+        self.requests: dict[int, bytes] = {}
+        self.cancelled: list[int] = []
+        self.out: dict[int, Outgoing[pb.AnswerFrame]] = {}
+        self._call = call
+
+    async def read(self) -> None:
+        while (raw := await self._call.to_peer.read()) is not None:
+            for frame in pb.ExchangeRequest.FromString(raw).frames:
+                if frame.request_bytes:
+                    self.out[frame.forward] = Outgoing(self.outbox, frame.forward, 0)
+                if frame.request:
+                    self.requests[frame.forward] = self.requests.get(frame.forward, b"") + frame.request
+                if frame.credit:
+                    self.out[frame.forward].give_credit(frame.credit)
+                if frame.cancel:
+                    self.cancelled.append(frame.forward)
+
+    def says(self, **fields: Any) -> None:
+        """One frame, at once and as it is."""
+        self._call.from_peer.put(pb.ExchangeResponse(frames=[pb.AnswerFrame(**fields)]).SerializeToString())
+
+    def begins(self, forward: int) -> None:
+        frame = self.out[forward].frame
+        frame.accepted.SetInParent()
+        codec.write_head(frame.head, HEAD)
+
+    def ends(self, forward: int) -> None:
+        self.out[forward].end_with(lambda frame: frame.ended.CopyFrom(pb.Ended(outcome="completed")))
+
+
+@asynccontextmanager
+async def piped(
+    window_bytes: int = WINDOW, on_ignored: Callable[[], None] = lambda: None
+) -> AsyncIterator[tuple[OriginStream, Peer, PipedCall]]:
+    call = PipedCall()
+    stream = OriginStream(
+        call,  # type: ignore[arg-type]
+        Clock(),
+        window_bytes=window_bytes,
+        on_ignored=on_ignored,
+        is_shortage=lambda _: False,
+    )
+    peer = Peer(call)
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(each) for each in (stream.run(), peer.read(), peer.outbox.send_all(call.from_peer.write))
+        ]
+        yield stream, peer, call
+        for task in running:
+            task.cancel()
+
+
+async def begun(stream: OriginStream, peer: Peer, count: int, request: bytes = b"request") -> list[OriginForward]:
+    """So many forwards that have been accepted and have a head."""
+    forwards = [stream.open(request) for _ in range(count)]
+    await turning_while(lambda: len(peer.requests) < count)
+    for number in range(1, count + 1):
+        peer.begins(number)
+    for forward in forwards:
+        assert [(await forward.next()).kind, (await forward.next()).kind] == ["accepted", "head"]
+    return forwards

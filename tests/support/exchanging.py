@@ -1,0 +1,62 @@
+"""A program that opens an exchange to a gateway and says on it what it likes: bytes, frames, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from gateway.peers.exchange.grpc_internals import writer_of
+from gateway.peers.exchange.origin import METHOD
+from protos.mesh.v1 import peer_pb2 as pb
+
+
+class RawOrigin:
+    """One stream."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        begin: Any = channel.stream_stream(METHOD)
+        self.call: Any = begin()
+        self._write = writer_of(self.call)
+        self.heard: list[pb.AnswerFrame] = []
+
+    async def say(self, *frames: pb.OriginFrame) -> None:
+        await self.write(pb.ExchangeRequest(frames=frames).SerializeToString())
+
+    async def write(self, message: bytes) -> None:
+        await self._write(message)
+
+    async def begin(self, forward: int, request: pb.ForwardRequest, credit: int = 2**20) -> None:
+        raw = request.SerializeToString()
+        await self.say(pb.OriginFrame(forward=forward, request_bytes=len(raw), request=raw, credit=credit))
+
+    async def hear(self) -> bool:
+        """One message. False at the end."""
+        raw = await self.call.read()
+        if not isinstance(raw, bytes):
+            return False
+        self.heard += pb.ExchangeResponse.FromString(raw).frames
+        return True
+
+    async def until_ended(self, forward: int) -> str:
+        """How it ended: an outcome, or why it was refused."""
+        while True:
+            for frame in self.heard:
+                if frame.forward == forward and (frame.HasField("ended") or frame.HasField("refused")):
+                    return frame.ended.outcome or f"{frame.refused.reason}: {frame.refused.detail}"
+            assert await self.hear(), "the stream ended first"
+
+    async def status(self) -> tuple[grpc.StatusCode, str]:
+        """After its end."""
+        return await self.call.code(), await self.call.details()
+
+
+@asynccontextmanager
+async def raw_origin(address: object) -> AsyncIterator[RawOrigin]:
+    async with grpc.aio.insecure_channel(str(address)) as channel:
+        origin = RawOrigin(channel)
+        yield origin
+        origin.call.cancel()

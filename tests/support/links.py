@@ -1,0 +1,23 @@
+"""A connection to a peer whose streams run in tasks of the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.config.sections import PeeringConfig
+from gateway.config.targets import PeerConfig
+from gateway.ground.clock import Clock
+from gateway.ground.transport import Plaintext, Transport
+from gateway.peers.link import PeerLink
+
+_DEFAULTS = PeeringConfig()
+
+
+def peer_link(
+    peer: PeerConfig,
+    peering: PeeringConfig = _DEFAULTS,
+    transport: Transport | None = None,
+    clock: Clock | None = None,
+) -> PeerLink:
+    """Inside the running loop, which ends its streams with the channel."""
+    return PeerLink(peer, peering, transport or Plaintext(), asyncio.get_running_loop().create_task, clock=clock)

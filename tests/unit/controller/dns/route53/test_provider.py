@@ -1,0 +1,115 @@
+"""What is put into a batch, as the API would be given it; the API itself is asked in tests/cloud."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Never
+
+import pytest
+
+from controller.dns.config import Route53Config
+from controller.dns.provider import DnsOutdated, DnsRefused, DnsUnavailable, changes_between
+from controller.dns.route53.api import BatchRefused, Route53Api
+from controller.dns.route53.changes import Action, Change
+from controller.dns.route53.provider import Route53Dns
+from controller.dns.route53.record_sets import RecordSet
+from controller.lease import Lease
+from gateway.ground.clock import Clock
+from gateway.ground.naming.tree import RecordTree
+from tests.support.clock import StillClock
+from tests.support.naming import tree
+
+ZONE = "mesh.example."
+CONFIG = Route53Config(hosted_zone="Z1", requests_per_s=1000)
+
+
+class Written(Route53Api):
+    """Keeps record sets as Route53 does, as far as a batch is all or nothing and takes away only what is just so."""
+
+    def __init__(self, shared: dict[tuple[str, str, str], RecordSet] | None = None) -> None:
+        clock = Clock()
+        super().__init__(CONFIG, Lease(clock, 1, None), clock, make_client=_no_client, rng=random.Random(0))
+        self.sets = {} if shared is None else shared
+        self.batches: list[Sequence[Change]] = []
+
+    async def records(self, _zone: str) -> list[RecordSet]:
+        return list(self.sets.values())
+
+    async def change(self, changes: Sequence[Change], _comment: str) -> str:
+        self.batches.append(changes)
+        sets = dict(self.sets)
+        for each in changes:
+            key = each.record_set.key
+            if each.action is Action.DELETE and sets.pop(key, None) != each.record_set:
+                raise BatchRefused(f"{key} is not so")
+            if each.action is Action.CREATE and key in sets:
+                raise BatchRefused(f"{key} is there")
+            if each.action is not Action.DELETE:
+                sets[key] = each.record_set
+        self.sets.clear()
+        self.sets.update(sets)
+        return f"C{len(self.batches)}"
+
+
+def _no_client() -> Never:
+    raise AssertionError("nobody is asked")
+
+
+def provider(api: Written, term: int = 1) -> Route53Dns:
+    clock = StillClock()
+    return Route53Dns(CONFIG, api, ZONE, "nightside", Lease(clock, term, None), clock=clock)
+
+
+async def publish(at: Route53Dns, given: RecordTree, before: RecordTree | None = None) -> int:
+    return await at.publish(given, changes_between(before, given))
+
+
+async def test_a_batch_takes_away_the_claim_as_it_was_read() -> None:
+    api = Written()
+    one = provider(api)
+    await publish(one, tree())
+    claim = api.sets["_nightside.mesh.example.", "TXT", ""]
+    await publish(one, tree(2, us=("192.0.2.9",)), tree())
+    assert api.batches[1][0] == Change(Action.DELETE, claim)
+    assert api.batches[1][1].action is Action.CREATE
+    assert api.batches[1][1].record_set.key == claim.key
+
+
+async def test_whoever_was_deposed_cannot_write() -> None:
+    api = Written()
+    deposed, leads = provider(api, 1), provider(api, 2)
+    await publish(deposed, tree())
+    await publish(leads, tree())
+    before = dict(api.sets)
+    with pytest.raises(DnsOutdated, match="term 2"):
+        await publish(deposed, tree(2, us=("192.0.2.66",)), tree())
+    assert api.sets == before
+
+
+async def test_the_claim_comes_before_all_else_and_those_who_lead_after_those_who_are_led_to() -> None:
+    api = Written()
+    await publish(provider(api), tree())
+    names = [each.record_set.name for each in api.batches[0]]
+    assert names[0] == "_nightside.mesh.example."
+    for each in api.batches[0]:
+        alias = each.record_set.alias
+        if alias is not None:
+            assert alias.name in names[: names.index(each.record_set.name)]
+
+
+async def test_another_zone_is_another_providers() -> None:
+    with pytest.raises(DnsRefused, match=r"version 2 is of other.example., and mesh.example. is published"):
+        await publish(provider(Written()), replace(tree(2), zone="other.example."))
+
+
+async def test_a_write_needs_a_lease_that_lasts() -> None:
+    """In the API, right before it is sent."""
+    clock = StillClock()
+    lease = Lease(clock, 1, 3_000_000_000)
+    api = Route53Api(CONFIG, lease, clock, make_client=_no_client, rng=random.Random(0))
+    api._client = object()  # type: ignore[assignment]
+    with pytest.raises(DnsUnavailable, match=r"the lease lasts 3.0 s, and this may take 3.0 s"):
+        await api.change([], "")
+    api.close()

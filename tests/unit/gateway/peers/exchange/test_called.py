@@ -1,0 +1,217 @@
+"""A real gateway's end of an exchange, with another's connection to it: what is shared, moved to and cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from gateway.config.sections import PeeringConfig
+from gateway.core.effects import StartLeg
+from gateway.core.vocabulary import LegResult, RefusalReason
+from gateway.request.legs import Leg, LegFailure, OutboundRequest
+from tests.support.callee import BODY, HEAD, LAST, TOKEN, Callee, serve
+from tests.support.core import MS, SECOND
+from tests.support.gateways import until
+from tests.support.legs import Pouring
+from tests.support.orders import forward_order
+
+PIECE = TOKEN.replace(b'"x"', b'"' + b"y" * 4000 + b'"')
+
+
+class Script(Pouring):
+    """An engine's answer: token, whatever the gate lets through, and the end."""
+
+    def __init__(self, gate: asyncio.Event | None, pieces: int) -> None:
+        self.head = HEAD
+        self._gate = gate
+        self._pieces = pieces
+        self._source = self._written()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._source
+
+    async def _written(self) -> AsyncIterator[bytes]:
+        yield TOKEN
+        if self._gate is not None:
+            await self._gate.wait()
+        for _ in range(self._pieces):
+            yield PIECE
+            await asyncio.sleep(0)
+        yield LAST
+
+
+class Engines:
+    """In place of the scripted one: every request at once, each with the answer of its own."""
+
+    def __init__(self, gate: asyncio.Event | None = None, pieces: Callable[[str], int] = lambda _: 0) -> None:
+        self.open_legs = 0
+        self.opened = 0
+        self._gate = gate
+        self._pieces = pieces
+
+    @asynccontextmanager
+    async def open(
+        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
+    ) -> AsyncIterator[Leg]:
+        self.open_legs += 1
+        self.opened += 1
+        try:
+            on_accepted()
+            yield Script(self._gate, self._pieces(request.profile.request_id))
+        finally:
+            self.open_legs -= 1
+
+
+async def whole(callee: Callee, number: int) -> bytes:
+    return b"".join(await callee.read(forward_order(f"r-{number}")))
+
+
+async def until_at_rest(callee: Callee, engines: Engines) -> None:
+    reception, room = callee.server._service.reception, callee.server._service.room
+    await until(lambda: not (callee.driver.open_requests or engines.open_legs or reception.forwards or room.peers))
+
+
+async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_no_count_slot_or_byte() -> None:
+    engines = Engines(gate=asyncio.Event())
+    async with serve(PeeringConfig(), engines) as callee:
+        failures: list[LegFailure] = []
+
+        async def client(number: int) -> None:
+            try:
+                async with callee.forward(forward_order(f"r-{number}")) as leg:
+                    begun.append(number)
+                    async for _ in leg.chunks():
+                        pass
+            except LegFailure as failure:
+                failures.append(failure)
+
+        begun: list[int] = []
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(500):
+                tasks.create_task(client(number))
+            await until(lambda: len(begun) == 500)
+            assert callee.server._service.callers.streams == 1
+            await callee.server.stop(0)
+        assert len(failures) == 500
+        assert {failure.result for failure in failures} == {LegResult.FAILED}
+        await until_at_rest(callee, engines)
+        assert engines.opened == 500
+        assert callee.server._service.callers.streams == 0
+
+
+async def test_a_stalled_reader_holds_its_own_engine_and_no_other_forward() -> None:
+    """199 streams beside one whose leg reads nothing: they end, and what lies here of it is bounded."""
+    sizes = {"r-0": 1000}
+    engines = Engines(pieces=lambda request_id: sizes.get(request_id, 3))
+    async with serve(PeeringConfig(), engines) as callee, callee.forward(forward_order("r-0")) as stalled:
+        async with asyncio.TaskGroup() as tasks:
+            others = [tasks.create_task(whole(callee, number)) for number in range(1, 200)]
+        assert {task.result() for task in others} == {TOKEN + 3 * PIECE + LAST}
+        assert engines.open_legs == 1
+        assert b"".join([each async for each in stalled.chunks()]) == TOKEN + 1000 * PIECE + LAST
+    await until_at_rest(callee, engines)
+
+
+async def test_new_forwards_move_to_new_streams_as_connections_age_and_nothing_is_lost() -> None:
+    """Under load all the while; an old stream goes with its last forward, and a long one stays on its own."""
+    aged = PeeringConfig(connection_age_ns=200 * MS)
+    gate = asyncio.Event()
+    engines = Engines(pieces=lambda _: 2)
+    async with serve(aged, engines) as callee:
+        seen: set[object] = set()
+        callers = callee.server._service.callers
+        engines._gate = gate
+        async with asyncio.TaskGroup() as tasks:
+            long = tasks.create_task(whole(callee, 0))
+            await until(lambda: engines.open_legs == 1)
+            engines._gate = None
+            number = 0
+            while len(seen) < 6:
+                number += 10
+                batch = [tasks.create_task(whole(callee, number + each)) for each in range(10)]
+                await asyncio.wait(batch)
+                assert {task.result() for task in batch} == {TOKEN + 2 * PIECE + LAST}
+                seen |= {stream for each in callers._callers.values() for stream in each.streams}
+            gate.set()
+        assert long.result() == TOKEN + 2 * PIECE + LAST
+        await until(lambda: callers.streams <= 1)
+        await until_at_rest(callee, engines)
+
+
+async def test_a_gateway_that_stops_lets_what_runs_end_and_takes_nothing_new_on_the_stream() -> None:
+    gate = asyncio.Event()
+    engines = Engines(gate=gate)
+    async with serve(PeeringConfig(), engines) as callee:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(whole(callee, 1))
+            await until(lambda: engines.open_legs == 1)
+            stopping = tasks.create_task(callee.server.stop(30.0))
+            await until(lambda: callee.link.carrier._stream is None or callee.link.carrier._stream.is_retiring)
+            assert not stopping.done()
+            gate.set()
+        assert running.result() == TOKEN + LAST
+
+
+async def test_a_body_of_8_mib_comes_in_pieces_beside_chats_that_overtake_it() -> None:
+    engines = Engines()
+    async with serve(PeeringConfig(), engines) as callee:
+        await whole(callee, 0)
+        ended: list[str] = []
+
+        async def ask(number: int, body: bytes) -> None:
+            callee.body = body
+            assert await whole(callee, number) == TOKEN + LAST
+            ended.append("large" if len(body) > 2**20 else "chat")
+
+        async with asyncio.TaskGroup() as tasks:
+            large = BODY.replace(b"hello", b"h" * (8 << 20))
+            tasks.create_task(ask(1, large))
+            await asyncio.sleep(0)
+            for number in range(2, 22):
+                tasks.create_task(ask(number, BODY))
+        assert ended == ["chat"] * 20 + ["large"]
+
+
+async def test_a_request_for_which_there_is_no_room_is_refused_before_it_is_sent() -> None:
+    small = PeeringConfig(message_max_bytes=2**21, forwards_held_max_bytes=2**20, forwards_held_peer_max_bytes=2**20)
+    async with serve(small, Engines()) as callee:
+        callee.body = BODY.replace(b"hello", b"h" * (3 << 19))
+        failure = await callee.failure()
+        assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+        assert failure.detail == "too much is held for other gateways"
+        callee.body = BODY
+        assert await whole(callee, 2) == TOKEN + LAST
+
+
+async def test_an_error_of_ours_ends_one_forward_and_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve(PeeringConfig(), Engines()) as callee:
+        reception = callee.server._service.reception
+        run = reception.run
+        told: list[BaseException] = []
+        monkeypatch.setattr(reception, "note_fault", told.append)
+
+        async def stumble(*_: object) -> None:
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(reception, "run", stumble)
+        failure = await callee.failure(forward_order("r-1"))
+        assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+        assert [type(each) for each in told] == [ZeroDivisionError]
+        monkeypatch.setattr(reception, "run", run)
+        assert await whole(callee, 2) == TOKEN + LAST
+        assert callee.server._service.callers.streams == 1
+
+
+async def test_an_answer_that_nobody_takes_is_dropped_after_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.peers.exchange.called._UNREAD_GRACE_S", 0.05)
+    engines = Engines(pieces=lambda _: 200)
+    async with serve(PeeringConfig(), engines) as callee:
+        order = replace(forward_order("r-1"), deadline_ns=forward_order().deadline_ns - 30 * SECOND + 200 * MS)
+        async with callee.forward(order) as leg:
+            assert leg.head.status == 200
+            await until(lambda: engines.open_legs == 0)
+            await until_at_rest(callee, engines)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.records import usage_store
+from gateway.records.usage_book import Line, Used
+from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
+from gateway.request.callers import KeyId
+
+
+def line(day: str = "2026-11-22", key: str = "a", tenant: str = "acme") -> Line:
+    return Line(day, KeyId(key), TenantName(tenant))
+
+
+def is_private(path: Path) -> bool:
+    return stat.S_IMODE(path.stat().st_mode) & 0o007 == 0
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[UsageStore]:
+    store = UsageStore(path)
+    store.open()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = usage_file(tmp_path / "state", GatewayId("us-1"))
+    assert found is not None
+    return found
+
+
+async def test_rows_add_up_and_outlive_the_process(path: Path) -> None:
+    with opened(path) as store:
+        await store.add({line(): Used(1, 10, 5, 2)})
+        await store.add({line(): Used(1, 10, 5, 2), line(key="b"): Used(1, 1, 0, 1)})
+    with opened(path) as store:
+        assert store.since("2026-11-01") == {line(): Used(2, 20, 10, 4), line(key="b"): Used(1, 1, 0, 1)}
+        assert store.since("2026-11-23") == {}
+    assert is_private(path)
+
+
+async def test_rows_are_asked_for_by_day_and_by_whose_they_are() -> None:
+    rows = {
+        line(key=key, tenant=tenant, day=day): Used(1, 1, 0, 1)
+        for day in ("2026-11-21", "2026-11-22")
+        for key, tenant in (("a", "acme"), ("b", "acme"), ("b", "other"))
+    }
+    with opened(None) as store:
+        await store.add(rows)
+        assert len((await store.asked("2026-11-21", "2026-11-22"))[0]) == 6
+        by_key, _ = await store.asked("2026-11-22", "2026-11-30", "key")
+        by_tenant, is_cut = await store.asked("2026-11-22", "2026-11-30", "tenant")
+    assert by_key == [(line(key="a", tenant=""), Used(1, 1, 0, 1)), (line(key="b", tenant=""), Used(2, 2, 0, 2))]
+    assert [(each.tenant, used.requests) for each, used in by_tenant] == [("acme", 2), ("other", 1)]
+    assert not is_cut
+
+
+async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_store, "ROWS_ASKED_MAX", 2)
+    with opened(None) as store:
+        await store.add({line(key=f"k{number}"): Used(1) for number in range(3)})
+        rows, is_cut = await store.asked("2026-11-22", "2026-11-22")
+    assert (len(rows), is_cut) == (2, True)
+
+
+async def test_old_days_are_forgotten(path: Path) -> None:
+    with opened(path) as store:
+        await store.add({line(day="2025-01-01"): Used(1), line(): Used(1)})
+        await store.forget_before(days_before("2026-11-22", 400))
+        assert list(store.since("2000-01-01")) == [line()]
+
+
+def test_a_damaged_file_is_put_aside_and_said_to_be(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"no database " * 1000)
+    store = UsageStore(path)
+    with pytest.raises(UsageUnusable, match=r"damaged, and lies at us-1\.usage\.sqlite\.damaged now"):
+        store.open()
+    store.add_at_once({line(): Used(1)})
+    store.close()
+    assert path.with_name(f"{path.name}.damaged").read_bytes().startswith(b"no database")
+    with opened(path) as again:
+        assert len(again.since("2026-01-01")) == 1
+
+
+def test_another_program_s_file_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA application_id = 7")
+        other.execute("CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    store = UsageStore(path)
+    with pytest.raises(UsageUnusable, match="is not usage of format 1; nothing is written down"):
+        store.open()
+    store.add_at_once({line(): Used(1)})
+    assert len(store.since("2026-01-01")) == 1
+    store.close()
+    assert path.read_bytes()[100:] == before[100:]
+
+
+async def test_a_file_that_cannot_be_written_says_so(path: Path) -> None:
+    with opened(path) as store:
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("DROP TABLE used")
+        with pytest.raises(OSError, match="no such table"):
+            await store.add({line(): Used(1)})
