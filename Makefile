@@ -91,7 +91,7 @@ results-live: setup relays ## Write docs/results/placement_live.md: our mesh liv
 results-failover: setup ## Write docs/results/failover.md: what clients see when gateways die, live on this machine. Takes ten minutes. ARGS=… such as --rounds 1.
 	$(BIN)/nightside results failover $(ARGS)
 
-results-balanceroute: setup ## Write docs/results/balanceroute.md: the decode tier beside BalanceRoute's tables, in virtual time. TRACES=dir holds recorded traces; it resumes. ARGS=… such as --predictors.
+results-balanceroute: setup ## Write docs/results/balanceroute.md: the decode tier beside BalanceRoute's tables, in virtual time. TRACES=dir holds recorded traces; it resumes. ARGS=… such as --look.
 	nice $(BIN)/nightside results balanceroute $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
 results-records: setup setup-tests ## Write docs/results/failover_records.md: how soon a death is told by each provider of records, on what is started here. Takes three minutes. ARGS=… such as --rounds 1.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ _FOLDER = Path("docs/results")
 )
 @click.option("--quick", is_flag=True, help="A few requests a cell: whether all of it works. Needs -o.")
 @click.option("--look", is_flag=True, help="Play what is kept aside as well: once, after what is expected was written.")
-@click.option("--predictors", "with_predictors", is_flag=True, help="Score predictors as well (Table 3): minutes.")
+@click.option(
+    "--predictors/--no-predictors", default=True, help="Score predictors as well (Table 3); needs the extra `fit`."
+)
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
               help=f"Folder of the page and its plots; {_FOLDER} if not given.")  # fmt: skip
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
@@ -37,7 +40,7 @@ _FOLDER = Path("docs/results")
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON, beside the page.")
 def balanceroute(
-    *, traces: Path | None, quick: bool, look: bool, with_predictors: bool, out: Path | None, cache_folder: Path,
+    *, traces: Path | None, quick: bool, look: bool, predictors: bool, out: Path | None, cache_folder: Path,
     jobs: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """The decode tier beside what BalanceRoute published, in OUT/balanceroute.md.
@@ -62,7 +65,7 @@ def balanceroute(
             results = play_settings(
                 chosen, cache_folder, traces, processes=jobs or os.cpu_count() or 1, on_progress=told
             )
-        table_3 = _table_3(cache_folder, traces) if with_predictors and traces else None
+        table_3 = _table_3(cache_folder, traces) if predictors and traces and find_spec("sklearn") else None
     except TraceError as error:
         raise click.ClickException(str(error)) from error
     reader = Reader(results, quick)

@@ -50,12 +50,14 @@ class Regime(NamedTuple):
     offered: float
     room_margin: int | None = None
     """None: as the gateway has it."""
+    batch: int = BATCH
 
 
 NEAR = Regime("near saturation: 0.9 of what perfectly balanced workers carry", 0.9)
 STANDING = Regime("standing backlog, the pool bounded as the gateway bounds it", BACKLOG)
 OVERLOAD = Regime("three times what fits, while it comes, in a pool that nothing bounds", 3.0, _BOUNDLESS)
-REGIMES = (NEAR, STANDING, OVERLOAD)
+LARGE = Regime("batches of 64, a standing backlog, the pool bounded as the gateway bounds it", BACKLOG, batch=64)
+REGIMES = (NEAR, STANDING, LARGE, OVERLOAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int =
         run.policy,
         run.predictor,
         workers=workers,
-        batch=_QUICK_BATCH if quick else BATCH,
+        batch=_QUICK_BATCH if quick else regime.batch,
         requests=_QUICK_REQUESTS if quick else max(1_500, 24 * workers),
         offered=regime.offered,
         keep_steps=_KEPT if workers == 8 and run in SHOWN and regime == STANDING else 0,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from gateway.core.decode.config import BalanceConfig
-from loadgen.evaluation.balanceroute import plan
+from loadgen.evaluation.balanceroute import notes, plan
 from loadgen.evaluation.balanceroute.cells import Results
 from loadgen.evaluation.balanceroute.loads import CHOOSING, LOADS, TABLES
 from loadgen.evaluation.balanceroute.paper import Published, published
@@ -55,6 +55,10 @@ class Reader:
         """The baseline that generates most."""
         present = [run for run in BASELINES if run in comparison.runs]
         return max(present, key=lambda run: _median(measured(self.of(comparison, run), TOKENS)))
+
+
+def brief(regime: plan.Regime) -> str:
+    return regime.title.split(":")[0].split(",")[0]
 
 
 def _median(middle: Middle | None) -> float:
@@ -146,7 +150,7 @@ def scaling(reader: Reader, several: Sequence[Comparison]) -> Section:
         for regime in (plan.NEAR, plan.STANDING):
             found = sorted((e for e in several if e.load == load and e.regime == regime), key=lambda e: e.workers)
             name = f"balanceroute-scaling-{load}-{plan.REGIMES.index(regime)}.svg"
-            title = f"{LOADS[load].title}; {regime.title.split(':')[0].split(',')[0]}"
+            title = f"{LOADS[load].title}; {brief(regime)}"
             parts += [f"### {title}\n", _by_workers(reader, found), f"![{title}: JSQ's max − min over ours]({name})\n"]
             curves = [Line(run.title, _points(reader, found, run)) for run in FEW[1:]]
             curves += [Line("paper, BR-0", _published(load, BR_0)), Line("paper, oracle", _published(load, ORACLE))]
@@ -247,6 +251,7 @@ def swept(reader: Reader) -> Section:
         f"({'; '.join(LOADS[load].title for load in CHOOSING)}): 8 workers, a standing backlog, one parameter changed"
         " at a time. JSQ's max − min over it, and its tokens a second to JSQ's: geometric means of the seeds.\n\n"
         + table(head, rows)
+        + f"\n{notes.CHOSEN}"
     )
 
 
@@ -280,7 +285,7 @@ def bounds(reader: Reader, several: Sequence[Comparison]) -> Section:
         rows.append(
             (
                 LOADS[each.load].title,
-                each.regime.title.split(":")[0].split(",")[0],
+                brief(each.regime),
                 str(each.workers),
                 shown(measured(ours, BOUND)),
                 shown(measured(ours, GAP)),
@@ -290,7 +295,7 @@ def bounds(reader: Reader, several: Sequence[Comparison]) -> Section:
             )
         )
     head = ("load", "", "workers", "bound", "oracle BR-H", "of the bound", "BR-0", "JSQ")
-    return Section("## How much is left\n\n" + _BOUND + table(head, rows))
+    return Section("## How much is left\n\n" + _BOUND + table(head, rows) + f"\n{notes.LEFT}")
 
 
 def _over(runs: Sequence[Figures]) -> Middle | None:
@@ -323,7 +328,7 @@ def sent(reader: Reader, loads: Sequence[str]) -> Section:
                 )
             rows.append((speed, *cells))
         parts += [f"### {LOADS[load].title}\n", table(("KV over", *(each.title for each in plan.SENDINGS)), rows)]
-    return Section("\n".join(parts))
+    return Section("\n".join([*parts, notes.SENDING]))
 
 
 def mattered(reader: Reader, loads: Sequence[str]) -> Section:
@@ -342,7 +347,7 @@ def mattered(reader: Reader, loads: Sequence[str]) -> Section:
                 )
             rows.append((matter.title, *cells))
         parts += [f"### {LOADS[load].title}\n", table(("", *(run.title for run in FEW[1:])), rows)]
-    return Section("\n".join(parts))
+    return Section("\n".join([*parts, notes.MATTERS]))
 
 
 def of_tables(several: Sequence[Comparison]) -> list[str]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import assert_never
 
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName
@@ -23,8 +24,8 @@ from gateway.core.decode.predictors.history import History
 from gateway.core.decode.predictors.survival import fit_survival
 from gateway.core.decode.tier import DecodeTier
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
-from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig
-from loadgen.engine.model import FirstToken
+from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled
+from loadgen.engine.model import Finished, FirstToken
 from loadgen.evaluation.balanceroute.bound import Ran, gap_at_least
 from loadgen.evaluation.balanceroute.loads import Ask, Asked
 from loadgen.evaluation.balanceroute.oracle import Oracle
@@ -174,14 +175,19 @@ class _World:
     def _hear(self, now_ns: int) -> None:
         for told in self._group.advance(now_ns):
             key = RequestId(told.request_id)
-            if isinstance(told, FirstToken):
-                sent = self._sent[key]
-                sent.first_ns, sent.first_step = told.at_ns, self._group.steps - 1
-                self._tier.running(key)
-                continue
-            sent = self._sent.pop(key)
-            self._ended(sent, told.at_ns)
-            self._tier.ended(key, now_ns, sent.ask.output_tokens)
+            match told:
+                case Pulled():
+                    pass
+                case FirstToken():
+                    sent = self._sent[key]
+                    sent.first_ns, sent.first_step = told.at_ns, self._group.steps - 1
+                    self._tier.running(key)
+                case Finished():
+                    sent = self._sent.pop(key)
+                    self._ended(sent, told.at_ns)
+                    self._tier.ended(key, now_ns, sent.ask.output_tokens)
+                case _:
+                    assert_never(told)
 
     def _ended(self, sent: _Sent, at_ns: int) -> None:
         if self._setting.is_bounded:
