@@ -63,9 +63,9 @@ What plays is the tier that gateways have (`gateway/core/decode`): its pool and 
 modelled (`loadgen/engine/decode_group.py`): each step of all takes 10 ms and 250 ns for each KV token of the fullest;
 prompts have been read when they come. At the start workers are full of requests in mid-life; a quarter of those that
 follow is not counted. A prompt's KV cache is kept for 480 s, as by the connector that the paper had; what the gateway's
-default of 30 s changes stands below. Where nothing else is said, a worker runs at most {plan.BATCH} requests at a time: the
-paper's text lost its batch limit, and by Little's law its figures leave room, in the mean, for at most {listed(most)}
-workers.
+default of 30 s changes stands below. Where nothing else is said, a worker runs at most {plan.BATCH} requests at a
+time: the paper's text lost its batch limit, and by Little's law its figures leave room, in the mean, for at most
+{listed(most)} workers.
 
 *max − min* is the mean over all steps; *Σ (max − L)* is what the derivation has. Ratios compare runs that were asked
 the same: medians of {len(plan.SEEDS)} seeds at 8 workers, in brackets the lowest and the highest; one seed elsewhere.

@@ -91,13 +91,13 @@ def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int =
         batch=_QUICK_BATCH if quick else regime.batch,
         requests=_QUICK_REQUESTS if quick else max(1_500, 24 * workers),
         offered=regime.offered,
-        keep_steps=_KEPT if workers == 8 and run in SHOWN and regime == STANDING else 0,
+        keep_steps=KEPT if workers == 8 and run in SHOWN and regime == STANDING else 0,
         is_bounded=run == ORACLE,
     )
     return setting if regime.room_margin is None else replace(setting, room_margin=regime.room_margin)
 
 
-_KEPT = 600
+KEPT = 600
 SHOWN = (JSQ, BR_0, ORACLE, SURVIVAL)
 """Whose loads are drawn, as in the paper's Fig. 3."""
 FEW = (JSQ, BR_0, ORACLE, SURVIVAL)

@@ -205,7 +205,8 @@ def everything(reader: Reader, several: Sequence[Comparison]) -> Section:
 def loads_over_time(reader: Reader, several: Sequence[Comparison]) -> Section:
     parts = [
         "## Fig. 3: the load of each worker\n",
-        "KV tokens of each of 8 workers over the same steps of a standing backlog, on one scale for each load.\n",
+        "Thousands of KV tokens of each of 8 workers over the same 600 steps of a standing backlog, on one scale for"
+        " each load.\n",
     ]
     plots = {}
     for each in several:
@@ -216,15 +217,20 @@ def loads_over_time(reader: Reader, several: Sequence[Comparison]) -> Section:
         cells = []
         for run, figures in runs.items():
             name = f"balanceroute-loads-{each.load}-{plan.SHOWN.index(run)}.svg"
-            points = [list(enumerate(worker)) for worker in figures["loads"]]
-            end = max(1, max((len(worker) for worker in points), default=1) - 1)
-            curves = [Line(f"worker {g}", [(float(x), y / 1000) for x, y in line]) for g, line in enumerate(points)]
+            end_s = max(1.0, round(plan.KEPT * figures["running"] / figures["tokens_per_s"]))
+            curves = [Line(f"worker {g}", _over_time(worker, end_s)) for g, worker in enumerate(figures["loads"])]
             about = f"{run.title}: thousands of KV tokens of each worker"
-            plots[name] = picture_file(over_time(about, curves, top / 1000, Scene(float(end), 0.0, ())))
+            plots[name] = picture_file(over_time(about, curves, top / 1000, Scene(end_s, 0.0, ())))
             cells.append(f"![{about}]({name})")
         heads = [f"{run.title}: max − min {figures['gap']:,.0f}" for run, figures in runs.items()]
         parts += [f"### {LOADS[each.load].title}\n", table(heads, [cells])]
     return Section("\n".join(parts), plots)
+
+
+def _over_time(loads: Sequence[int], end_s: float) -> list[tuple[float, float]]:
+    """In thousands of tokens, over the time that the steps took which were kept."""
+    last = max(1, len(loads) - 1)
+    return [(end_s * number / last, load / 1000) for number, load in enumerate(loads)]
 
 
 # The sweep
