@@ -124,9 +124,10 @@ _LITTLE = [running_at_most(HEAVY[8], run.title, 8) for run in (JSQ, ORACLE)]
 _WHY = f"""Why, as far as the figures below tell:
 
 - **A policy chooses with prompts alone.** What a worker loses when an answer ends is a prompt and an answer; what it
-  can be given is a prompt. On ServeGen's reasoning a prompt of 200 tokens follows an answer of thousands, so that most
-  of a gap stays until later slots fill it; on made-up prompts, which bring most of what a request holds, the same code
-  gains more.
+  can be given is a prompt. On ServeGen's reasoning a prompt of 200 tokens follows an answer of many times that, so
+  that most of a gap stays until later slots fill it; where prompts are most of what a request holds (the third load,
+  and both of those kept aside) the same code gains several times more.
+- **How many slots get free.** With batches of 64 a worker is corrected four times as often as with 16.
 - **The pool.** In balance, those who leave the pool are as heavy as those who come: the heaviest go first, and light
   ones remain, however many wait. Only while far more comes than fits are there heavy ones to choose among, which is
   what a trace replayed at *heavy load* has until it ends (the third kind of load here), and no service has for long.
