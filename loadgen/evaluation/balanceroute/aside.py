@@ -13,6 +13,7 @@ more on Mooncake, whose answers are short beside its horizon. Survival gains lit
 FOUND = """What is known when a request is placed decides, as expected, and by more: in the standing backlog BR-0
 divides by 5.7 and 5.6, above what was said, and oracle BR-H by 6.9 and 7.0, at its upper end; on Mooncake tokens a
 second rise by 35 to 38 % over the strongest baseline, far more than was said, and by 14 to 19 % with the agents. Near
-saturation Mooncake is within what was said, and the agents lie just below it. Wrong was that the oracle is worth more on
-Mooncake: over BR-0 it is the same on both. Survival gains little, as expected. Nothing was changed after the look."""
+saturation Mooncake is within what was said, and the agents lie just below it. Wrong was that the oracle is worth more
+on Mooncake: over BR-0 it is the same on both. Survival gains little, as expected. Nothing was changed after the
+look."""
 """What was seen in that one look."""
