@@ -25,9 +25,10 @@ milliseconds: what differs there is hardly more than what seeds differ by. So: f
 the pool, with BR-0, where a transfer takes a hundredth of an answer or more; BR-H with two early in between.
 """
 
-MATTERS = """- **The lease.** With 30 s, who has waited for 15 s goes first, and on ServeGen's reasoning, of which a few come
-  a second, that is two in five of all who are sent: age decides then, and no policy. Where an engine keeps a prompt's
-  blocks for longer (Mooncake's 480 s, vLLM's `kv_lease_duration` with NIXL), `decode.pool_ttl` may follow it.
+MATTERS = """- **The lease.** With 30 s, who has waited for 15 s goes first, and on ServeGen's reasoning, a few of
+  which come in a second, that is two in five of all who are sent: age decides then, and no policy. Where an engine
+  keeps a prompt's blocks for longer (Mooncake's 480 s, vLLM's `kv_lease_duration` with NIXL), `decode.pool_ttl` may
+  follow it.
 - **A step's fixed part** takes nothing from the balance and most of what it is worth: throughput is won from reading
   KV alone.
 - **Larger batches** mean more free slots in the same time, and so more choices: the gaps close far better on prompts.
