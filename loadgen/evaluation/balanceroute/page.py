@@ -109,7 +109,8 @@ def _aims(reader: Reader, several: Sequence[Comparison]) -> Section:
             "The paper's gains at 8 workers, in its own metric, at each load: the paper says *heavy*, and not which."
             f" Of {len(rows)} rows, {met[0]} reach its imbalance and {met[1]} its throughput.\n",
             table(head, rows),
-            "*In perfect balance*: what that baseline's own requests would give, equally spread at every step.\n",
+            "*In perfect balance*: what that baseline's own requests would give, equally spread at every step. Whoever"
+            " takes others first may hold less for a while, and pass it.\n",
             _WHY,
         ]
     )

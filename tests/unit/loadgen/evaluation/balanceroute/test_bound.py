@@ -52,3 +52,16 @@ def test_what_ends_alone_leaves_its_gap() -> None:
 def test_where_all_workers_lose_something_nothing_is_said() -> None:
     ran = [Ran(100, 0, 10), Ran(300, 0, 10)]
     assert gap_at_least(ran, 0, 20, workers=2, batch=1, lags=[1, 5]) == 0.0
+
+
+def test_a_free_slot_may_hide_some_of_it() -> None:
+    ran = [Ran(100, 0, 10), Ran(100, 0, 20)]
+    # two of four slots are free: the others may grow by as many tokens less
+    assert gap_at_least(ran, 0, 20, workers=2, batch=2, lags=[1]) == (109 - 2) / 2 / 20
+
+
+def test_several_that_end_are_lost_by_several_workers() -> None:
+    ran = [Ran(100, 0, 10)] * 3 + [Ran(100, 0, 20)]
+    best = best_gap(ran, 0, 11, 4, 1)
+    assert best is not None
+    assert 0 < gap_at_least(ran, 0, 11, workers=4, batch=1, lags=[1]) <= best
