@@ -66,6 +66,8 @@ _WRITE = """
     SELECT revision FROM held"""
 _HOW_IT_STANDS = "SELECT token, key, revision, holder FROM nightside_store"
 _Result = TypeVar("_Result")
+_TROUBLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""All that asyncpg raises; the last where a host takes no writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ class PostgresqlStore:
                         self._hang_up()
         except TimeoutError as error:
             raise StoreUnavailable(f"{self._settings.name}: no answer within {limit_s:g} s") from error
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except _TROUBLE as error:
             raise StoreUnavailable(f"{self._settings.name}: {_in_words(error)}") from error
         return result
 
@@ -258,7 +260,7 @@ class PostgresqlStore:
                     target_session_attrs="read-write",
                     server_settings={"application_name": "nightside controller"},
                 )
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (TimeoutError, *_TROUBLE) as error:
                 faults.append(f"{hosts[number]}: {_in_words(error)}")
                 continue
             self._host = number

@@ -11,7 +11,7 @@ from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.core.config import CoreConfig
-from gateway.core.decode.config import check_decode
+from gateway.core.decode.config import check_decode, out_of_bounds
 from gateway.core.vocabulary import Connector
 from gateway.ground.faults import Fault
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
@@ -150,6 +150,9 @@ def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
             "observation.keep_alive", "is below observation.publish_interval", beside="observation.publish_interval"
         )
 
+    for key, fault in out_of_bounds(core.decode):
+        yield Fault(f"decode.{key}", fault)
+
 
 def _dns_faults(file: RegionFile) -> Iterator[Fault]:
     """Name servers are told of by address, and resolvers ask them at one port."""
@@ -184,6 +187,8 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
 
 
 def _decode_faults(core: CoreConfig, connector: Connector) -> Iterator[Fault]:
+    if any(out_of_bounds(core.decode)):
+        return  # told already
     try:
         check_decode(core.decode, connector)
     except ValueError as error:

@@ -20,8 +20,20 @@ from gateway.config.region_file import CoreFile, ReplicaFile
 from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
+from gateway.core.decode.config import check_decode
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, Jurisdiction, PeerSpec, Place, PoolName, PoolSpec, RegionName
+from gateway.core.vocabulary import (
+    Connector,
+    ControlVersion,
+    Jurisdiction,
+    PeerSpec,
+    Place,
+    PoolName,
+    PoolSpec,
+    RegionName,
+    ReplicaRole,
+    ReplicaSpec,
+)
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import ConfigError
@@ -71,16 +83,20 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
     _check_jurisdictions(snapshot, local)
     if snapshot.narrowing is not None and snapshot.narrowing.place != local.place:
         raise OrdersRefused("narrowing: it is for another region")
+    core = _with_parameters(local, snapshot.parameters)
+    _check_own_pools(local, core)
     replicas, left_out, adopted, pools = _replicas(snapshot.replicas, local, environ)
+    replicas, unfit = _without_unfit(replicas, pools, core)
+    left_out |= unfit
     return Orders(
         version=snapshot.version,
         replicas=replicas,
-        pools=pools,
+        pools=tuple(pools.values()),
         left_out=left_out,
         away=away_from(local, snapshot.away),
         adopted=adopted,
         peers=(*local.peers, *_further_peers(snapshot.peers, local)),
-        core=_with_parameters(local, snapshot.parameters),
+        core=core,
         narrowing=snapshot.narrowing,
         records=snapshot.records,
     )
@@ -96,10 +112,10 @@ def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset
 
 def _replicas(
     grants: Iterable[ReplicaGrant], local: GatewayConfig, environ: Mapping[str, str]
-) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str], tuple[PoolSpec, ...]]:
+) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str], dict[PoolName, PoolSpec]]:
     """Those to serve, those left out and why, which of all of them are at home elsewhere, and the pools."""
     served: dict[str, tuple[ReplicaConfig, ...]] = {}
-    pools: dict[PoolName, PoolSpec] = {}
+    pools = {each.name: each for each in local.pools}
     left_out: dict[str, str] = {}
     adopted: set[str] = set()
     for index, grant in enumerate(grants):
@@ -120,16 +136,56 @@ def _replicas(
         except ValidationError as error:
             left_out[name] = _want_of_credential(error, what)
         else:
-            configs = file.as_configs(grant.home_place, local.probes)
+            connectors: dict[str, Connector | None] = {each.name: each.connector for each in local.pools}
+            configs = file.as_configs(grant.home_place, local.probes, connectors)
             pool = file.pool_name
+            if not isinstance(file.pool, str) or (file.role is not ReplicaRole.UNIFIED and name in adopted):
+                pool = PoolName(f"{pool}@{grant.home}") if name in adopted else pool
             if not isinstance(file.pool, str):
-                pool = pool if grant.home == local.gateway_id else PoolName(f"{pool}@{grant.home}")
                 pools[pool] = replace(file.pool.as_spec(), name=pool)
             served[name] = tuple(
                 replace(each, spec=replace(each.spec, accepts=grant.accepts, pool=pool)) for each in configs
             )
     replicas = tuple(each for configs in served.values() for each in configs)
-    return replicas, left_out, frozenset(adopted), tuple(pools.values())
+    return replicas, left_out, frozenset(adopted), pools
+
+
+def _check_own_pools(local: GatewayConfig, core: CoreConfig) -> None:
+    for pool in local.pools:
+        try:
+            if pool.connector is not None:
+                check_decode(core.decode, pool.connector)
+        except ValueError as error:
+            raise OrdersRefused(f"parameters: decode: {error} (pool {pool.name})") from error
+
+
+def _without_unfit(
+    replicas: tuple[ReplicaConfig, ...], pools: Mapping[PoolName, PoolSpec], core: CoreConfig
+) -> tuple[tuple[ReplicaConfig, ...], dict[str, str]]:
+    """Those that can be served, and by id why others cannot: parts of pools that nobody describes, that stand in
+    several places, or that our own settings for decoding do not fit."""
+    homes: dict[PoolName, object] = {}
+    left_out: dict[str, str] = {}
+    for each in replicas:
+        spec = each.spec
+        if spec.role is ReplicaRole.UNIFIED:
+            continue
+        why = _why_unfit(spec, pools.get(spec.pool), core)
+        if not why and homes.setdefault(spec.pool, (spec.place, spec.accepts)) != (spec.place, spec.accepts):
+            why = f"pool {spec.pool}: it stands elsewhere than the rest of it, or takes what that does not"
+        if why:
+            left_out[spec.replica_id] = why
+    return tuple(each for each in replicas if each.spec.replica_id not in left_out), left_out
+
+
+def _why_unfit(spec: ReplicaSpec, pool: PoolSpec | None, core: CoreConfig) -> str:
+    if pool is None or pool.connector is None:
+        return f"role {spec.role}: nobody describes pool {spec.pool}, or it is not disaggregated"
+    try:
+        check_decode(core.decode, pool.connector)
+    except ValueError as error:
+        return f"pool {spec.pool}: decode: {error}"
+    return ""
 
 
 def _may_not_use(document: Mapping[str, Any], local: GatewayConfig) -> str:

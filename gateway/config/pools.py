@@ -64,18 +64,24 @@ class Member:
     group: str | None
     dialect: Dialect
     region: str
+    models: frozenset[str]
 
 
 def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[Member]) -> Iterator[Fault]:
     """Of those that are described, and of whoever names them."""
     places: dict[PoolName, str] = {}
+    models: dict[PoolName, frozenset[str]] = {}
     roles: dict[PoolName, set[ReplicaRole]] = {}
     for member in members:
         spec = pools.get(member.pool, PoolSpec(member.pool))
         yield from _member_faults(member, spec)
         roles.setdefault(member.pool, set()).add(member.role)
-        if spec.kind is PoolKind.DISAGGREGATED and places.setdefault(member.pool, member.region) != member.region:
+        if spec.kind is not PoolKind.DISAGGREGATED:
+            continue
+        if places.setdefault(member.pool, member.region) != member.region:
             yield Fault(f"{member.path}.region", f"the disaggregated pool {member.pool} stands in one region")
+        if models.setdefault(member.pool, member.models) != member.models:
+            yield Fault(f"{member.path}.models", f"all of the disaggregated pool {member.pool} serve the same models")
     for index, (name, spec) in enumerate(pools.items()):
         missing = {ReplicaRole.PREFILL, ReplicaRole.DECODE} - roles.get(name, set())
         if spec.kind is PoolKind.DISAGGREGATED and missing:

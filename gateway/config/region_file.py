@@ -124,7 +124,8 @@ class _EngineFile(FileModel):
         return PoolName(self.pool if isinstance(self.pool, str) else self.pool.name)
 
     def as_member(self, path: str, home: str) -> Member:
-        return Member(path, self.pool_name, self.role, self.group, self.dialect, self.region or home)
+        models = frozenset((*self.models, *self.adapters))
+        return Member(path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models)
 
     def files(self) -> Iterator[Path]:
         """Those it takes secrets or certificates from."""

@@ -76,6 +76,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     ResidencyStamp,
+    Standing,
     TargetKind,
     TenantName,
 )
@@ -84,6 +85,7 @@ _NO_HOPS = Hops()
 _INVITED_MAX = 4
 """Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
 so many at each event."""
+_DEAD = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
@@ -624,10 +626,20 @@ class GatewayCore(GatewayState):
                 self._effects.append(SampleProgress(pool.spec.name))  # answered at once, and then it is time
                 continue
             for admission in pool.tier.tick(now_ns):
-                request = self.requests[admission.key]
-                assert request.attempt is not None, "it stands in a pool"
-                self._start_decode(request, request.attempt, admission, now_ns)
+                self._admit_to(pool, admission, now_ns)
         self.decode_pools.look_again(now_ns)
+
+    def _admit_to(self, pool: DecodePool, admission: Admission, now_ns: int) -> None:
+        """Unless what was read for it is gone: a decode worker that cannot fetch it is not to blame."""
+        request = self.requests[admission.key]
+        attempt = request.attempt
+        assert attempt is not None, "it stands in a pool"
+        prefill = attempt.prefill
+        if prefill is None or (prefill.listed and prefill.standing in _DEAD):
+            pool.tier.ended(admission.key, now_ns)
+            self._attempt_lapsed(request, attempt, "the prefill worker that has read it is gone", now_ns)
+        else:
+            self._start_decode(request, attempt, admission, now_ns)
 
     def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
         pool = self.decode_pools.get(event.pool)
@@ -673,6 +685,9 @@ class GatewayCore(GatewayState):
         if not pool.is_sequential:
             return
         pool.in_prefill -= 1
+        if event.result is LegResult.COMPLETED and leg.stop_detail:  # too late: the request goes elsewhere
+            attempt.failures.append(LegEnd(leg, LegResult.FAILED, leg.stop_detail, None))
+            return
         is_wanted = request.phase is Phase.RUNNING and not attempt.failures
         is_ours = self.decode_pools.get(pool.spec.name) is pool
         if event.result is not LegResult.COMPLETED or not (is_wanted and is_ours):
@@ -691,11 +706,13 @@ class GatewayCore(GatewayState):
         attempt.pool.tier.withdraw(request.request_id)
 
     def _attempt_lapsed(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
-        """It stood in a pool, and comes to nothing through nobody's fault; its prompt has to be read again."""
+        """It stood in a pool, and comes to nothing through nobody's fault: its prompt is read again, so often as others
+        are asked who are full."""
         self._leave_pool(request, attempt)
         request.attempt = None
         request.last_failure = why
-        self._try_again_after_failure(request, now_ns)
+        request.queue_deadline_ns = now_ns + self.config.queue.wait_max_ns
+        self._try_again_after_busy(request, now_ns)
 
     def _pool_gone(self, pool: DecodePool, now_ns: int) -> None:
         for request in list(self.requests.values()):
@@ -736,7 +753,10 @@ class GatewayCore(GatewayState):
             told = f"deadline passed while {where or 'no decode worker was free'}"
             self._end(request, Outcome.EXPIRED_RUNNING, told)
         elif attempt.is_pooled:
-            self._attempt_lapsed(request, attempt, "no decode worker was free before the deadline", now_ns)
+            self._leave_pool(request, attempt)
+            request.attempt = None
+            request.last_failure = "no decode worker was free before the first token's deadline"
+            self._try_again_after_failure(request, now_ns)
         elif request.phase is Phase.RUNNING:
             self._order_to_stop(request, attempt, "no first token before the deadline")
             self.timers.set(request.timer, request.deadline_ns)
@@ -878,10 +898,11 @@ class GatewayCore(GatewayState):
         for state in left_replicas:
             self.waiting.release(state.slot)  # the policy forgets them with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)
-        for pool in self.decode_pools.assign(event.pools, joined_replicas, left_replicas, now_ns):
-            self._pool_gone(pool, now_ns)
+        gone = self.decode_pools.assign(event.pools, joined_replicas, left_replicas, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
+        for pool in gone:  # who stood in it may go to whoever has come
+            self._pool_gone(pool, now_ns)
         self._find_failures_again()
         self._refuse_hopeless()
 

@@ -117,6 +117,19 @@ async def test_a_host_that_does_not_answer_is_passed_over(database: Postgresql) 
         await opened(replace(settings, hosts=(nowhere,)))
 
 
+async def test_a_host_that_takes_no_writes_is_passed_over(database: Postgresql) -> None:
+    standby = database.standby(is_waited_for=False)
+    try:
+        settings = settings_for(standby, database)
+        store = await opened(settings)
+        await store.acquire("one")
+        await store.close()
+        with pytest.raises(StoreUnavailable, match="None of the hosts match the target attribute"):
+            await opened(replace(settings, hosts=(standby.address,)))
+    finally:
+        standby.end()
+
+
 async def test_a_database_that_is_not_there_and_tables_of_a_later_format_are_named(
     store: PostgresqlStore, database: Postgresql
 ) -> None:

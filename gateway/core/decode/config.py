@@ -96,11 +96,11 @@ def check_decode(config: DecodeConfig, connector: Connector) -> None:
             f"policy {policy} chooses among requests that wait, and with bypass none of them does: "
             f"take {DecodePolicyName.BR_0} or a baseline"
         )
-    for fault in _out_of_bounds(config):
-        raise ValueError(fault)
+    for key, fault in out_of_bounds(config):
+        raise ValueError(f"{key} {fault}")
 
 
-def _out_of_bounds(config: DecodeConfig) -> Iterator[str]:
+def out_of_bounds(config: DecodeConfig) -> Iterator[tuple[str, str]]:
     """What no tick could go by, or what would make it take as long as it likes."""
     balance = config.balance
     bounds: tuple[tuple[str, float, float, float], ...] = (
@@ -118,9 +118,11 @@ def _out_of_bounds(config: DecodeConfig) -> Iterator[str]:
     )
     for key, number, least, most in bounds:
         if not least <= number <= most:
-            yield f"{key} {number}: it is {least:,} to {most:,}"
+            yield key, f"{number}: it is {least:,} to {most:,}"
     if config.policy is DecodePolicyName.BR_H and balance.refresh_tokens >= balance.horizon_steps:
-        yield (
-            f"balance.refresh_tokens {balance.refresh_tokens}: a prediction is made anew within its horizon of "
-            f"{balance.horizon_steps} steps"
+        told = (
+            f"{balance.refresh_tokens}: a prediction is made anew within its horizon of {balance.horizon_steps} steps"
         )
+        yield "balance.refresh_tokens", told
+    if config.tick_interval_ns * 2 > config.pool_ttl_ns:
+        yield "tick_interval", "is over half of pool_ttl: who waits would be sent on too late"

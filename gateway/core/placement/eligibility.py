@@ -11,7 +11,7 @@ from gateway.core.config import OverflowMode, PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import RequestClass
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, TargetKind
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaRole, ReplicaSpec, TargetKind
 
 _CLASSES_CACHED_MAX = 1024
 
@@ -136,7 +136,7 @@ class Eligibility:
         takes_it = spec.accepts is None or (
             request_class.origin is not None and spec.accepts.allows(request_class.origin)
         )
-        return takes_it and request_class.rule.allows(spec.place)
+        return takes_it and spec.role is ReplicaRole.UNIFIED and request_class.rule.allows(spec.place)
 
     def pinned_target(
         self, request_class: RequestClass, *, takes_full: bool = False

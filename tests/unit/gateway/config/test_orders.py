@@ -10,6 +10,7 @@ import pytest
 from gateway.config.orders import Orders, OrdersRefused, read_orders, without_orders
 from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
 from gateway.core.config import OverflowMode
+from gateway.core.decode.config import DecodeConfig, DecodePolicyName
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import (
     Connector,
@@ -18,6 +19,9 @@ from gateway.core.vocabulary import (
     Jurisdiction,
     Place,
     PlaceRule,
+    PoolKind,
+    PoolName,
+    PoolSpec,
     ReplicaId,
     ReplicaRole,
 )
@@ -252,3 +256,36 @@ def test_a_pool_comes_with_those_who_are_of_it(local: GatewayConfig) -> None:
     ]
     (spec,) = found.pools
     assert (spec.name, spec.connector, spec.decode_batch_max) == (f"chat@{grants[0].home}", Connector.NIXL, 8)
+
+
+_MEETING = {"name": "chat", "kind": "disaggregated", "connector": "mooncake", "decode_batch_max": 8}
+
+
+def granted(role: str, place: Place = EU, **more: Any) -> ReplicaGrant:
+    return adopted(document(role, place, **({"pool": _MEETING, "role": role} | more)))
+
+
+def test_an_adopted_pool_that_our_settings_do_not_fit_is_left_out(local: GatewayConfig) -> None:
+    late = replace(local.core, decode=DecodeConfig(DecodePolicyName.BR_H))
+    found = orders(replace(local, core=late), replicas=(granted("prefill"), granted("decode")))
+    assert not found.replicas
+    assert "policy br_h chooses among requests whose prompts have been read" in found.left_out["decode"]
+
+
+def test_parameters_that_a_pool_of_our_own_does_not_fit_are_refused(local: GatewayConfig) -> None:
+    own = PoolSpec(PoolName("own"), PoolKind.DISAGGREGATED, Connector.MOONCAKE, 8)
+    assert "policy br_h chooses" in refusal(replace(local, pools=(own,)), parameters='{"decode": {"policy": "br_h"}}')
+    assert "it is 1 to 100,000" in refusal(local, parameters='{"decode": {"admissions_max": 1000000}}')
+
+
+def test_a_part_of_a_pool_that_stands_elsewhere_is_left_out(local: GatewayConfig) -> None:
+    found = orders(local, replicas=(granted("prefill"), granted("decode", US)))
+    assert [each.spec.replica_id for each in found.replicas] == ["prefill"]
+    assert "it stands elsewhere than the rest of it" in found.left_out["decode"]
+
+
+def test_a_part_of_a_pool_never_joins_another_ones_pool_of_that_name(local: GatewayConfig) -> None:
+    own = PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, Connector.NIXL, 8)
+    found = orders(replace(local, pools=(own,)), replicas=(granted("decode", pool="chat"),))
+    assert not found.replicas
+    assert "nobody describes pool chat@" in found.left_out["decode"]

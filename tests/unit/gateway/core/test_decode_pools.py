@@ -242,6 +242,57 @@ def test_a_decode_worker_that_leaves_and_comes_back_finishes_what_it_has() -> No
     assert not any(books(desk))
 
 
+def test_what_a_dead_prefill_worker_has_read_is_asked_of_nobody() -> None:
+    desk = pair(workers(prefill=2, decode=1))
+    for name in "ab":
+        read(desk, name)
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    (order,) = of_kind(StartLeg, desk.ask("c"))
+    leg_ended(desk, "c", 1, prompt_tokens=10)
+    desk.tell(events.TargetLost(order.target, "its connection broke"))
+    effects = leg_ended(desk, "a", 2) + desk.wait(20 * MS)
+    (again,) = of_kind(StartLeg, effects)
+    assert (again.request_id, again.attempt, again.role) == ("c", 2, LegRole.PREFILL)
+    assert again.target != order.target
+
+
+def test_leases_that_end_cost_nobody_a_retry() -> None:
+    config = CoreConfig(decode=DecodeConfig(pool_ttl_ns=SECOND))
+    config = replace(config, attempt=replace(config.attempt, retry_budget_min=1, retry_budget_share=0.0))
+    desk = pair(workers(decode=1), config=config)
+    for number in range(12):
+        read(desk, f"r{number}")
+    for _ in range(3):
+        desk.wait(SECOND // 2)
+        desk.probe()
+    assert not ended(desk.effects)
+    assert any(order.attempt == 2 for order in of_kind(StartLeg, desk.effects))
+
+
+def test_a_prefill_that_comes_after_its_deadline_has_failed() -> None:
+    config = CoreConfig()
+    config = replace(config, attempt=replace(config.attempt, first_token_deadline_ns=SECOND))
+    desk = pair(workers(prefill=2), config=config)
+    (order,) = of_kind(StartLeg, desk.ask("a"))
+    desk.probe()
+    assert [each.leg for each in of_kind(StopLeg, desk.wait(SECOND))] == [1]
+    desk.probe()
+    (again,) = of_kind(StartLeg, leg_ended(desk, "a", 1, prompt_tokens=10))
+    assert (again.attempt, again.role) == (2, LegRole.PREFILL)
+    assert again.target != order.target
+
+
+def test_what_follows_a_stored_response_is_no_prefill_workers() -> None:
+    desk = pair((replica_spec("p0"), *workers(prefill=1, decode=1)[1:]))
+    desk.ask("a")
+    desk.tell(events.ResponseStored(RequestId("a"), 1, 1, "key"))
+    desk.finish("a")
+    desk.tell(events.AssignmentApplied(2, workers(prefill=1, decode=1), (), pools=(POOL,)))
+    desk.probe()
+    follows = replace(profile("b"), follows="key", connectors=frozenset())
+    assert ended(desk.tell(events.RequestArrived(follows, 600 * SECOND))) == [("b", "rejected_unknown_response")]
+
+
 def test_a_lockdown_takes_back_a_forward_that_stands_in_the_pool() -> None:
     desk = pair(workers(decode=1))
     desk.hear("gw-eu", EU)
