@@ -209,7 +209,7 @@ def test_an_answer_that_we_cannot_put_together_says_nothing_of_its_engine_and_is
 
 def test_a_decode_that_fails_on_our_side_again_and_again_is_our_failure() -> None:
     desk = pair(workers(decode=1))
-    desk.ask("a")
+    effects = desk.ask("a")
     for attempt in range(1, AttemptConfig().attempts_max + 1):
         leg_ended(desk, "a", 1, attempt=attempt)
         desk.wait(20 * MS)
