@@ -63,7 +63,8 @@ class Predictors:
         self._stops: dict[PoolName, Callable[[], object]] = {}
 
     def follow(self, pools: Iterable[PoolSpec]) -> None:
-        """Once the core knows these pools, and whenever the region file describes others."""
+        """Whenever the region file describes others. The core may know them already, or not yet: what is
+        remembered of them is theirs when they come."""
         wanted = {pool.name for pool in pools if pool.kind is PoolKind.DISAGGREGATED}
         for name in self._keepers.keys() - wanted:
             self._stops.pop(name)()
@@ -95,9 +96,7 @@ class Predictors:
         self._stops[name] = self._loops.run("predictor", partial(self._run, keeper, name))
 
     async def _run(self, keeper: PredictorKeeper, name: PoolName) -> None:
-        pool = self._desk.core.decode_pools.get(name)
-        if pool is not None:
-            await keeper.run(pool.predictor.history, partial(self._take, name))
+        await keeper.run(partial(self._desk.core.decode_pools.history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
         """Raises UnusableArrays, and then the core hears nothing of them."""

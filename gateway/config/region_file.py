@@ -215,6 +215,8 @@ class DnsReplicasFile(_EngineFile):
         self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None]
     ) -> DnsReplicasConfig:
         template = self._as_config(home, "", probes, connectors)
+        if self.group is None:  # each is alone, under an id that is not known yet
+            template = replace(template, spec=replace(template.spec, group=""))
         return DnsReplicasConfig(template, self.name, self.record, self.scheme, self.port, self.nameservers)
 
 

@@ -89,7 +89,7 @@ class DnsReplicasConfig:
     """Replicas that are found by asking for a name, all alike but for their address."""
 
     template: ReplicaConfig
-    """Its id begins theirs; its URL is empty."""
+    """Its id begins theirs; its URL is empty. So is its group, unless they are all of one."""
     name: str
     record: DnsRecord
     scheme: str

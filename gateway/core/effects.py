@@ -39,6 +39,8 @@ class StartLeg:
     """For a leg that runs a part: how the other part is handed over."""
     prefill: Target | None = None
     """For a decode leg: who read the prompt, or reads it at this moment."""
+    pool: PoolName | None = None
+    """For a leg that runs a part: whose it is."""
 
 
 @value

@@ -389,7 +389,8 @@ class GatewayCore(GatewayState):
         )
         if attempt.pool is not None and attempt.prefill is not None:
             prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
-            return replace(order, connector=attempt.pool.spec.connector, prefill=prefill)
+            spec = attempt.pool.spec
+            return replace(order, connector=spec.connector, prefill=prefill, pool=spec.name)
         if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
@@ -500,12 +501,12 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.CLIENT_ERROR, end.detail)
             case LegResult.CANCELLED:
                 self._end(request, Outcome.ABANDONED, end.detail)
-            case LegResult.INTERNAL:
+            case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
             case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED if request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED:
-                attempt.failures.append(end)
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.INTERNAL:
+                attempt.failures.append(end)  # of ours: an answer in one piece may be had in another way
             case _ as never:
                 assert_never(never)
 
@@ -528,6 +529,8 @@ class GatewayCore(GatewayState):
             self._try_again_after_failure(request, now_ns)
         elif worst.result is LegResult.BUSY:
             self._try_again_after_busy(request, now_ns)
+        elif worst.result is LegResult.INTERNAL:
+            self._try_again_after_failure(request, now_ns, Outcome.FAILED_INTERNALLY)
         else:
             self._try_again_after_refusal(request, worst, now_ns)
 
@@ -540,12 +543,15 @@ class GatewayCore(GatewayState):
         if end.result is LegResult.FAILED or end.refusal in _RESIDENCY_REFUSALS:
             self._avoid(request, end.leg)
 
-    def _try_again_after_failure(self, request: RequestState, now_ns: int) -> None:
+    def _try_again_after_failure(
+        self, request: RequestState, now_ns: int, outcome: Outcome = Outcome.FAILED_BEFORE_FIRST_BYTE
+    ) -> None:
+        """`outcome`: where it may not."""
         request.failures += 1
         if request.failures >= self.config.attempt.attempts_max:
-            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, request.last_failure)
+            self._end(request, outcome, request.last_failure)
         elif not self._retry_budget.take():
-            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"{request.last_failure}; retry budget spent")
+            self._end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
             request.queue_deadline_ns = now_ns + self.config.queue.wait_max_ns
             self._wait_again(request, now_ns)
@@ -618,6 +624,7 @@ class GatewayCore(GatewayState):
             next_ns = pool.tier.next_ns()
             if next_ns is None or now_ns < next_ns:
                 continue
+            self.decode_pools.look_again(now_ns)  # what has just happened may have closed a worker
             for request_id in pool.tier.expired(now_ns):
                 request = self.requests[request_id]
                 assert request.attempt is not None, "it stands in a pool"
@@ -642,17 +649,15 @@ class GatewayCore(GatewayState):
             self._start_decode(request, attempt, admission, now_ns)
 
     def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
-        pool = self.decode_pools.get(event.pool)
-        if pool is None:
-            return
         match event:
             case DecodeHistoryRestored():
-                pool.predictor.restore(History(event.ended_max, event.ended, event.added))
+                self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
-                pool.predictor.take(event.arrays, event.until_ns)
+                self.decode_pools.take(event.pool, event.arrays, event.until_ns)
             case ProgressSampled():
+                pool = self.decode_pools.get(event.pool)
                 for each in event.progress:
-                    if self._attempt_of(each.request_id, each.attempt) is not None:
+                    if pool is not None and self._attempt_of(each.request_id, each.attempt) is not None:
                         pool.tier.progressed(each.request_id, each.output_tokens)
             case _ as never:
                 assert_never(never)

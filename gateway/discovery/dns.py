@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
-from gateway.core.vocabulary import ReplicaId
+from gateway.core.vocabulary import ReplicaId, ReplicaRole
 from gateway.discovery.names import Answer, Location, LookupFailed, NameLookup
 from gateway.discovery.source import Report
 
@@ -94,9 +94,12 @@ def _replica_at(config: DnsReplicasConfig, location: Location) -> ReplicaConfig:
     where = str(location.address).replace(":", "-")
     if config.record is DnsRecord.SRV:
         where = f"{where}-{location.port}"
+    replica_id = ReplicaId(f"{template.spec.replica_id}-{where}")
+    is_alone = template.spec.role is ReplicaRole.DECODE and not template.spec.group
+    group = str(replica_id) if is_alone else template.spec.group
     return replace(
         template,
-        spec=replace(template.spec, replica_id=ReplicaId(f"{template.spec.replica_id}-{where}")),
+        spec=replace(template.spec, replica_id=replica_id, group=group),
         url=f"{config.scheme}://{host}:{location.port}",
         tls=_named_tls(config, location),
     )

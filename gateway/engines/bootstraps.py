@@ -70,7 +70,7 @@ class BootstrapWatcher:
             else:
                 trouble = ""
                 for member in members:
-                    self._endpoints.meets_at(member.replica_id, met[member.rank or 0])
+                    self._endpoints.meets_at(member, met[member.rank or 0])
                 await asyncio.sleep(self._config.health_interval_ns / _SECOND_NS)
 
     def _members(self, engine: Engine) -> list[ReplicaEndpoint]:

@@ -116,9 +116,11 @@ class ReplicaEndpoints:
 
     # Where a prefill worker is met, of connectors that start both engines at once: it says so itself.
 
-    def meets_at(self, replica_id: ReplicaId, bootstrap: Bootstrap) -> None:
-        if replica_id in self._by_id:
-            self._bootstraps[replica_id] = bootstrap
+    def meets_at(self, endpoint: ReplicaEndpoint, bootstrap: Bootstrap) -> None:
+        """Nothing, where another engine has taken the replica's id while this one was asked."""
+        known = self._by_id.get(endpoint.replica_id)
+        if known is not None and _asked_of(known) == _asked_of(endpoint):
+            self._bootstraps[endpoint.replica_id] = bootstrap
 
     def bootstrap_of(self, endpoint: ReplicaEndpoint) -> Bootstrap | None:
         return self._bootstraps.get(endpoint.replica_id)
@@ -137,10 +139,20 @@ class ReplicaEndpoints:
         self._closing_until_ns.pop(url, None)
 
     def _put(self, endpoints: Iterable[ReplicaEndpoint]) -> None:
+        asked_before = {each: _asked_of(self._by_id[each]) for each in self._bootstraps}
         self._by_id = {endpoint.replica_id: endpoint for endpoint in endpoints}
         self._by_engine = {}
         for endpoint in self._by_id.values():
             self._by_engine.setdefault(endpoint.engine, []).append(endpoint)
-        self._bootstraps = {each: met for each, met in self._bootstraps.items() if each in self._by_id}
+        self._bootstraps = {
+            each: met
+            for each, met in self._bootstraps.items()
+            if each in self._by_id and _asked_of(self._by_id[each]) == asked_before[each]
+        }
         urls = {endpoint.url for endpoint in self._by_id.values()}
         self._closing_until_ns = {url: ns for url, ns in self._closing_until_ns.items() if url in urls}
+
+
+def _asked_of(endpoint: ReplicaEndpoint) -> tuple[Engine, int | None, int, Connector | None]:
+    """Who said where a prefill worker is met, and of what: from anybody else it has to be heard anew."""
+    return endpoint.engine, endpoint.rank, endpoint.bootstrap_port, endpoint.connector

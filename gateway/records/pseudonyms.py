@@ -47,7 +47,8 @@ class Pseudonyms:
         """The same step for whoever may not know what was asked. `keeps_session` is for policies that place by it: they
         could not be told again without.
 
-        Nobody remembers the prefix of a request that was turned away, so none is told.
+        Nobody remembers the prefix of a request that was turned away, so none is told. What stands for a whole prompt
+        in predictors' histories is told as it is: it was made with a secret, and has to fit what an older process kept.
         """
         event = step.event
         if not isinstance(event, RequestArrived | ForwardArrived):
@@ -56,7 +57,8 @@ class Pseudonyms:
         refused = None if effects is None else _refusal_of(profile, effects)
         prefix = self.chain(profile.prefix) if refused is None else b""
         session = profile.session_key if keeps_session else self.name(profile.session_key)
-        told = replace(profile, prefix=prefix, session_key=session)
+        prompt_key = profile.prompt_key if refused is None else b""
+        told = replace(profile, prefix=prefix, session_key=session, prompt_key=prompt_key)
         if refused is not None and _word_of(refused) in _MODEL_IS_CLIENT_TEXT:
             told = replace(told, model=ModelName(f"unserved-{self.name(profile.model)}"))
             effects = [_about(each, profile.model, told.model) if each is refused else each for each in effects or ()]

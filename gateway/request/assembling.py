@@ -34,6 +34,10 @@ class Unassembled(Exception):
     """This stream is not put together here. It says what stood in the way, never what the answer was."""
 
 
+class TooLong(Unassembled):
+    """This one is; others of the same engine need not be."""
+
+
 class From(Enum):
     """Where a field of a whole answer comes from."""
 
@@ -152,7 +156,7 @@ class Assembler:
             if payload is not None and not payload.startswith(b"[DONE]"):
                 self._take(decode(payload))
         if sum(part.held for part in self._parts) > self._bytes_max:
-            raise Unassembled(f"the answer is more than {self._bytes_max} bytes")
+            raise TooLong(f"the answer is more than {self._bytes_max} bytes")
 
     def finish(self) -> bytes:
         """The whole answer. Raises Unassembled where the stream has not told all of it."""

@@ -7,8 +7,9 @@ A body is one that `gateway.request.bodies` has read: a valid JSON object.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
+from operator import itemgetter
 
 import msgspec
 
@@ -20,14 +21,17 @@ _SCALAR = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[-+.0-9eE]+|true|false|null', r
 _BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
 _BRACKETS_MAX = 4096
 """Strings and brackets inside one value that is replaced."""
+_ALL_BRACKETS_MAX = 4 * _BRACKETS_MAX
+"""Inside all of them."""
 _BACKSLASH = ord("\\")
 _BRACE = ord("{")
 _QUOTE = ord('"')
 _SEARCHED_BYTES_MAX = 1 << 20
 """Of a larger body: nothing that a client sends may hold up all others."""
 _LOOKS_MAX = 16
+"""Names like a member's."""
 _LOOKED_BYTES_MAX = 8 << 20
-"""Over all looks together: each reads the body up to where a member is named."""
+"""Over all looks for all members together: each reads from one name to another."""
 
 
 class Anything(msgspec.Struct):
@@ -60,24 +64,14 @@ class Member:
         """This member with this value, a JSON text."""
         return b"%b:%b" % (self._quoted, text)
 
-    def spans(self, body: bytes) -> list[tuple[int, int]]:
-        """Where its values stand; nowhere if that takes too long to find out."""
-        if len(body) > _SEARCHED_BYTES_MAX:
-            return []
-        may_be_escaped = any(escape in body for escape in self._escapes)
+    def may_be_escaped_in(self, body: bytes) -> bool:
+        return any(escape in body for escape in self._escapes)
+
+    def named_in(self, body: bytes, *, may_be_escaped: bool) -> list[tuple[int, int]]:
+        """Where a name like this begins, and where what it names does; whether the outermost object's or another's.
+        Stops at one more than is of use."""
         pattern = self._escaped if may_be_escaped else self._plain
-        named = list(islice(pattern.finditer(body), _LOOKS_MAX + 1))
-        if len(named) > _LOOKS_MAX or len(named) * len(body) > _LOOKED_BYTES_MAX:
-            return []
-        spans = []
-        for name in named:
-            if not _is_outermost(body, name.start()):
-                continue
-            end = _value_end(body, name.end())
-            if end is None:
-                return []
-            spans.append((name.end(), end))
-        return spans
+        return [match.span() for match in islice(pattern.finditer(body), _LOOKS_MAX + 1)]
 
 
 @value
@@ -100,8 +94,10 @@ def set_members(body: bytes, settings: Iterable[Setting]) -> tuple[bytes, bytes 
     front: list[bytes] = []
     back: list[bytes] = []
     spans: list[tuple[int, int, bytes]] = []
-    for setting in settings:
-        found = setting.member.spans(body) if setting.is_named else []
+    wanted = tuple(settings)
+    known = _Search(body).spans_of([each.member for each in wanted if each.is_named])
+    for setting in wanted:
+        found = known.get(setting.member, []) if setting.is_named else []
         spans += [(start, stop, setting.text) for start, stop in found]
         if not found:
             front.append(setting.member.named(setting.text))
@@ -134,29 +130,81 @@ def _replaced(rest: bytes | memoryview, spans: list[tuple[int, int, bytes]], cut
     return b"".join((whole[:brace], b",", b",".join(back), whole[brace:]))
 
 
-def _value_end(body: bytes, start: int) -> int | None:
-    """Where a value ends that begins here; None if that takes too long to find out."""
-    scalar = _SCALAR.match(body, start)
-    if scalar is not None:
-        return scalar.end()
-    depth = 0
-    for each in islice(_BRACKETS.finditer(body, start), _BRACKETS_MAX):
-        depth += each[0] in (b"{", b"[")
-        depth -= each[0] in (b"}", b"]")
-        if depth == 0:
-            return each.end()
-    return None
+class _Search:
+    """Where the values of members stand in one body. What it may cost is bounded for all of them together."""
 
+    __slots__ = ("_body", "_brackets_left", "_bytes_left", "_outer")
 
-def _is_outermost(body: bytes, start: int) -> bool:
-    """Does a name of the outermost object begin here? Then the object could end with any other member in its place."""
-    if body[start - 1] == _BACKSLASH:
-        return False  # the name goes on to the left: it ends like ours
-    try:
-        _ANYTHING.decode(body[:start] + b'"":0}')
-    except msgspec.DecodeError:
-        return False
-    return True
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._outer = 0
+        """Here begins a name of the outermost object."""
+        self._bytes_left = _LOOKED_BYTES_MAX
+        self._brackets_left = _ALL_BRACKETS_MAX
+
+    def spans_of(self, members: Sequence[Member]) -> dict[Member, list[tuple[int, int]]]:
+        """Of these, each of which the outermost object has; without those that take too long to find."""
+        body = self._body
+        if not members or len(body) > _SEARCHED_BYTES_MAX:
+            return {}
+        named = {member: self._named(member) for member in members}
+        spans: dict[Member, list[tuple[int, int]]] = {
+            member: [] for member, names in named.items() if 0 < len(names) <= _LOOKS_MAX
+        }
+        self._outer = body.index(b"{") + 1
+        in_order = sorted(((*name, member) for member in spans for name in named[member]), key=itemgetter(0))
+        for start, end, member in in_order:
+            if member not in spans:
+                continue
+            is_outermost = len(named[member]) == 1 or self._is_outermost(start)
+            if is_outermost is False:
+                continue
+            stop = None
+            if is_outermost:
+                self._outer = start
+                stop = self._value_end(end)
+            if stop is None:
+                del spans[member]
+            else:
+                spans[member].append((end, stop))
+        return spans
+
+    def _named(self, member: Member) -> list[tuple[int, int]]:
+        """Nowhere if that takes too long to find out. Names with an escape are slower to find, and hardly anybody but
+        who means harm writes them."""
+        may_be_escaped = member.may_be_escaped_in(self._body)
+        if may_be_escaped:
+            self._bytes_left -= len(self._body)
+        return [] if self._bytes_left < 0 else member.named_in(self._body, may_be_escaped=may_be_escaped)
+
+    def _is_outermost(self, start: int) -> bool | None:
+        """Does a name of the outermost object begin here? Then what stands between it and one that is known to be the
+        outermost's is whole members. None if that takes too long to find out."""
+        body, outer = self._body, self._outer
+        if body[start - 1] == _BACKSLASH:
+            return False  # the name goes on to the left: it ends like ours
+        self._bytes_left -= start - outer
+        if self._bytes_left < 0:
+            return None
+        try:
+            _ANYTHING.decode(b"".join((b"{", memoryview(body)[outer:start], b'"":0}')))
+        except msgspec.DecodeError:
+            return False
+        return True
+
+    def _value_end(self, start: int) -> int | None:
+        """Where a value ends that begins here; None if that takes too long to find out."""
+        scalar = _SCALAR.match(self._body, start)
+        if scalar is not None:
+            return scalar.end()
+        depth = 0
+        for each in islice(_BRACKETS.finditer(self._body, start), min(_BRACKETS_MAX, self._brackets_left)):
+            self._brackets_left -= 1
+            depth += each[0] in (b"{", b"[")
+            depth -= each[0] in (b"}", b"]")
+            if depth == 0:
+                return each.end()
+        return None
 
 
 CACHE_SALT = Member("cache_salt")

@@ -66,7 +66,7 @@ class Driver(Pump[Event, Effect]):
         if isinstance(effect, RecordShadow):
             return  # a record for the observers
         if isinstance(effect, SampleProgress):
-            self.submit(ProgressSampled(effect.pool, self.progress.sample()))
+            self.submit(ProgressSampled(effect.pool, self.progress.sample(effect.pool)))
             return
         mailbox = self._mailboxes.get(effect.request_id)
         if mailbox is not None:

@@ -225,7 +225,7 @@ class RequestOwner:
             self._nonce = urandom(NONCE_BYTES)
         if order.role is not LegRole.DECODE:
             return replace(self._outbound, part=Part(self._nonce))
-        part = Part(self._nonce, self._relay.handed_over, assembled=self._relay.assembler is not None)
+        part = Part(self._nonce, self._relay.handed_over, assembled=self._relay.will_assemble(order))
         return replace(self._outbound, part=part)
 
     def _has_run_out(self, ended: LegEnded) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import LegResult, LegRole
 from gateway.request.answers import Answer, inspect_answer
-from gateway.request.assembling import Assembler, Unassembled, can_be_assembled
+from gateway.request.assembling import Assembler, TooLong, Unassembled, can_be_assembled
 from gateway.request.event_scanner import EventScanner
 from gateway.request.handoffs import Handoff, handoff_in
 from gateway.request.legs import Leg, LegFailure, LegHead
@@ -70,8 +70,8 @@ class PartFeed(Feed):
                 raise LegFailure(LegResult.FAILED, "the stream broke off")
             whole = assembler.finish()
         except Unassembled as reason:
-            self._relay.assembles = False  # no fault of the engine's: the next one is asked for the whole answer
-            raise LegFailure(LegResult.BUSY, f"its stream cannot be put together: {reason}") from reason
+            self._relay.left_whole(self._order, is_lasting=not isinstance(reason, TooLong))
+            raise LegFailure(LegResult.INTERNAL, f"its stream cannot be put together: {reason}") from reason
         finally:
             self._relay.decoded(self._order, scanner.events_since_token, self._usage)
         await self._send_whole(replace(leg.head, headers=JSON_HEADERS), whole)

@@ -162,13 +162,27 @@ class Relay:
 
     def decoding(self, order: StartLeg, events: Callable[[], int]) -> None:
         """How far it has come may be asked for at any time, until it is over."""
-        self._driver.progress.begins(order.request_id, order.attempt, order.target, events)
+        self._driver.progress.begins(order.request_id, order.attempt, order.pool, order.target, events)
 
     def decoded(self, order: StartLeg, events: int, usage: TokenUsage | None) -> None:
         progress = self._driver.progress
         progress.ends(order.request_id, order.attempt)
         if usage is not None and usage.output_tokens is not None:
             progress.learn(order.target, events, usage.output_tokens)
+
+    def left_whole(self, order: StartLeg, *, is_lasting: bool) -> None:
+        """The stream could not be put together, which is no fault of the engine's: the next one is asked for the whole
+        answer. `is_lasting`: so it is of whoever asks this engine next."""
+        self.assembles = False
+        if is_lasting:
+            self._driver.progress.leave_whole(order.target, self.outbound.path, self._clock.now_ns())
+
+    def will_assemble(self, order: StartLeg) -> bool:
+        """Is this decode had as a stream whose client gets it in one piece?"""
+        now_ns = self._clock.now_ns()
+        if self.assembler is not None and self._driver.progress.is_left_whole(order.target, self.outbound.path, now_ns):
+            self.assembler = None
+        return self.assembler is not None
 
     def completed(self, order: StartLeg, usage: TokenUsage | None) -> LegEnded:
         used = usage or TokenUsage()

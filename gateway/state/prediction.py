@@ -40,6 +40,8 @@ _SAID_BYTES_MAX = 2000
 
 Take = Callable[[PredictorArrays, int], None]
 """Told arrays, and until when they may be used. Raises UnusableArrays."""
+Live = Callable[[], History | None]
+"""Gives the history that requests are added to now: after it was restored, that is another one. None: there is none."""
 
 
 class _Failed(Exception):
@@ -87,20 +89,28 @@ class PredictorKeeper:
         self._saved = history.added
         return history
 
-    async def run(self, history: History, take: Take) -> None:
+    async def run(self, live: Live, take: Take) -> None:
         """Save and fit, forever; save once more when it is cancelled."""
         try:
             await self._take_kept(take)
-            await self.refit(history, take)
+            await self._refit_live(live, take)
             next_fit_ns = self._clock.now_ns() + self._config.refit_interval_ns
             while True:
                 await asyncio.sleep(min(self._config.save_interval_ns, self._config.refit_interval_ns) / _SECOND_NS)
-                await self.save(history)
+                await self._save_live(live)
                 if self._clock.now_ns() >= next_fit_ns:
-                    await self.refit(history, take)
+                    await self._refit_live(live, take)
                     next_fit_ns = self._clock.now_ns() + self._config.refit_interval_ns
         finally:
+            await self._save_live(live)
+
+    async def _save_live(self, live: Live) -> None:
+        if (history := live()) is not None:
             await self.save(history)
+
+    async def _refit_live(self, live: Live, take: Take) -> None:
+        if (history := live()) is not None:
+            await self.refit(history, take)
 
     async def save(self, history: History) -> None:
         """Unless nothing has ended since. A failure is told, and tried again the next time."""

@@ -13,6 +13,7 @@ import click
 
 from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
+from loadgen.evaluation.balanceroute.command import balanceroute
 from loadgen.evaluation.cache import CellCache, code_version
 from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.placement.command import placement
@@ -114,6 +115,7 @@ results.add_command(succession)
 results.add_command(live)
 results.add_command(trial)
 results.add_command(predictors)
+results.add_command(balanceroute)
 
 
 def _others(folder: Path) -> dict[str, Figures]:

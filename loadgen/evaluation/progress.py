@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -25,10 +28,17 @@ _LINES = 40
 
 def played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
     """Raises ConfigError."""
+    with progress_shown() as told:
+        return play_all(cells, cache, processes=processes, on_progress=told)
+
+
+@contextmanager
+def progress_shown() -> Iterator[Callable[[int, int], None]]:
+    """Whoever plays cells tells it how many of how many are done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_SPEED_OVER_S) as progress:
-        return play_all(cells, cache, processes=processes, on_progress=_Told(progress))
+        yield _Told(progress)
 
 
 class _Told:

@@ -391,7 +391,12 @@ class Watch:
                 view.is_locked_down = event.active
             case events.FirstToken():
                 visit = view.visits.get(event.request_id)
-                if visit is not None and visit.attempt == event.attempt and not visit.waits:
+                is_alive = (
+                    event.request_id,
+                    event.attempt,
+                    event.leg,
+                ) in view.alive  # or a late word, which is nothing
+                if visit is not None and visit.attempt == event.attempt and not visit.waits and is_alive:
                     visit.first_token = True
             case events.LegEnded():
                 self._leg_ended(view, event)

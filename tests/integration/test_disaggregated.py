@@ -38,7 +38,7 @@ from tests.fakes.engine import (
 from tests.fakes.engine_pages import Page, PagesEngine
 from tests.support.background import in_background
 from tests.support.core import US
-from tests.support.gateways import ENOUGH_S, ask, free_replicas, region_document, serving_file, until
+from tests.support.gateways import ENOUGH_S, ask, counted, free_replicas, region_document, serving_file, until
 
 _HANDED_OVER = (
     b'{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2]],"remote_engine_id":"d1f3",'
@@ -271,6 +271,18 @@ class TestAStreamPutTogether:
             status, body = await _answered(pair, stream=False)
             assert (status, json.loads(body)) == (200, json.loads(GOOD_ANSWER))
             assert [json.loads(each.body)["stream"] for each in pair.decode.received] == [True, False]
+            await pair.comes_to_rest()
+
+    async def test_only_the_first_pays_for_an_engine_whose_streams_cannot_be_put_together(self, tmp_path: Path) -> None:
+        """Nor is it held against the engine, which may be the last that is free."""
+        async with _paired(tmp_path) as pair:
+            pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
+            pair.decode.plays(stream(ROLE, chat_chunk({"audio": "x"}), DONE), answer())
+            for _ in range(3):
+                assert (await _answered(pair, stream=False))[0] == 200
+            assert [json.loads(each.body)["stream"] for each in pair.decode.received] == [True, False, False, False]
+            assert counted(pair.gateway, "retries_total", after="internal") == 1
+            assert counted(pair.gateway, "attempts_total", result="busy") == 0
             await pair.comes_to_rest()
 
     @pytest.mark.parametrize("changes", [{"tools": [{"type": "function"}]}, {"logprobs": True}])

@@ -175,7 +175,8 @@ def test_the_dashboard_hangs_together() -> None:
 @pytest.fixture
 async def busy_us(mesh: Mesh, tmp_path: Path) -> Region:
     """One of two regions that have done a little of everything."""
-    us, _ = await busy_us_and_free_eu(mesh, audit=AuditConfig(folder=tmp_path / "audit"), admin_token=TOKEN)
+    audit = AuditConfig(folder=tmp_path / "audit")
+    us, _ = await busy_us_and_free_eu(mesh, is_pooled=True, audit=audit, admin_token=TOKEN)
     await a_little_of_everything(us, mesh.session)
     return us
 

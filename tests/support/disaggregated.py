@@ -54,6 +54,17 @@ def pair(
     return desk
 
 
+def resized(desk: Desk, pool: PoolSpec, specs: Iterable[ReplicaSpec], version: int = 2) -> list[Effect]:
+    """The region file describes the pool otherwise from now on."""
+    peers = (peer_spec("gw-eu", EU),)
+    return desk.tell(events.AssignmentApplied(version, tuple(specs), peers, pools=(pool,)))
+
+
+def decoding(effects: Iterable[Effect]) -> list[str]:
+    """Of whom a decode leg was ordered, in order."""
+    return [name for name, role, _ in roles(effects) if role == "decode"]
+
+
 def leg_ended(
     desk: Desk, request_id: str, leg: int, result: LegResult = LegResult.COMPLETED, *, attempt: int = 1, **more: object
 ) -> list[Effect]:

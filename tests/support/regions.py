@@ -11,12 +11,23 @@ import aiohttp
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, PeeringConfig
-from gateway.core.vocabulary import Place
+from gateway.config.targets import Dialect, ReplicaConfig
+from gateway.core.vocabulary import (
+    Connector,
+    ModelName,
+    Place,
+    PoolKind,
+    PoolName,
+    PoolSpec,
+    ReplicaId,
+    ReplicaRole,
+    ReplicaSpec,
+)
 from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan
 from tests.fakes.engine import GOOD_STREAM, FakeEngine
-from tests.support.core import EU, LAYERED, US, under
-from tests.support.gateways import ask, free_replicas, knowing, region_config, until, usable_peers, write_policy
+from tests.support.core import EU, LAYERED, SECOND, US, under
+from tests.support.gateways import ask, knowing, region_config, until, usable_peers, write_policy
 
 
 @dataclass
@@ -36,7 +47,10 @@ class Region:
 
     @property
     def is_busy(self) -> bool:
-        return free_replicas(self.gateway) == 0
+        """Whatever becomes of a pool's workers, which come behind it."""
+        replicas = self.gateway.core.replicas
+        own = next(iter(replicas), None)
+        return own is None or not replicas.available >> own.slot & 1
 
     async def become_busy(self) -> None:
         """Until its gateway was told so: one that has heard nothing for a while gives its engine no work either."""
@@ -81,13 +95,32 @@ class Mesh:
         await self._stack.aclose()
 
 
-async def busy_us_and_free_eu(mesh: Mesh, **changes: object) -> tuple[Region, Region]:
+def with_a_pool(config: GatewayConfig, url: str) -> GatewayConfig:
+    """The same gateway with a disaggregated pool, for a model of its own. Both of its workers are one engine."""
+    pool = PoolSpec(
+        PoolName("pooled"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=4, lease_ns=30 * SECOND
+    )
+    workers = (
+        ReplicaConfig(
+            ReplicaSpec(ReplicaId(name), config.place, (ModelName("pooled"),), pool.name, role=role, group=group),
+            url,
+            Dialect.VLLM,
+            connector=pool.connector,
+        )
+        for name, role, group in (("reads", ReplicaRole.PREFILL, ""), ("writes", ReplicaRole.DECODE, "writes"))
+    )
+    return replace(config, replicas=(*config.replicas, *workers), pools=(*config.pools, pool))
+
+
+async def busy_us_and_free_eu(mesh: Mesh, *, is_pooled: bool = False, **changes: object) -> tuple[Region, Region]:
     """Two regions, their configs changed alike; what is asked in the first has to leave it, under the layered rule: one
-    pending request is enough."""
+    pending request is enough. `is_pooled`: the first has a disaggregated pool besides."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     for region in (us, eu):
         changed = replace(region.config, **changes)  # type: ignore[arg-type]
         region.config = replace(changed, core=under(LAYERED, changed.core))
+    if is_pooled:
+        us.config = with_a_pool(us.config, us.engine.url)
     await mesh.start(us, eu)
     await us.become_busy()
     return us, eu

@@ -38,10 +38,13 @@ class Worker:
     """One that decodes."""
 
     __slots__ = (
+        "cap",
         "counted_free",
         "counted_in_batch",
         "counted_open",
+        "fresh",
         "group",
+        "heard",
         "id",
         "in_flight",
         "inherited",
@@ -53,6 +56,7 @@ class Worker:
         "room_tokens",
         "running",
         "slots",
+        "told_tokens",
     )
 
     def __init__(self, worker_id: ReplicaId, number: int, group: Group) -> None:
@@ -62,14 +66,22 @@ class Worker:
         self.group = group
         self.slots = 0
         """How many may be in flight there."""
+        self.cap = BOUNDLESS
+        """How many of ours may be for now: fewer, while it has to prove itself first."""
         self.room_tokens = 0
         """In its cache; 0: not known."""
+        self.told_tokens = 0
+        """The same, as its engine told it."""
         self.is_open = True
         """May it be sent anything?"""
         self.is_seeded = False
         """Has its engine told anything since it joined?"""
         self.in_flight = 0
         """Sent by us and not over."""
+        self.heard = 0
+        """How often its engine was heard of, while that matters."""
+        self.fresh = 0
+        """Of those in flight, the ones sent since: what it told last cannot have counted them."""
         self.running = 0
         """Of those, the ones that have generated something."""
         self.load = 0
@@ -84,8 +96,11 @@ class Worker:
 
     @property
     def free(self) -> int:
-        """Of its slots; never below 0, though engines may have been given more than that by somebody else."""
-        return max(0, self.slots - self.in_flight - self.inherited)
+        return self.free_of(self.slots)
+
+    def free_of(self, slots: int) -> int:
+        """Of so many; never below 0, though engines may have been given more than that by somebody else."""
+        return max(0, min(slots - self.inherited, self.cap) - self.in_flight)
 
     @property
     def total_load(self) -> int:
@@ -107,6 +122,7 @@ class Entry:
         "expires_ns",
         "facts",
         "generated",
+        "heard",
         "is_running",
         "pooled_ns",
         "rank",
@@ -126,6 +142,8 @@ class Entry:
         self.expires_ns = expires_ns
         self.timer = Timer(TimerKind.REQUEST, facts.request_id)
         self.worker: Worker | None = None
+        self.heard = 0
+        """How often that had been heard of when it was sent there."""
         self.is_running = False
         self.generated = 0
         """Tokens, as far as known."""
@@ -149,6 +167,8 @@ class Entry:
 def dispatch(entry: Entry, worker: Worker) -> None:
     assert entry.worker is None, "sent twice"
     entry.worker = worker
+    entry.heard = worker.heard
+    worker.fresh += 1
     worker.in_flight += 1
     worker.load += entry.load
 
@@ -174,6 +194,7 @@ def end(entry: Entry) -> None:
     worker = entry.worker
     assert worker is not None, "nobody has it"
     worker.in_flight -= 1
+    worker.fresh -= entry.heard == worker.heard
     worker.running -= entry.is_running
     worker.load -= entry.load
     entry.worker = None
@@ -183,13 +204,16 @@ def inherit(worker: Worker, running: int, waiting: int, kv_tokens: int) -> None:
     """What its engine told: what is there beyond ours is inherited from whoever sent before us, when it is first heard
     of; from then on it only drains.
 
-    Ours that run are among `running`, and ours that were sent may be among `waiting` or not be there yet: so what is
-    inherited may look more than it is for a moment, and never less.
+    Ours are among what it told if they were sent before it was asked. Whoever was sent since it was last heard of may
+    not be, and one that has ended meanwhile is: so what is inherited may look more than it is for a moment, and not
+    less. Whether ours have generated anything does not matter: an answer in one piece tells of no first token.
     """
     if worker.is_seeded and not worker.inherited:
         return
-    sent = worker.in_flight - worker.running
-    foreign = max(0, running - worker.running) + max(0, waiting - sent)
+    ours = worker.in_flight - worker.fresh if worker.is_seeded else worker.in_flight
+    foreign = max(0, running + waiting - ours)
     worker.inherited = min(worker.inherited, foreign) if worker.is_seeded else foreign
     worker.is_seeded = True
+    worker.heard += 1
+    worker.fresh = 0
     worker.inherited_tokens = max(0, kv_tokens - worker.load) if worker.inherited else 0

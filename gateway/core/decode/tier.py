@@ -106,7 +106,7 @@ class DecodeTier:
 
     def _size(self, worker: Worker) -> None:
         worker.slots = self._spec.decode_batch_max + self._beyond
-        worker.room_tokens = self._spec.kv_tokens
+        worker.room_tokens = self._spec.kv_tokens or worker.told_tokens
 
     def _is_ours(self, worker: Worker) -> bool:
         """Has it not left? Another one of the same name may have joined since."""
@@ -138,6 +138,19 @@ class DecodeTier:
             self._count(worker)
             self._dirty(now_ns)
 
+    def limit(self, worker_id: ReplicaId, more: int | None, now_ns: int) -> None:
+        """It may be sent so many beyond what it has, whatever its batch leaves room for, until it is told otherwise;
+        None: all that it has room for."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        before = worker.free
+        worker.cap = books.BOUNDLESS if more is None else worker.in_flight + more
+        if worker.free != before:
+            self._count(worker)
+        if worker.free > before:
+            self._dirty(now_ns)
+
     def observe(
         self,
         worker_id: ReplicaId,
@@ -153,6 +166,7 @@ class DecodeTier:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
+        worker.told_tokens = room_tokens
         worker.room_tokens = self._spec.kv_tokens or room_tokens
         before = worker.free
         books.inherit(worker, running, waiting, kv_tokens)
@@ -356,13 +370,13 @@ class DecodeTier:
         )
 
     def _free_in_batch(self, worker: Worker) -> int:
-        return max(0, worker.free - self._beyond)
+        return worker.free_of(worker.slots - self._beyond)
 
     def _count(self, worker: Worker) -> None:
         """Something of it has changed."""
         self._open += worker.is_open - worker.counted_open
         free = worker.free if worker.is_open else 0
-        in_batch = max(0, free - self._beyond)
+        in_batch = self._free_in_batch(worker) if worker.is_open else 0
         self._free += free - worker.counted_free
         self._free_in_batches += in_batch - worker.counted_in_batch
         worker.counted_open, worker.counted_free, worker.counted_in_batch = worker.is_open, free, in_batch

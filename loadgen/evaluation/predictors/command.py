@@ -37,7 +37,7 @@ def predictors(
     if not workloads:
         raise click.ClickException(f"{traces}: holds none of the traces that are looked for")
     try:
-        text = _measured(workloads, steps if is_sweep else None, as_json=as_json)
+        text = measured(workloads, steps if is_sweep else None, as_json=as_json)
     except (TraceError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if out is None:
@@ -49,7 +49,8 @@ def predictors(
         raise click.ClickException(f"{out} cannot be written: {error.strerror}") from error
 
 
-def _measured(workloads: list[PredictorWorkload], sweep_steps: int | None, *, as_json: bool) -> str:
+def measured(workloads: list[PredictorWorkload], sweep_steps: int | None = None, *, as_json: bool = False) -> str:
+    """Table 3, or the sweep of R. Raises ClickException where fitting is not installed, TraceError and ValueError."""
     try:
         from loadgen.evaluation.predictors.refresh import refresh_sweep, sweep_markdown  # noqa: PLC0415 - as below
         from loadgen.evaluation.predictors.table import as_markdown, table_3  # noqa: PLC0415 - not always installed

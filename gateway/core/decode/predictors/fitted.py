@@ -37,6 +37,8 @@ class FittedPredictor(Predictor):
     def __init__(self, horizon: int, history: History, secret: bytes = b"") -> None:
         """`secret`: what keys of prompts are made with, at most 64 bytes; those of the history have been."""
         self.history = history
+        self.is_restored = False
+        """Does it remember what was kept of the time before this process?"""
         self._secret = secret
         self._horizon = horizon
         self._estimator: Estimator | None = None
@@ -59,6 +61,7 @@ class FittedPredictor(Predictor):
         for ended in since:
             history.add(ended)
         self.history = history
+        self.is_restored = True
         self._recent = RecentRequests()
         for ended in history.snapshot().ended:
             self._recent.left(ended.prompt_tokens, ended.output_tokens)

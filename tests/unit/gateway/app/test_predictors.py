@@ -6,13 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.predictors import PromptKeys
+from gateway.app.desk import Desk
+from gateway.app.predictors import Predictors, PromptKeys
+from gateway.config.prediction import PredictionConfig
 from gateway.config.sections import GatewayConfig, StateConfig
+from gateway.core.decode.predictors.arrays import PredictorKind
+from gateway.core.decode.predictors.history import Ended, Snapshot
+from gateway.core.events import AssignmentApplied
 from gateway.core.vocabulary import GatewayId
+from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
+from gateway.ground.supervisor import Supervisor
+from gateway.state.predictor_files import read_history, write_history
 from tests.support.core import US, profile
-from tests.support.gateways import region_config
+from tests.support.disaggregated import POOL, workers
+from tests.support.gateways import region_config, until, write_policy
 
 LONG = profile("a", prompt="hello " * 100)
 
@@ -45,3 +54,34 @@ def test_a_damaged_secret_is_told_and_another_one_used(tmp_path: Path, damage: b
     stream = io.StringIO()
     assert len(keys(tmp_path, stream).of(LONG)) == 8
     assert '"level":"error"' in stream.getvalue().replace(": ", ":")
+
+
+async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_has_gone_and_come(tmp_path: Path) -> None:
+    path = tmp_path / f"us-1.{POOL.name}.history.json"
+    write_history(path, Snapshot((Ended(3, 10, 7, 0, 0),), 1), 0)
+    config = replace(
+        region_config("us-1", US, (), policy_file=write_policy(tmp_path, US)),
+        state=StateConfig(tmp_path),
+        prediction=PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=1),
+    )
+    stream = io.StringIO()
+    desk = Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
+    async with Supervisor(desk.clock, desk.loop_failed) as loops:
+        predictors = Predictors(config, desk, loops)
+        predictors.follow((POOL,))
+        await until(lambda: predictors.refits() == [(POOL.name, 1, 0)])
+        assert desk.core.decode_pools.get(POOL.name) is None
+        for version, output in ((1, 8), (2, 0), (3, 9)):
+            there = bool(output)
+            pools = (POOL,) if there else ()
+            desk.driver.submit(AssignmentApplied(version, workers() if there else (), (), pools=pools))
+            pool = desk.core.decode_pools.get(POOL.name)
+            assert (pool is not None) is there
+            if pool is not None:
+                assert pool.predictor.is_ready(desk.clock.now_ns())
+                pool.predictor.history.add(Ended(3, 10, output, 1, 0))
+    desk.close()
+    kept = read_history(path)
+    assert kept is not None
+    assert [each.output_tokens for each in kept.ended] == [7, 8, 9]
+    assert '"level":"error"' not in stream.getvalue().replace(": ", ":"), stream.getvalue()

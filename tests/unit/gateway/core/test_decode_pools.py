@@ -9,8 +9,10 @@ import pytest
 
 from gateway.core import effects as ordered
 from gateway.core import events
-from gateway.core.config import CoreConfig
+from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.predictors.history import Ended
+from gateway.core.decode.predictors.survival import fit_survival
 from gateway.core.effects import Effect, EndRequest, StartLeg, StopLeg
 from gateway.core.vocabulary import (
     Connector,
@@ -18,6 +20,8 @@ from gateway.core.vocabulary import (
     LegRole,
     ModelName,
     PlacementReason,
+    PoolName,
+    ReplicaId,
     ReplicaObservation,
     RequestId,
     Standing,
@@ -28,6 +32,7 @@ from tests.support.core import (
     EU,
     MS,
     SECOND,
+    Desk,
     ended,
     forward,
     of_kind,
@@ -35,7 +40,7 @@ from tests.support.core import (
     replica_spec,
     started,
 )
-from tests.support.disaggregated import POOL, books, leg_ended, pair, read, roles, workers
+from tests.support.disaggregated import POOL, books, decoding, leg_ended, pair, read, resized, roles, workers
 
 
 def test_a_prompt_is_read_at_one_and_its_answer_written_at_another() -> None:
@@ -47,6 +52,7 @@ def test_a_prompt_is_read_at_one_and_its_answer_written_at_another() -> None:
     assert order.role is LegRole.DECODE
     assert order.target.id in ("d0", "d1")
     assert order.prefill == Target(TargetKind.REPLICA, "p0")
+    assert order.pool == POOL.name
     assert order.decision.reason is PlacementReason.DECODE_POLICY
     chosen = order.decision.considered[0]
     assert chosen.target == order.target
@@ -187,6 +193,38 @@ def test_a_decode_worker_that_fails_before_its_first_token_means_a_new_prefill()
     assert first != second, "the one that failed has not been heard of since"
 
 
+def test_an_answer_that_we_cannot_put_together_says_nothing_of_its_engine_and_is_asked_for_again() -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2, is_sent=False))
+    again = leg_ended(desk, "a", 2, LegResult.INTERNAL)
+    assert roles(again) == [("a", "prefill", "p0")], "at once: nobody has to be heard first"
+    worker = desk.core.replicas.get("d0")
+    assert worker is not None
+    assert (worker.standing, worker.distrusted_since_ns, worker.rest.until_ns) == (Standing.AVAILABLE, None, 0)
+    leg_ended(desk, "a", 1, attempt=2)
+    assert desk.core.requests[RequestId("a")].failed_at == ()
+    assert ended(leg_ended(desk, "a", 2, attempt=2)) == [("a", "completed")]
+
+
+def test_a_decode_that_fails_on_our_side_again_and_again_is_our_failure() -> None:
+    desk = pair(workers(decode=1))
+    effects = desk.ask("a")
+    for attempt in range(1, AttemptConfig().attempts_max + 1):
+        leg_ended(desk, "a", 1, attempt=attempt)
+        desk.wait(20 * MS)
+        effects = leg_ended(desk, "a", 2, LegResult.INTERNAL, attempt=attempt)
+    assert ended(effects) == [("a", "failed_internally")]
+    assert not desk.core.requests
+
+
+def test_an_error_of_ours_after_the_first_token_ends_the_request() -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.FirstToken(RequestId("a"), 1, 2))
+    assert ended(leg_ended(desk, "a", 2, LegResult.INTERNAL)) == [("a", "failed_internally")]
+
+
 def test_a_decode_worker_that_fails_after_its_first_token_breaks_the_stream_off() -> None:
     desk = pair()
     read(desk, "a")
@@ -293,6 +331,22 @@ def test_what_follows_a_stored_response_is_no_prefill_workers() -> None:
     assert ended(desk.tell(events.RequestArrived(follows, 600 * SECOND))) == [("b", "rejected_unknown_response")]
 
 
+def test_nobody_writes_an_answer_elsewhere_than_its_prompt_was_read() -> None:
+    """Whatever was assigned: residency was judged by where the prompt is read."""
+    abroad = replace(workers(decode=2)[-1], place=EU)
+    desk = pair((*workers(decode=1), abroad))
+    for name in "abc":
+        read(desk, name)
+    assert {target for _, role, target in roles(desk.effects) if role == "decode"} == {"d0"}
+
+
+def test_a_decode_worker_may_come_before_those_who_read_for_it() -> None:
+    desk = pair(workers(prefill=0, decode=1))
+    desk.tell(events.AssignmentApplied(2, workers(prefill=1, decode=1), (), pools=(POOL,)))
+    desk.probe()
+    assert [role for _, role, _ in roles(read(desk, "a"))] == ["prefill", "decode"]
+
+
 def test_a_lockdown_takes_back_a_forward_that_stands_in_the_pool() -> None:
     desk = pair(workers(decode=1))
     desk.hear("gw-eu", EU)
@@ -378,6 +432,158 @@ def test_progress_is_asked_for_before_a_tick_and_counts() -> None:
     view = order.decision.considered[0].decode
     assert view is not None
     assert view.load_tokens == 100 + 40
+
+
+def test_a_breaker_lets_one_decode_leg_through_for_a_trial() -> None:
+    config = CoreConfig()
+    config = replace(config, attempt=replace(config.attempt, attempts_max=1))
+    desk = pair(workers(decode=1), pool=replace(POOL, decode_batch_max=5), config=config)
+    for number in range(15):
+        read(desk, f"r{number}")
+    assert len(decoding(desk.effects)) == 5
+    desk.wait(SECOND)
+    for number in range(5):
+        leg_ended(desk, f"r{number}", 2, LegResult.FAILED)
+    for _ in range(8):
+        desk.wait(SECOND)
+        desk.probe()
+    assert len(decoding(desk.effects)) == 6
+    desk.tell(events.FirstToken(RequestId("r5"), 1, 2))
+    leg_ended(desk, "r5", 2)
+    desk.wait(20 * MS)
+    assert len(decoding(desk.effects)) == 7, "it ramps up"
+    for _ in range(4):
+        desk.wait(SECOND)
+        desk.probe()
+    assert len(decoding(desk.effects)) == 11, "and has its batch then"
+
+
+def test_who_has_just_failed_is_not_sent_the_next_one() -> None:
+    desk = pair(workers(decode=1), pool=replace(POOL, decode_batch_max=1))
+    for name in "ab":
+        read(desk, name)
+    desk.wait(SECOND)
+    leg_ended(desk, "a", 2, LegResult.FAILED)
+    assert decoding(desk.effects) == ["a"]
+    desk.now_ns += 1
+    desk.probe()
+    desk.wait(20 * MS)
+    assert decoding(desk.effects) == ["a", "b"]
+
+
+def test_a_decode_worker_that_comes_back_ramps_up() -> None:
+    desk = pair(workers(decode=1), pool=replace(POOL, decode_batch_max=8))
+    for number in range(16):
+        read(desk, f"r{number}")
+    desk.probe("d0", healthy=False)
+    for number in range(8):
+        leg_ended(desk, f"r{number}", 2)
+    assert len(decoding(desk.effects)) == 8
+    sent = []
+    for _ in range(4):
+        desk.probe()
+        desk.wait(20 * MS)
+        sent.append(len(decoding(desk.effects)) - 8)
+        desk.wait(980 * MS)
+    assert sent == [1, 2, 4, 8]
+
+
+def test_a_pool_of_another_size_stays_what_it_is() -> None:
+    desk = pair(workers(decode=1))
+    pool = desk.core.decode_pools.get(POOL.name)
+    for name in "abc":
+        read(desk, name)
+    assert decoding(desk.effects) == ["a", "b"]
+    sized = replace(POOL, decode_batch_max=3, kv_tokens=9000, context_tokens_max=500, lease_ns=5 * SECOND)
+    assert decoding(resized(desk, sized, workers(decode=1)) + desk.wait(20 * MS)) == ["c"]
+    assert desk.core.decode_pools.get(POOL.name) is pool
+    assert books(desk)[:3] == (0, 0, 3)
+    read(desk, "d")
+    for name in "abc":
+        desk.tell(events.FirstToken(RequestId(name), 1, 2))
+    resized(desk, replace(sized, decode_batch_max=1), workers(decode=1), version=3)
+    for name in "ab":
+        assert decoding(leg_ended(desk, name, 2) + desk.wait(20 * MS)) == []
+    assert decoding(leg_ended(desk, "c", 2) + desk.wait(20 * MS)) == ["d"]
+    leg_ended(desk, "d", 2)
+    assert not any(books(desk))
+
+
+def test_a_pool_that_begins_anew_asks_engines_what_they_have_first() -> None:
+    desk = pair(workers(decode=1), margin=0)
+    for name in "ab":
+        read(desk, name)
+    desk.now_ns += SECOND // 2
+    resized(desk, replace(POOL, connector=Connector.ASCEND), workers(decode=1))
+    desk.ask("c")
+    assert not [role for name, role, _ in roles(desk.effects) if name == "c"]
+    asked_before = ReplicaObservation(ReplicaId("d0"), desk.now_ns - 1, healthy=True)
+    desk.tell(events.ReplicasObserved((asked_before,)))
+    assert not [role for name, role, _ in roles(desk.effects) if name == "c"], "that tells nothing of what came since"
+    desk.now_ns += 10 * MS
+    desk.probe(running=2)
+    assert not [role for name, role, _ in roles(desk.effects) if name == "c"], "its batch is full"
+    leg_ended(desk, "a", 2)
+    desk.probe(running=1)
+    leg_ended(desk, "c", 1)
+    desk.wait(20 * MS)
+    assert decoding(desk.effects) == ["a", "b", "c"]
+
+
+def history(*outputs: int, pool: PoolName = POOL.name) -> events.DecodeHistoryRestored:
+    ended_ = tuple(Ended(3, 10, output, 0, 0) for output in outputs)
+    return events.DecodeHistoryRestored(pool, ended_, len(ended_), 100)
+
+
+def remembered(desk: Desk) -> list[int]:
+    known = desk.core.decode_pools.history_of(POOL.name)
+    assert known is not None
+    return [each.output_tokens for each in known.snapshot().ended]
+
+
+def test_a_history_that_is_told_before_there_is_a_pool_is_the_pools_once_it_comes() -> None:
+    desk = pair(())
+    desk.tell(events.AssignmentApplied(2, (), ()))
+    assert desk.core.decode_pools.history_of(POOL.name) is None, "nobody told of it, and it is gone"
+    desk.tell(history(7, 8))
+    resized(desk, POOL, workers(), version=3)
+    desk.probe()
+    read(desk, "a")
+    leg_ended(desk, "a", 2, output_tokens=9)
+    assert remembered(desk) == [7, 8, 9]
+
+
+def test_a_history_outlives_its_pool() -> None:
+    desk = pair()
+    desk.tell(history(7))
+    pool = desk.core.decode_pools.get(POOL.name)
+    assert pool is not None
+    read(desk, "a")
+    desk.tell(events.AssignmentApplied(2, (), ()))
+    leg_ended(desk, "a", 2, output_tokens=9)
+    desk.tell(history(7, 9))
+    assert remembered(desk) == [7, 9], "it has been told already what was before"
+    arrays = fit_survival([5] * 50)
+    desk.tell(events.PredictorFitted(POOL.name, 60 * SECOND, survival=arrays))
+    desk.tell(events.PredictorFitted(PoolName("nobody's"), 60 * SECOND, survival=arrays))
+    resized(desk, POOL, workers(), version=3)
+    again = desk.core.decode_pools.get(POOL.name)
+    assert again is not None
+    assert again is not pool
+    assert again.predictor.history is desk.core.decode_pools.history_of(POOL.name)
+    assert again.predictor.is_ready(desk.now_ns)
+    assert remembered(desk) == [7, 9]
+
+
+def test_not_every_pool_that_was_ever_told_of_is_remembered() -> None:
+    desk = pair()
+    desk.tell(history(7))
+    names = [PoolName(f"x{number}") for number in range(100)]
+    for name in names:
+        desk.tell(history(1, pool=name))
+    kept = [name for name in names if desk.core.decode_pools.history_of(name) is not None]
+    assert kept == names[-64:]
+    assert remembered(desk) == [7]
 
 
 def test_ten_thousand_at_once_are_all_served_and_leave_nothing() -> None:

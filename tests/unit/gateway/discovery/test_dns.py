@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from ipaddress import ip_address
 
 import dns.rcode
@@ -11,7 +12,7 @@ import pytest
 
 from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
-from gateway.core.vocabulary import GatewayId
+from gateway.core.vocabulary import GatewayId, ReplicaRole
 from gateway.discovery.dns import DnsSource, replicas_at
 from gateway.discovery.names import Location
 from gateway.ground.config import LogFormat, LoggingConfig
@@ -149,6 +150,14 @@ class TestReplicas:
     def test_all_else_comes_from_the_template(self) -> None:
         (found,) = replicas_at(self.config(), [Location(ip_address("10.0.0.1"), 8000, "a.test")])
         assert (found.spec.models, found.spec.place, found.api_key, found.tls) == ((MODEL,), US, "secret", None)
+
+    @pytest.mark.parametrize(("named", "groups"), [("", ["d-10.0.0.1", "d-10.0.0.2"]), ("d", ["d", "d"])])
+    def test_whoever_names_no_group_steps_alone(self, named: str, groups: list[str]) -> None:
+        spec = replace(replica_spec("d"), role=ReplicaRole.DECODE, group=named)
+        template = ReplicaConfig(spec, "", Dialect.VLLM, ranks=2)
+        locations = [Location(ip_address(f"10.0.0.{number}"), 8000, "a.test") for number in (1, 2)]
+        found = replicas_at(self.config(template=template), locations)
+        assert [each.spec.group for each in found] == [group for group in groups for _ in range(2)]
 
     def test_certificates_are_held_against_the_name_that_was_asked_for(self) -> None:
         (found,) = replicas_at(self.config(scheme="https"), [Location(ip_address("10.0.0.1"), 8000, "a.test")])

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from gateway.config.targets import Dialect, ReplicaConfig
-from gateway.core.vocabulary import ReplicaId
+from gateway.core.vocabulary import Connector, ReplicaId
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.tls import TlsContexts
 from tests.support.core import EU, replica_spec
 
@@ -73,3 +78,23 @@ def test_nothing_is_remembered_of_engines_that_left() -> None:
     endpoints.replace([])
     endpoints.replace([endpoint("a")])
     assert not endpoints.is_closing(URL, 9)
+
+
+def met_endpoint(url: str = URL, **changes: Any) -> ReplicaEndpoint:
+    return replace(endpoint("p", url), connector=Connector.MOONCAKE, is_met=True, **changes)
+
+
+@pytest.mark.parametrize("other", [{"url": "http://127.0.0.2:1"}, {"bootstrap_port": 9000}, {"rank": 1, "ranks": 2}])
+def test_where_a_prefill_worker_is_met_is_heard_anew_of_another_engine(other: dict[str, Any]) -> None:
+    """Decode workers would be led to a host that knows nothing of the request."""
+    old, moved = met_endpoint(), met_endpoint(**other)
+    endpoints = ReplicaEndpoints([old])
+    endpoints.meets_at(old, Bootstrap("127.0.0.1"))
+    endpoints.replace([replace(old, takes_cache_salt=True)])
+    assert endpoints.bootstrap_of(old) == Bootstrap("127.0.0.1"), "the same engine, asked of the same"
+    endpoints.replace([moved])
+    assert endpoints.bootstrap_of(moved) is None
+    endpoints.meets_at(old, Bootstrap("127.0.0.1"))
+    assert endpoints.bootstrap_of(moved) is None, "the old one was still being asked"
+    endpoints.meets_at(moved, Bootstrap("127.0.0.2"))
+    assert endpoints.bootstrap_of(moved) == Bootstrap("127.0.0.2")

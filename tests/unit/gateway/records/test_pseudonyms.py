@@ -72,6 +72,14 @@ class TestSteps:
         step: GatewayStep = Step(1, DrainRequested(), [])
         assert Pseudonyms(KEY).step(step, keeps_session=False) is step
 
+    def test_what_stands_for_a_whole_prompt_fits_what_was_kept_and_goes_with_who_is_turned_away(self) -> None:
+        one = replace(asked(packed(1, 2)), prompt_key=b"made with a secret")
+        said, _ = told(Step(1, RequestArrived(one, SECOND), []))
+        assert said.prompt_key == one.prompt_key
+        end = EndRequest(RequestId("r1"), Outcome.REJECTED_QUEUE_FULL, "full", attempts=0)
+        said, _ = told(Step(1, RequestArrived(one, SECOND), [end]))
+        assert (said.prefix, said.prompt_key) == (b"", b"")
+
     def test_an_arrival_keeps_all_but_its_hashes(self) -> None:
         one = asked(packed(1, 2))
         said, _ = told(Step(1, RequestArrived(one, SECOND), []))

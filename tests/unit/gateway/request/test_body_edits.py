@@ -112,14 +112,14 @@ def test_every_other_byte_arrives_as_it_came(body: bytes, result: bytes) -> None
     [
         b"x" * (body_edits._SEARCHED_BYTES_MAX + 1),
         b'{"cache_salt":1},' * (body_edits._LOOKS_MAX + 1) + b"1",
-        b'{"cache_salt":1},' * 12 + b"0" * 800_000,
+        b"0" * 900_000 + b',{"cache_salt":1}' * 12,
     ],
 )
 def test_what_would_take_long_to_find_is_overruled_from_both_ends(filler: bytes) -> None:
     text = (
         b'"%b"' % filler
         if filler.startswith(b"x")
-        else b"[%b]" % filler.replace(b"0" * 800_000, b'"%b"' % (b"0" * 800_000))
+        else b"[%b]" % filler.replace(b"0" * 900_000, b'"%b"' % (b"0" * 900_000))
     )
     body = b'{"cache_salt":"theirs","text":%b}' % text
     result = pairs(spliced(body, is_named=True))
@@ -177,6 +177,58 @@ def test_of_several_only_what_takes_long_to_find_is_at_both_ends() -> None:
     result = b"".join(set_members(body, wanted))
     assert result.startswith(b'{"stream_options":null,"stream":false,')
     assert result.endswith(b'"a":1,"stream_options":null}')
+
+
+MANY = [Member(f"member_{letter}") for letter in "abcdefghijklmnop"]
+
+
+class Counted:
+    """In a decoder's place: how many bytes all looks together have read."""
+
+    def __init__(self, decoder: msgspec.json.Decoder[Any]) -> None:
+        self._decoder = decoder
+        self.bytes = 0
+
+    def decode(self, text: bytes) -> Any:
+        self.bytes += len(text)
+        return self._decoder.decode(text)
+
+
+def of_many(body: bytes) -> bytes:
+    return b"".join(set_members(body, [Setting(member, b"0", is_named=True) for member in MANY]))
+
+
+@pytest.mark.parametrize("spelling", [b"", b'"\\u006d\\u0065"'])
+def test_many_members_cost_no_more_to_find_than_one(monkeypatch: pytest.MonkeyPatch, spelling: bytes) -> None:
+    """Each is named at the top and again, several times, behind what takes long to read."""
+    counted = Counted(body_edits._ANYTHING)
+    monkeypatch.setattr(body_edits, "_ANYTHING", counted)
+    named = b",".join(member.named(b"1") for member in MANY)
+    inner = b",".join(b"{%b}" % named for _ in range(7))
+    body = b'{%b,"x":[%b%b%b]}' % (named, b"[]," * 300_000, spelling + b"," * bool(spelling), inner)
+    result = pairs(of_many(body))
+    assert counted.bytes < body_edits._LOOKED_BYTES_MAX + len(body)
+    told = dict(tuple(pair) for pair in result)
+    assert [told.pop(f"member_{letter}") for letter in "abcdefghijklmnop"] == ["0"] * len(MANY)
+    assert list(told) == ["x"]
+    first = dict(tuple(pair) for pair in reversed(result))
+    assert {value for name, value in first.items() if name != "x"} == {"0"}
+
+
+def test_what_stands_once_is_found_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(body_edits._ANYTHING)
+    monkeypatch.setattr(body_edits, "_ANYTHING", counted)
+    body = b'{"x":[%b1],%b}' % (b"[]," * 300_000, b",".join(member.named(b"[1]") for member in MANY))
+    assert of_many(body) == body.replace(b":[1]", b":0")
+    assert counted.bytes == 0
+
+
+def test_the_values_of_all_together_are_gone_through_only_so_far() -> None:
+    long = b"[%b1]" % (b"[]," * 2000)
+    body = b"{%b}" % b",".join(member.named(long) for member in MANY)
+    result = of_many(body)
+    assert result.count(long) == len(MANY) - 4
+    assert len(pairs(result)) == len(MANY) + 2 * (len(MANY) - 4)
 
 
 def test_what_is_spliced_in_is_what_an_engine_reads() -> None:

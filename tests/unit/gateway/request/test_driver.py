@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, StartLeg
+from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, SampleProgress, StartLeg
 from gateway.core.events import (
+    DecodeProgress,
     DrainRequested,
     Event,
     FirstToken,
     LegEnded,
+    ProgressSampled,
     RequestAbandoned,
     RequestArrived,
     TimePassed,
 )
-from gateway.core.vocabulary import GatewayId, LegResult, LoadReport, Outcome
+from gateway.core.vocabulary import GatewayId, LegResult, LoadReport, Outcome, PoolName, ReplicaId, replica_target
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
 from tests.support.core import US, profile
@@ -78,6 +80,18 @@ async def test_a_heartbeat_goes_to_whoever_publishes_and_the_core_is_not_entered
     assert published == [REPORT]
     assert core.told_of(FirstToken) == [FirstToken(R1, 1, 1)]
     assert driver.crash is None
+
+
+async def test_a_pool_that_asks_is_told_of_its_own_alone() -> None:
+    chat, code = PoolName("chat"), PoolName("code")
+    core, driver = make(DrainRequested=lambda _: [SampleProgress(chat), SampleProgress(code)])
+    at = replica_target(ReplicaId("d"))
+    driver.progress.begins(R1, 1, chat, at, lambda: 7)
+    driver.submit(DrainRequested())
+    assert core.told_of(ProgressSampled) == [
+        ProgressSampled(chat, (DecodeProgress(R1, 1, 7),)),
+        ProgressSampled(code, ()),
+    ]
 
 
 async def test_an_owner_acts_on_a_step_before_anybody_is_told_of_it() -> None:

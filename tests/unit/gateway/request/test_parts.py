@@ -16,6 +16,7 @@ from gateway.core.vocabulary import (
     PlacementReason,
     ReplicaId,
     RequestId,
+    Target,
     replica_target,
 )
 from gateway.request.engine_api import CHAT_PATH
@@ -38,8 +39,8 @@ GIVEN_UP = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop",
 class Part:
     """A request, leg by leg."""
 
-    def __init__(self, connector: Connector, *, stream: bool = False) -> None:
-        self.scene = Scene()
+    def __init__(self, connector: Connector, *, stream: bool = False, scene: Scene | None = None) -> None:
+        self.scene = scene or Scene()
         self.connector = connector
         outbound = OutboundRequest(replace(profile("r1"), stream=stream), CHAT_PATH, (), b'{"model":"m"}')
         self.relay = Relay(
@@ -52,9 +53,12 @@ class Part:
             arrived_ns=self.scene.clock.now_ns(),
         )
 
-    async def plays(self, role: LegRole, reply: Reply) -> LegEnded:
+    def order(self, role: LegRole, at: Target = AT) -> StartLeg:
         leg = 1 if role is LegRole.PREFILL else 2
-        order = StartLeg(RequestId("r1"), 1, leg, role, AT, DECISION, 10**18, connector=self.connector)
+        return StartLeg(RequestId("r1"), 1, leg, role, at, DECISION, 10**18, connector=self.connector)
+
+    async def plays(self, role: LegRole, reply: Reply) -> LegEnded:
+        order = self.order(role)
         try:
             return await PartFeed(self.relay, order, LegScope(), lambda _: None).run(ScriptedLeg(reply, order))
         finally:
@@ -123,3 +127,36 @@ async def test_what_a_decode_worker_gives_up_is_said_to_be_full_or_has_failed() 
         await part.plays(LegRole.DECODE, Reply((ROLE, token("a"), GIVEN_UP, DONE)))
     assert raised.value.result is LegResult.FAILED
     assert part.scene.sink.body == ROLE + token("a")
+
+
+ODD = event({"choices": [{"index": 0, "delta": {"audio": "x"}}]})
+
+
+async def test_what_cannot_be_put_together_is_asked_for_whole_and_for_a_while_of_that_engine_always() -> None:
+    part = Part(Connector.NIXL)
+    await part.plays(LegRole.PREFILL, answered())
+    decode = part.order(LegRole.DECODE)
+    assert part.relay.will_assemble(decode)
+    with pytest.raises(LegFailure, match="put together") as raised:
+        await part.plays(LegRole.DECODE, Reply((ROLE, ODD, DONE)))
+    assert raised.value.result is LegResult.INTERNAL, "nothing is held against the engine"
+    assert not part.relay.assembles
+    assert not part.relay.will_assemble(decode)
+    next_one = Part(Connector.NIXL, scene=part.scene)
+    await next_one.plays(LegRole.PREFILL, answered())
+    elsewhere = next_one.order(LegRole.DECODE, replica_target(ReplicaId("b")))
+    assert next_one.relay.will_assemble(elsewhere)
+    assert not next_one.relay.will_assemble(decode)
+
+
+async def test_an_answer_that_is_too_long_to_hold_says_nothing_of_the_next_one() -> None:
+    part = Part(Connector.NIXL)
+    part.relay.settings = replace(part.relay.settings, held_bytes_max=1000)
+    await part.plays(LegRole.PREFILL, answered())
+    with pytest.raises(LegFailure, match="more than 1000 bytes") as raised:
+        await part.plays(LegRole.DECODE, Reply((ROLE, token("x" * 2000), DONE)))
+    assert raised.value.result is LegResult.INTERNAL
+    assert not part.relay.assembles
+    next_one = Part(Connector.NIXL, scene=part.scene)
+    await next_one.plays(LegRole.PREFILL, answered())
+    assert next_one.relay.will_assemble(next_one.order(LegRole.DECODE))

@@ -66,7 +66,7 @@ class Kept:
 
     async def run_until_taken(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(self.keeper.run(self.history, self.take))
+            running = tasks.create_task(self.keeper.run(lambda: self.history, self.take))
             await self.has_taken.wait()
             running.cancel()
 

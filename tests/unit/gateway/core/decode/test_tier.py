@@ -196,11 +196,62 @@ def test_an_adopter_counts_what_engines_had_until_it_has_drained() -> None:
     assert one.tier.figures(0).inherited == 2
     assert one.loads() == {"dp": (800, 800)}
     assert [key for key, _ in one.tick()] == ["q1"]
+    one.observe("w0", running=1, waiting=1, kv_tokens=300)
+    assert one.tier.figures(0).inherited == 1, "the one sent last may not have been there when it was asked"
     one.observe("w0", running=1, waiting=1, kv_tokens=200)
     assert one.tier.figures(0).inherited == 0
     one.observe("w0", running=4, waiting=9, kv_tokens=9000)
     assert one.tier.figures(0).inherited == 0, "whatever comes now, we sent"
     assert one.loads() == {"dp": (200, 200)}
+
+
+def test_what_was_inherited_drains_though_no_first_token_is_ever_told() -> None:
+    """Answers in one piece: nobody knows when they began."""
+    one = bench(1, spec=pool_spec(64))
+    one.observe("w0", running=32)
+    for number in range(40):
+        one.add(f"q{number}")
+    assert len(one.tick()) == 32
+    one.observe("w0", running=32)
+    assert one.tier.figures(0).inherited == 32, "it was asked before ours arrived"
+    one.observe("w0", running=60)
+    assert one.tier.figures(0).inherited == 28
+    one.observe("w0", running=64)
+    assert one.tier.figures(0).inherited == 28, "it only drains"
+    assert len(one.tick()) == 4
+    one.observe("w0", running=36)
+    one.observe("w0", running=36)
+    figures = one.tier.figures(0)
+    assert (figures.inherited, figures.dispatched) == (0, 36)
+    assert figures.free_slots == 28
+
+
+@pytest.mark.parametrize(
+    "policy", [DecodePolicyName.JOIN_SHORTEST_QUEUE, DecodePolicyName.ROUND_ROBIN, DecodePolicyName.BR_0]
+)
+def test_one_tick_sends_no_more_than_a_worker_may_have_that_has_to_prove_itself(policy: DecodePolicyName) -> None:
+    one = bench(2, config=DecodeConfig(policy=policy, room_margin=0), spec=pool_spec(8))
+    one.tier.limit(W0, 1, 0)
+    one.tier.set_open(ReplicaId("w1"), False, 0)
+    assert one.tier.has_room(0)
+    assert not one.tier.has_room(1)
+    for number in range(12):
+        one.add(f"q{number}")
+    assert [worker for _, worker in one.tick()] == ["w0"]
+    assert one.tier.next_ns() == 30 * SECOND, "nothing to do before the lease ends"
+    one.tier.limit(W0, 2, one.now_ns)
+    assert [worker for _, worker in one.tick()] == ["w0"] * 2
+    one.tier.limit(W0, None, one.now_ns)
+    assert one.tier.figures(0).free_slots == 5
+    assert len(one.tick()) == 5
+
+
+def test_a_worker_with_a_margin_has_room_for_its_trial() -> None:
+    one = bench(1, config=DecodeConfig(bypass=True, in_flight_margin=2, room_margin=0), spec=pool_spec(4))
+    one.tier.limit(W0, 1, 0)
+    assert one.tier.has_room(0), "or nothing would be read for it"
+    assert one.add("q0") is not None
+    assert one.add("q1") is None
 
 
 def test_whoever_begins_with_an_idle_engine_counts_only_what_it_sends() -> None:
@@ -328,6 +379,15 @@ def test_other_settings_keep_the_books() -> None:
     one.tier.configure(DecodeConfig(policy=DecodePolicyName.LEAST_KV_TOKENS), pool_spec(3), one.now_ns)
     assert [key for key, _ in one.tick()] == ["q2"]
     assert one.loads() == {"dp": (300, 300)}
+
+
+def test_other_sizes_keep_what_an_engine_told_of_its_cache() -> None:
+    one = bench(1)
+    one.observe("w0", room=250)
+    one.tier.configure(DecodeConfig(), pool_spec(5), one.now_ns)
+    for number in range(3):
+        one.add(f"q{number}", 100)
+    assert len(one.tick()) == 2
 
 
 def test_a_pool_that_is_not_disaggregated_has_no_decode_tier() -> None:

@@ -1,0 +1,17 @@
+"""It knows, and says it as a predictor does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gateway.core.decode.predictor import Facts
+from gateway.core.vocabulary import RequestId
+from loadgen.evaluation.balanceroute.oracle import Oracle
+
+
+def test_who_leaves_within_the_horizon_leaves_when_it_does() -> None:
+    oracle = Oracle({"a": 100, "b": 60})
+    facts = [Facts(RequestId(key), 5) for key in ("a", "b")]
+    share, left = oracle.estimate(np.array([10, 50]), facts, 48)
+    assert share.tolist() == [0.0, 1.0]
+    assert left.tolist() == [48.0, 10.0]
