@@ -480,8 +480,7 @@ async def test_a_process_takes_in_new_certificates_on_a_signal(region_file: Path
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
-        ready = (await process.stdout.readline()).decode()
-        url = ready.partition("clients ")[2].partition(",")[0]
+        url = json.loads(await process.stdout.readline())["clients"]
         assert url.startswith("https://")
         certs = region_file.parent / "certs"
         context = ssl.create_default_context(cafile=certs / "roots.pem")

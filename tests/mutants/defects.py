@@ -21,6 +21,8 @@ from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClas
 from gateway.core.residency import ResidencyPolicy, Verdict
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
     Hops,
     LegResult,
     LegRole,
@@ -60,10 +62,16 @@ def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Or
 
 @mutant("replicas in regions that the policy forbids are used", "replicas:Replicas.eligible")
 def replicas_anywhere(
-    original: Original, replicas: Replicas, model: ModelName, rule: PlaceRule, origin: Place | None = None
+    original: Original,
+    replicas: Replicas,
+    model: ModelName,
+    rule: PlaceRule,
+    origin: Place | None = None,
+    *,
+    connectors: frozenset[Connector] = ALL_CONNECTORS,
 ) -> int:
     anywhere = PlaceRule(regions=frozenset(state.spec.place.region for state in replicas))
-    return int(original(replicas, model, anywhere, origin))
+    return int(original(replicas, model, anywhere, origin, connectors=connectors))
 
 
 @mutant(
