@@ -136,18 +136,31 @@ async def came_of(at: Besieged, message: bytes) -> Came:
     return Came.SERVED
 
 
+def _streams_broken(at: Besieged) -> float:
+    """Of forwards, as the origin saw it."""
+    families = at.gateway.metrics.registry.collect()
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "nightside_exchanges_broken_total"
+    )
+
+
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("case", ANSWER_CASES, ids=lambda case: case.name)
 async def test_an_answer_is_held_against_the_peer_alone(without_engine: Surrounded, case: AnswerCase) -> None:
     at, peer = without_engine.at, without_engine.peer
     at.told.clear()
-    failures, answered = at.failures("peer"), peer.answered.count
+    failures, answered, broken = at.failures("peer"), peer.answered.count, _streams_broken(at)
     without_engine.case = case
     if case.status:
         received = await sent(at.gateway, posted("connection: close"))
     else:
         received = await left(at, peer, answered)
     without_engine.case = _GOOD
+    if case.aborts is not None and peer.exchanges:
+        await until(lambda: _streams_broken(at) > broken)  # it takes along whoever is on it
     assert not case.status or int(received[9:12]) == case.status, received[:2000]
     assert case.contains in received
     assert not case.lacks or case.lacks not in received

@@ -115,11 +115,11 @@ def comparisons(quick: bool = False) -> list[Comparison]:
         for regime in (NEAR, STANDING)
     ]
     found += [
-        Comparison(load, STANDING, workers, RUNS if workers == 32 else (*FEW[:3], SURVIVAL), quick)
+        Comparison(load, regime, workers, FEW if quick else RUNS, quick)
+        for regime in (STANDING, NEAR)
         for workers in BEYOND
         for load in TABLES[:2]
     ]
-    found += [Comparison(load, NEAR, workers, FEW[:3], quick) for workers in BEYOND for load in TABLES[:2]]
     return found
 
 
