@@ -65,6 +65,7 @@ regions with four replicas each, in one of them between two gateways) and three 
 soon as it was answered, through the OpenAI SDK with its own two retries. It knows one name and no address: the
 resolver, which keeps answers for their TTL (five seconds), is handed in through the SDK's own HTTP client.
 What it takes where records are published at a provider is in [failover_records.md](failover_records.md).
+How long it takes until another controller leads, by store, is in [succession.md](succession.md).
 """
 
 
