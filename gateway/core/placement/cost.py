@@ -92,6 +92,8 @@ class Cost(Policy):
         peers = offer.siblings | offer.remotes
         if peers:
             peer, known, peer_cost_ns = self._cheapest_peer(profile, peers)
+            if peer < 0 and not self.fleet.serves_here(profile.model):  # it waits for room there, or else for nobody
+                peer, known, peer_cost_ns = self._cheapest_peer(profile, peers, must_fit=False)
             if peer >= 0 and (slot < 0 or peer_cost_ns < cost_ns):
                 choice = Choice(peer, known, _reason_there(known, is_remote=bool(offer.remotes >> peer & 1)))
                 choice.is_peer = True
@@ -235,12 +237,12 @@ class Cost(Policy):
 
     # Other gateways
 
-    def _cheapest_peer(self, profile: RequestProfile, mask: int) -> tuple[int, int, float]:
+    def _cheapest_peer(self, profile: RequestProfile, mask: int, *, must_fit: bool = True) -> tuple[int, int, float]:
         fleet = self.fleet
         best, best_blocks, best_key = -1, 0, (0.0, 0)
         for slot in slots_of(mask):
             blocks = fleet.match_peers(profile, 1 << slot).blocks
-            if not self._fits_there(profile, slot, blocks):
+            if must_fit and not self._fits_there(profile, slot, blocks):
                 continue
             key = (self._peer_costs(profile, slot, blocks).total_ns, fleet.peer_rtt_ns(slot))
             if best < 0 or key < best_key:

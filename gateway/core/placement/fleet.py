@@ -39,6 +39,10 @@ class Fleet:
 
     # Replicas
 
+    def serves_here(self, model: ModelName) -> bool:
+        """Is there a replica of ours for it, up or down?"""
+        return self._replicas.serves(model)
+
     def replica_load(self, slot: int) -> int:
         """Requests there, running and waiting, as far as known."""
         return self._replicas.load_at(slot)

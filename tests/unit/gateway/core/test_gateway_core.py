@@ -1384,3 +1384,12 @@ class TestHoldingForACache:
         one = self.living()
         one.probe(kv_tokens=10 * self.ROOM_TOKENS, running=1)
         assert started(one.ask("new", prompt=words("new"))) == ["r0"]
+
+
+def test_a_prompt_that_no_cache_has_room_for_goes_to_the_one_region_that_serves_it() -> None:
+    """Its engine says that it is too long, which nobody here could: waiting would end in a timeout."""
+    one = desk(replicas=0, peers=(peer_spec("gw-eu", EU),))
+    capacity = ModelCapacity(MODEL, DEFAULT_POOL, EU, replicas=1, available=1, free_tokens=2048)
+    report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))
+    one.tell(events.PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 10 * MS, 10 * MS),)))
+    assert started(one.ask("long", prompt="word " * 5000)) == ["gw-eu"]
