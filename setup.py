@@ -71,6 +71,7 @@ COMPILED = (
     "gateway/core/state.py",
     "gateway/core/stored_responses.py",
     "gateway/core/targets.py",
+    "gateway/core/threshold.py",
     "gateway/core/timers.py",
     "loadgen/engine/barrier.py",
     "loadgen/engine/blocks.py",
