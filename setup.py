@@ -72,6 +72,7 @@ COMPILED = (
     "gateway/core/stored_responses.py",
     "gateway/core/targets.py",
     "gateway/core/timers.py",
+    "gateway/core/token_budget.py",
     "loadgen/engine/barrier.py",
     "loadgen/engine/blocks.py",
     "loadgen/engine/decode_group.py",

@@ -132,6 +132,17 @@ class Connector(Word):
 ALL_CONNECTORS: Final = frozenset(Connector)
 
 
+class Category(Word):
+    """What kind of text a prompt is, as far as it matters for how many bytes make a token."""
+
+    CODE = "code"
+    PROSE = "prose"
+    """In a script whose letters tokenizers know well: Latin, Cyrillic, Greek."""
+    CJK = "cjk"
+    MIXED = "mixed"
+    """None of these, several, or nobody has looked."""
+
+
 @value
 class RequestProfile:
     """What a decision may know of a request. It holds no text, so neither does the journal."""
@@ -160,6 +171,12 @@ class RequestProfile:
     """Over which its call can be handed from a prefill to a decode worker. None: one replica has to run all of it."""
     prompt_key: bytes = b""
     """Stands for its prompt in what outlives the process: made with a secret. Empty where nobody asks for it."""
+    category: Category = Category.MIXED
+    text_bytes: int = 0
+    """Of its prompt, the UTF-8 bytes that mean text: without JSON's escapes and marks, and without pictures. 0: nobody
+    has counted, and `prompt_bytes` stands in."""
+    extra_prompt_tokens: int = 0
+    """Tokens of the prompt that come of no text: around messages, for pictures, or counted by the client."""
 
     @property
     def prefix_blocks(self) -> int:
