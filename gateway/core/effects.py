@@ -6,6 +6,7 @@ from gateway.core.value import value
 from gateway.core.vocabulary import (
     Connector,
     Decision,
+    Extra,
     Hops,
     LegRole,
     LoadReport,
@@ -41,6 +42,8 @@ class StartLeg:
     """For a decode leg: who read the prompt, or reads it at this moment."""
     pool: PoolName | None = None
     """For a leg that runs a part: whose it is."""
+    extras: tuple[Extra, ...] = ()
+    """For a replica that runs the whole: what it is asked to tell besides."""
 
 
 @value
