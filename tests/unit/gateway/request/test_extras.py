@@ -157,8 +157,9 @@ def test_the_client_gets_byte_for_byte_what_it_would_have_got(  # noqa: PLR0917
 
 
 def test_a_stream_that_breaks_off_gives_all_that_came() -> None:
-    for told in (ROLE + token("a") + STOP, ROLE + token("a"), STOP + b'data: {"choi'):
+    for told in (ROLE + token("a") + STOP, ROLE + token("a"), ROLE + STOP + b": still here\n\n"):
         assert shown(told) == told
+    assert shown(STOP + b'data: {"choi') == STOP, "half an event is none"
 
 
 def test_only_one_event_is_taken_out() -> None:
