@@ -6,6 +6,7 @@ from gateway.core.value import value
 from gateway.core.vocabulary import (
     Connector,
     Decision,
+    Extra,
     Hops,
     LegRole,
     LoadReport,
@@ -46,6 +47,8 @@ class StartLeg:
     may_be_longer: bool = False
     """There are longer pools: where this target refuses it for its length, the client is not told, for it may be had
     there."""
+    extras: tuple[Extra, ...] = ()
+    """For a replica that runs the whole: what it is asked to tell besides."""
 
 
 @value

@@ -7,7 +7,7 @@ the high side. It only estimates: which pool a request goes to is decided elsewh
 
 from __future__ import annotations
 
-from math import ceil, log2
+from math import ceil, exp2, log2
 from typing import Final
 
 from gateway.core.config import TokenBudgetConfig
@@ -305,4 +305,4 @@ def _bucket_of(tokens: int) -> int:
 
 
 def _tokens_of(bucket: int) -> int:
-    return ceil(2.0 ** (bucket / _BUCKETS_AN_OCTAVE))
+    return ceil(exp2(bucket / _BUCKETS_AN_OCTAVE))

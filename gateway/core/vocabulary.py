@@ -286,6 +286,16 @@ class LegRole(Word):
     """From the first token on."""
 
 
+class Extra(Word):
+    """What an engine is asked to tell for us, where the client did not ask for it: it is taken out of the answer again
+    on its way to the client."""
+
+    USAGE = "usage"
+    """How many tokens it counted, at the end of a stream."""
+    TOKEN_IDS = "token_ids"  # noqa: S105
+    """Which tokens it generated, with each event of a stream."""
+
+
 class LegResult(Word):
     """How one leg at one target ended, as its owner saw it."""
 

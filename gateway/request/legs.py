@@ -18,7 +18,7 @@ from typing import Protocol
 
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.value import value
-from gateway.core.vocabulary import LegResult, Place, RefusalReason, ReplicaId, RequestProfile
+from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile
 
 NONCE_BYTES = 16
 Headers = tuple[tuple[str, str], ...]
@@ -86,6 +86,8 @@ class LegHead:
     attempt: int = 0
     leg: int = 1
     """Which leg of which attempt brought it; set by whoever opened it."""
+    extras: tuple[Extra, ...] = ()
+    """What the answer holds only because we asked the engine for it: not for the client."""
 
 
 @dataclass(slots=True)

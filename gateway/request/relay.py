@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gateway.core.effects import StartLeg
 from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
@@ -25,6 +26,7 @@ from gateway.request.assembling import Assembler
 from gateway.request.driver import Driver
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
+from gateway.request.extras import Withheld
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
 from gateway.request.model_names import Renamer
@@ -212,6 +214,7 @@ class Feed:
         "_scope",
         "_settings",
         "_usage",
+        "_withheld",
     )
 
     def __init__(self, relay: Relay, order: StartLeg, scope: LegScope, end: Callable[[LegEnded], None]) -> None:
@@ -228,6 +231,8 @@ class Feed:
         """Once the client has all of the answer. What the engine does afterwards is between it and us."""
         self._pieces = 0
         self._is_draining = False
+        self._withheld: Withheld | None = None
+        """Of a stream that tells more than its client asked for."""
 
     def accepted(self) -> None:
         self._relay.accepted(self._order)
@@ -359,6 +364,7 @@ class Feed:
         summary.is_event_stream = True
         is_decode = self._order.role is LegRole.DECODE
         scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max, may_give_up=is_decode)
+        self._withheld = Withheld(leg.head.extras) if leg.head.extras else None
         if is_decode:
             self._relay.decoding(self._order, lambda: scanner.events_since_token)
         try:
@@ -387,7 +393,7 @@ class Feed:
         await relay.begin(self._order, _without_length(leg.head))
         self._has_sent = True
         put = relay.put
-        has_room = put(held)
+        has_room = put(held) if held else True
         relay.first_token(self._order)  # the client has its token before anybody counts it
         if not has_room:
             await relay.sink.drain()
@@ -395,9 +401,11 @@ class Feed:
             self._finish_soon(scanner)
         self._scope.watch(self._progress, self._settings.engine_stall_s)
 
+        feed = scanner.feed if self._withheld is None else partial(self._feed, scanner)
+
         def take(data: bytes) -> bool:
             self._pieces += 1
-            released = scanner.feed(data)
+            released = feed(data)
             has_room = put(released) if released else True
             if has_room and scanner.done:
                 self._finish_soon(scanner)
@@ -421,19 +429,21 @@ class Feed:
         held: list[bytes] = []
         size = 0
         async for data in chunks:
-            released = scanner.feed(data)
+            released = self._feed(scanner, data)
             held.append(released)
             size += len(released)
             if scanner.fault is not None or scanner.saw_token or size > self._settings.held_bytes_max:
                 return b"".join(held)
-        held.append(scanner.close())
+        held.append(self._close(scanner))
         if scanner.fault is None and not scanner.saw_token:
             raise LegFailure(LegResult.FAILED, "the stream ended without a token")
         return b"".join(held)
 
     async def _end_events(self, scanner: EventScanner) -> LegEnded:
-        rest = b"" if scanner.fault is not None else scanner.close()
+        rest = self._close(scanner)
         if scanner.fault is not None:
+            if rest:
+                self._relay.put(rest)
             raise LegFailure(LegResult.FAILED, scanner.fault.detail)
         if not scanner.is_finished:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
@@ -442,6 +452,18 @@ class Feed:
         if self._ended is None:
             self._usage = scanner.usage
         return self._completed()
+
+    def _feed(self, scanner: EventScanner, data: bytes) -> bytes:
+        """What of it is the client's."""
+        released = scanner.feed(data)
+        return released if self._withheld is None else self._withheld.feed(released, is_crossing=scanner.is_crossing)
+
+    def _close(self, scanner: EventScanner) -> bytes:
+        """The same, of what is left at the end."""
+        rest = scanner.close() if scanner.fault is None else b""
+        if self._withheld is None:
+            return rest
+        return self._withheld.feed(rest, is_crossing=scanner.is_crossing) + self._withheld.close()
 
     def _finish_soon(self, scanner: EventScanner) -> None:
         """All that the client wants has passed; what is left is the end of the response itself, which nobody waits for
