@@ -87,6 +87,12 @@ class PlacementConfig:
     """Under `PlacementPolicy.COST`: what takes longer to read waits here while a replica has longer to read."""
     delay_weight: float = 0.5
     """What a second of a client's waiting counts against one by which reading delays each of those who run."""
+    spill_queue_length: int = 1
+    """So many requests that are meant for one pool wait, and none of it is free, when the first of them goes to another
+    pool that takes it and that nobody waits for."""
+    too_long_slack_share: float = 0.25
+    """By this share of what the longest pool takes, a request may be over that and go there all the same: it is an
+    estimate, on the high side, and the engine will count. What is over it by more is refused at once."""
     kept_gaps: float = 3.0
     """A cache that keeps what nobody asks for through so many of the gaps between turns pushes out what nobody wants:
     nineteen of twenty come back sooner, were gaps without memory."""

@@ -150,6 +150,16 @@ class ResponseStored:
 
 
 @value
+class TooLong:
+    """What an engine that refused a request for its length said of that."""
+
+    limit_tokens: int | None = None
+    """What it takes; None: it did not say."""
+    asked_tokens: int | None = None
+    """What the request comes to there, as far as it counted: the answer that was asked for included."""
+
+
+@value
 class LegEnded:
     """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
 
@@ -162,6 +172,8 @@ class LegEnded:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     detail: str = ""
+    too_long: TooLong | None = None
+    """Set when `result` is TOO_LONG, and where a client error was about that."""
 
 
 @value

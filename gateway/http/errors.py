@@ -126,6 +126,14 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
+    Outcome.REJECTED_TOO_LONG: ErrorKind(
+        400,
+        _BAD_REQUEST,
+        "context_length_exceeded",
+        "Prompt and answer together are longer than the model takes here.",
+        may_retry=False,
+        shows_detail=True,
+    ),
     Outcome.REJECTED_UNSUPPORTED: ErrorKind(
         400,
         _BAD_REQUEST,

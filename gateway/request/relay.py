@@ -31,6 +31,7 @@ from gateway.request.extras import Withheld
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
 from gateway.request.model_names import Renamer
+from gateway.request.too_long import too_long_in
 
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
@@ -282,11 +283,17 @@ class Feed:
         return await self._answer_client_error(head, body)
 
     async def _answer_client_error(self, head: LegHead, body: bytes) -> LegEnded:
+        """One that is about the request's length may be had from a longer pool: then nobody is told of it yet."""
         self._expect_nothing_sent(f"status {head.status}")
+        too_long = too_long_in(head.status, body)
+        if too_long is not None and self._order.may_be_longer:
+            return replace(
+                leg_ended(self._order, LegResult.TOO_LONG, f"status {head.status}: too long"), too_long=too_long
+            )
         body = self._relay.named_as_asked(body)
         await self._relay.begin(self._order, with_length(head, body))
         await self._relay.write(body)
-        return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
+        return replace(leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}"), too_long=too_long)
 
     def _expect_nothing_sent(self, what: str) -> None:
         if self._relay.has_begun:
