@@ -18,7 +18,17 @@ from gateway.core.replicas import ReplicaState
 from gateway.core.requests import LegState, RequestState
 from gateway.core.state import GatewayState
 from gateway.core.value import value
-from gateway.core.vocabulary import LegResult, LegRole, ModelName, PoolChoice, PoolName, PoolStep, ReplicaId, Word
+from gateway.core.vocabulary import (
+    Extra,
+    LegResult,
+    LegRole,
+    ModelName,
+    PoolChoice,
+    PoolName,
+    PoolStep,
+    ReplicaId,
+    Word,
+)
 
 _POOLS_MAX: Final = 1024
 """Pairs of model and pool that are counted; over it, whatever comes is not."""
@@ -93,6 +103,8 @@ class Lengths:
         )
         if isinstance(state, PeerState):
             return replace(order, may_be_longer=may_be_longer, budget_tokens=request.budget.total_tokens)
+        if order.role is LegRole.WHOLE:
+            order = replace(order, extras=(*order.extras, Extra.USAGE))
         return replace(order, may_be_longer=may_be_longer) if may_be_longer else order
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
@@ -102,7 +114,8 @@ class Lengths:
             return self._refused(request, leg, event)
         if event.result is LegResult.COMPLETED and leg.role is not LegRole.PREFILL:
             was_cut = self._was_cut(request, leg, event)
-            self._core.token_budget.observe(request.profile, event.prompt_tokens, event.output_tokens, was_cut)
+            if request.origin_gateway_id is None:  # of a forward, its origin knows what it looked like, and learns
+                self._core.token_budget.observe(request.profile, event.prompt_tokens, event.output_tokens, was_cut)
             if was_cut and isinstance(leg.state, ReplicaState):
                 counts = self._counts_of(request.profile.model, leg.state.spec.pool)
                 if counts is not None:
