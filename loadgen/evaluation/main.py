@@ -25,6 +25,7 @@ from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
 from loadgen.evaluation.succession.command import succession
+from loadgen.evaluation.token_budget.command import token_budget
 from loadgen.figures import Figures
 
 _FOLDER = Path("docs/results")
@@ -116,6 +117,7 @@ results.add_command(live)
 results.add_command(trial)
 results.add_command(predictors)
 results.add_command(balanceroute)
+results.add_command(token_budget)
 
 
 def _others(folder: Path) -> dict[str, Figures]:

@@ -29,8 +29,8 @@ from loadgen.planner.sources import Source
 from loadgen.planner.verified import WARM_UP_SHARE, Slo, Times, Trial, poisson, times
 
 SEED = 42
-TRIAL = Trial(SEED, instances=4, requests_min=1_200, requests_max=3_072, rounds=5)
-QUICK = Trial(SEED, instances=1, requests_min=120, requests_max=120, rounds=2)
+TRIAL = Trial(SEED, instances=2, requests_min=1_200, requests_max=1_800, rounds=5)
+QUICK = Trial(SEED, instances=1, requests_min=60, requests_max=60, rounds=1)
 _SECOND_NS, _MS_NS = 1e9, 1e6
 
 
@@ -52,7 +52,9 @@ def sized(load: str, traces: Path | None, *, quick: bool = False) -> Figures:
     fleets = []
     for fleet in by_formula["fleets"]:
         chosen = {min(THRESHOLD, grid[-1]), fleet["best_threshold_tokens"] or grid[0]}
-        ask = Ask(RATE_PER_S, tuple(sorted(chosen)), (Seats(fleet["seats"]),), trial=QUICK if quick else TRIAL)
+        slo = Slo(ttft_s=WORKLOADS[load].ttft_s) if load in WORKLOADS else Slo()
+        trial, seats = QUICK if quick else TRIAL, Seats(fleet["seats"])
+        ask = Ask(RATE_PER_S, tuple(sorted(chosen)), (seats,), slo, trial)
         fleets.append({"formula": fleet, "played": plan(profile, source, ask)["fleets"][0]})
     return {"load": by_formula["load"], "context_tokens": profile.context_tokens_max, "fleets": fleets}
 
