@@ -18,7 +18,17 @@ from gateway.core.replicas import ReplicaState
 from gateway.core.requests import LegState, RequestState
 from gateway.core.state import GatewayState
 from gateway.core.value import value
-from gateway.core.vocabulary import LegResult, LegRole, ModelName, PoolChoice, PoolName, PoolStep, ReplicaId, Word
+from gateway.core.vocabulary import (
+    Extra,
+    LegResult,
+    LegRole,
+    ModelName,
+    PoolChoice,
+    PoolName,
+    PoolStep,
+    ReplicaId,
+    Word,
+)
 
 _POOLS_MAX: Final = 1024
 """Pairs of model and pool that are counted; over it, whatever comes is not."""
@@ -93,7 +103,10 @@ class Lengths:
         )
         if isinstance(state, PeerState):
             return replace(order, may_be_longer=may_be_longer, budget_tokens=request.budget.total_tokens)
-        return replace(order, may_be_longer=may_be_longer) if may_be_longer else order
+        if order.role is not LegRole.WHOLE or request.request_class.pinned is not None:
+            return order
+        extras = (Extra.USAGE,) if request.profile.stream else ()
+        return replace(order, may_be_longer=may_be_longer, extras=extras)
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
         """Counts of engines that are not ours count as well: whoever forwards learns from what comes back. True: some
