@@ -674,8 +674,14 @@ class Watch:
         return False
 
     def _fits_somewhere(self, view: _View, profile: RequestProfile) -> bool:
-        """By what it really comes to, into some pool here. A prompt of no whole number of tokens may be one less."""
-        told = [view.pools[spec.pool].context_tokens_max for spec in view.replicas if spec.pool in view.pools]
+        """By what it really comes to, into some pool here that it may go to, unless an engine has said that it takes
+        less than was written down. A prompt of no whole number of tokens may be one less."""
+        rule, replicas = view.rule_of(profile.tenant), view.core.replicas
+        told = [
+            replicas.context_of(state)
+            for state in replicas
+            if names_place(rule, state.spec.place) and view.takes_from(state.spec.replica_id, None)
+        ]
         tokens = profile.prompt_bytes // TOKEN_BYTES + (profile.output_tokens_max or 0)
         return tokens < max(told, default=0)
 
