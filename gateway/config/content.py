@@ -9,6 +9,7 @@ from gateway.config.classifiers import SAMPLED, find_classifier
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.core.config import TokenBudgetConfig
 from gateway.core.vocabulary import Category, TenantName
+from gateway.ground.values import SECOND_NS
 
 _IMAGE_TOKENS_MAX = 100_000
 
@@ -21,6 +22,8 @@ class ContentConfig:
     """What a picture, a sound or a file in a prompt is taken to come to."""
     tenants: dict[TenantName, Category] = field(default_factory=dict)
     """Of these, all prompts are of one kind, and nobody looks."""
+    save_interval_ns: int = 60 * SECOND_NS
+    """How soon what is learnt outlives a crash, where there is a `state.folder`."""
 
 
 def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterator[tuple[str, str]]:
@@ -37,7 +40,7 @@ def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterato
         ("token_budget.caution", budget.caution, 0, 10),
         ("token_budget.output_share", budget.output_share, 0.01, 0.999),
         ("token_budget.output_start_tokens", budget.output_start_tokens, 1, 1 << 20),
-        ("token_budget.tenants_max", budget.tenants_max, 1, 1_000_000),
+        ("token_budget.tenants_max", budget.tenants_max, 1, 50_000),
     )
     for key, number, least, most in bounds:
         if not least <= number <= most:

@@ -6,6 +6,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.residency import ResidencyPolicy
+from gateway.core.token_budget import TokenBudgetSnapshot
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     ControlVersion,
@@ -225,6 +226,13 @@ class PredictorFitted:
 
 
 @value
+class TokenBudgetRestored:
+    """What was learnt of the tokens that requests come to before this process began."""
+
+    snapshot: TokenBudgetSnapshot
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -248,5 +256,6 @@ Event = (
     | ProgressSampled
     | DecodeHistoryRestored
     | PredictorFitted
+    | TokenBudgetRestored
     | TimePassed
 )

@@ -47,6 +47,7 @@ from gateway.core.events import (
     ResponseStored,
     TargetLost,
     TimePassed,
+    TokenBudgetRestored,
 )
 from gateway.core.intake import Intake
 from gateway.core.lengths import Lengths, choice_of
@@ -183,8 +184,8 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
-            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted():
-                self._pool_told(event)
+            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted() | TokenBudgetRestored():
+                self._learnt(event)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -690,8 +691,10 @@ class GatewayCore(GatewayState):
         else:
             self._start_decode(request, attempt, admission, now_ns)
 
-    def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
+    def _learnt(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored) -> None:
         match event:
+            case TokenBudgetRestored():
+                self.token_budget.restore(event.snapshot)
             case DecodeHistoryRestored():
                 self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():

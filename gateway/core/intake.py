@@ -175,12 +175,13 @@ class Intake:
 
     def budget_of(self, profile: RequestProfile) -> Estimate | None:
         """What it is taken to come to; None where pools of its model are not told apart, and for what follows a stored
-        response, which has one place to go. Of a forward no less than its origin takes it to come to."""
+        response, which has one place to go. Of a forward what its origin takes it to come to."""
         if not self._core.ladders.are_wanted(profile.model) or profile.is_control:
             return None
         budget = self._core.token_budget.estimate(profile)
-        if profile.budget_tokens > budget.total_tokens:
-            return at_least(budget, profile.budget_tokens)
+        if profile.budget_tokens:  # its origin has looked at the prompt: here nobody knows more than its bytes
+            prompt_tokens = max(1, profile.budget_tokens - budget.output_tokens)
+            return at_least(replace(budget, prompt_tokens=prompt_tokens), profile.budget_tokens)
         return budget
 
     def rule_of(self, profile: RequestProfile) -> PlaceRule:

@@ -103,10 +103,9 @@ class Lengths:
         )
         if isinstance(state, PeerState):
             return replace(order, may_be_longer=may_be_longer, budget_tokens=request.budget.total_tokens)
-        if order.role is not LegRole.WHOLE or request.request_class.pinned is not None:
-            return order
-        extras = (Extra.USAGE,) if request.profile.stream else ()
-        return replace(order, may_be_longer=may_be_longer, extras=extras)
+        if order.role is LegRole.WHOLE:
+            order = replace(order, extras=(*order.extras, Extra.USAGE))
+        return replace(order, may_be_longer=may_be_longer) if may_be_longer else order
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
         """Counts of engines that are not ours count as well: whoever forwards learns from what comes back. True: some
@@ -115,7 +114,8 @@ class Lengths:
             return self._refused(request, leg, event)
         if event.result is LegResult.COMPLETED and leg.role is not LegRole.PREFILL:
             was_cut = self._was_cut(request, leg, event)
-            self._core.token_budget.observe(request.profile, event.prompt_tokens, event.output_tokens, was_cut)
+            if request.origin_gateway_id is None:  # of a forward, its origin knows what it looked like, and learns
+                self._core.token_budget.observe(request.profile, event.prompt_tokens, event.output_tokens, was_cut)
             if was_cut and isinstance(leg.state, ReplicaState):
                 counts = self._counts_of(request.profile.model, leg.state.spec.pool)
                 if counts is not None:

@@ -169,6 +169,8 @@ class TokenBudget:
         self._own: dict[tuple[ModelName, TenantName, Category], Ratio] = {}
         self._lengths: dict[tuple[ModelName, Category], Lengths] = {}
         # All three: whoever was heard of last comes last.
+        self.observed = 0
+        """How often something was learnt."""
 
     def configure(self, config: TokenBudgetConfig) -> None:
         """What is learnt stays."""
@@ -256,6 +258,7 @@ class TokenBudget:
         own = self._own.pop((model, tenant, category), None)
         if own is None:
             own = Ratio(self._start(category))
+        self.observed += 1
         shared.learn(seen, weight, self._config.decay)
         own.learn(seen, weight, self._config.decay)
         self._keep_shared(model, category, shared)
@@ -265,6 +268,7 @@ class TokenBudget:
         lengths = self._lengths.pop((profile.model, profile.category), None)
         if lengths is None:
             lengths = Lengths()
+        self.observed += 1
         lengths.learn(tokens)
         self._keep_lengths(profile.model, profile.category, lengths)
 

@@ -187,6 +187,7 @@ class EngineLeg:
     """An engine that has begun to answer."""
 
     __slots__ = ("_response", "head")
+    counted = None
 
     def __init__(
         self, response: Response, endpoint: ReplicaEndpoint, order: StartLeg, extras: tuple[Extra, ...]
@@ -207,6 +208,7 @@ class EngineLeg:
 class ErrorLeg:
     """An engine that has answered with an error, whole and in the shape for the caller."""
 
+    counted = None
     __slots__ = ("_body", "head")
 
     def __init__(self, headers: Headers, endpoint: ReplicaEndpoint, error: EngineError, order: StartLeg) -> None:

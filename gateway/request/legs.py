@@ -19,6 +19,7 @@ from typing import Protocol
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.value import value
 from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile
+from gateway.request.answers import TokenUsage
 
 NONCE_BYTES = 16
 Headers = tuple[tuple[str, str], ...]
@@ -114,6 +115,12 @@ class Leg(Protocol):
 
     @property
     def head(self) -> LegHead: ...
+
+    @property
+    def counted(self) -> TokenUsage | None:
+        """What a peer's last word says was used, once the body is over: its stream may not say. None of an engine,
+        which says it nowhere else."""
+        ...
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, in pieces of any size. Raises LegFailure when the target dies or misbehaves

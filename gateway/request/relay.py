@@ -21,6 +21,7 @@ from gateway.request.answers import (
     first_id_of,
     inspect_answer,
     usage_at_end,
+    with_opening,
 )
 from gateway.request.assembling import Assembler
 from gateway.request.driver import Driver
@@ -208,6 +209,7 @@ class Feed:
         "_ended",
         "_has_sent",
         "_is_draining",
+        "_is_told",
         "_order",
         "_pieces",
         "_relay",
@@ -229,6 +231,8 @@ class Feed:
         """The client has events of this leg."""
         self._ended: LegEnded | None = None
         """Once the client has all of the answer. What the engine does afterwards is between it and us."""
+        self._is_told = False
+        """It is known what it used, as far as anybody will say."""
         self._pieces = 0
         self._is_draining = False
         self._withheld: Withheld | None = None
@@ -417,7 +421,7 @@ class Feed:
             self._is_draining = False
             if scanner.done:
                 self._finish_soon(scanner)
-        return await self._end_events(scanner)
+        return await self._end_events(leg, scanner)
 
     def _progress(self) -> int:
         """While the client is what we wait for, the engine is not to blame: there is a limit of its own on that."""
@@ -439,7 +443,7 @@ class Feed:
             raise LegFailure(LegResult.FAILED, "the stream ended without a token")
         return b"".join(held)
 
-    async def _end_events(self, scanner: EventScanner) -> LegEnded:
+    async def _end_events(self, leg: Leg, scanner: EventScanner) -> LegEnded:
         rest = self._close(scanner)
         if scanner.fault is not None:
             if rest:
@@ -449,8 +453,10 @@ class Feed:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
         if rest and not self._relay.put(rest):
             await self._relay.sink.drain()
-        if self._ended is None:
+        if not self._is_told:
             self._usage = scanner.usage
+            if leg.counted is not None:
+                self._usage = with_opening(self._usage or TokenUsage(), leg.counted)
         return self._completed()
 
     def _feed(self, scanner: EventScanner, data: bytes) -> bytes:
@@ -470,8 +476,17 @@ class Feed:
         but the connection."""
         if self._ended is None:
             self._usage = scanner.usage
-            self._end(self._completed())
+            if self._may_be_counted_yet():
+                self._ended = leg_ended(self._order, LegResult.COMPLETED, "")
+            else:
+                self._end(self._completed())
             self._scope.hurry(self._settings.trailer_grace_s)
+
+    def _may_be_counted_yet(self) -> bool:
+        """A peer says with its last word what its stream does not: what its engine was asked for there, and not here.
+        It comes right behind."""
+        is_peer = self._order.target.kind is TargetKind.PEER
+        return is_peer and (self._usage is None or self._usage.prompt_tokens is None)
 
     async def _answer_fault(self, head: LegHead, fault: Fault) -> LegEnded:
         """Nothing has been sent: fail so that the core may try elsewhere, or give the client its own error.
@@ -487,7 +502,8 @@ class Feed:
         return await self._answer_client_error(replace(head, status=status, headers=JSON_HEADERS), body)
 
     def _completed(self) -> LegEnded:
-        if self._ended is None:
+        if self._ended is None or not self._is_told:
+            self._is_told = True
             self._ended = self._relay.completed(self._order, self._usage)
         return self._ended
 

@@ -26,6 +26,7 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.ground.clock import Clock
+from gateway.request.answers import TokenUsage
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.request.owner import OwnerContext, RequestOwner
@@ -64,12 +65,14 @@ class Reply:
     status: int = 200
     headers: tuple[tuple[str, str], ...] = EVENT_STREAM
     extras: tuple[Extra, ...] = ()
+    counted: TokenUsage | None = None
 
 
 class ScriptedLeg(Pouring):
     def __init__(self, reply: Reply, order: StartLeg) -> None:
         ran_at = RanAt(ReplicaId(order.target.id), US)
         self.head = LegHead(reply.status, reply.headers, ran_at, order.attempt, extras=reply.extras)
+        self.counted = reply.counted
         self._pieces = iter(reply.pieces)
 
     async def chunks(self) -> AsyncIterator[bytes]:

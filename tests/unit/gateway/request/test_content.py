@@ -122,7 +122,7 @@ def test_a_prompt_of_tokens_is_counted_by_its_client() -> None:
 
 def test_what_has_too_many_parts_counts_as_it_was_written() -> None:
     """Taken apart it would hold up all others."""
-    parts = [{}] * 20_000
+    parts: list[dict[str, str]] = [{}] * 20_000
     found = read(CHAT_PATH, messages=parts)
     assert found.text_bytes == len(json.dumps(parts))
     assert read(COMPLETIONS_PATH, prompt=["a", "b"] * 50_000).text_bytes >= 100_000

@@ -145,7 +145,7 @@ def test_the_client_gets_byte_for_byte_what_it_would_have_got(  # noqa: PLR0917
         for place, text in between:  # where both have the same ones before and after
             parts.insert(min(place, tokens), b": " + json.dumps(text).encode())
         if size:
-            parts.insert(1, b'data: {"choices":[{"delta":{"content":"%b"}}]}' % (b"x" * size))
+            parts.insert(0, b'data: {"choices":[{"delta":{"content":"%b"}}]}' % (b"x" * size))
         return b"".join(part + b"\n\n" for part in parts)
 
     more = replace(REQUEST, endpoint=endpoint)
