@@ -200,6 +200,9 @@ class PeeringConfig:
     gateways of the version before."""
     forward_window_bytes: int = MEBIBYTE // 4
     """Of each answer on such a stream, what may be on its way to us or lie here unread."""
+    batch_gap_ns: int = 1 * MILLISECOND_NS
+    """Between two messages on such a stream: what forwards say meanwhile goes out together. Whoever speaks after a
+    silence, or has more to say than a message takes, does not wait. 0: a message a turn."""
     tls: MeshTlsConfig | None = None
 
 
