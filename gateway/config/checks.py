@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.config.content import content_faults
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
@@ -34,6 +35,8 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _pool_faults(file)
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
+    for key, what in content_faults(file.sections.content, file.core.token_budget):
+        yield Fault(key, what)
 
 
 def _name_faults(file: RegionFile) -> Iterator[Fault]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from gateway.config.content import ContentConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
@@ -348,6 +349,7 @@ class Sections:
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    content: ContentConfig = field(default_factory=ContentConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
