@@ -1,5 +1,5 @@
-"""The Helm chart: the real helm renders it, schemas of Kubernetes are held against what comes out, and the gateways' files
-in it are read by the gateways' own check."""
+"""The Helm chart: the real helm renders it, Kubernetes' schemas are held against what comes out, and the gateways' files in
+it are read by the gateways' own check."""
 
 from __future__ import annotations
 
