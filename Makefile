@@ -53,6 +53,7 @@ check: setup ## Lint, format, types, layers, and the protobuf files and their st
 check-deploy: setup setup-tests ## Check what deploys Nightside, without a cloud: Terraform, images, chart, units. Nothing of it is skipped. ARGS=… goes to pytest.
 	@PYTHON="$(PYTHON)" .ci/setup-deploy
 	@PYTHON="$(PYTHON)" .ci/setup-kubernetes
+	@.ci/setup-tests .ci/deploy-programs
 	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadgroup $(ARGS)
 
 bench: setup ## Measure the parts that every request passes through.

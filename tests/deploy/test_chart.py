@@ -1,5 +1,5 @@
-"""The Helm chart: the real helm renders it, Kubernetes' schemas are held against what comes out, and the gateways' files in
-it are read by the gateways' own check."""
+"""The Helm chart: the real helm renders it, Kubernetes' schemas are held against that, and our files in it are checked
+by whoever reads them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_kubernetes_schemas_are_kept(rendered: Rendered, version: str, tmp_path:
 
 
 def validated(file: Path, version: str) -> subprocess.CompletedProcess[str]:
-    program = [PYTHON.with_name("kubernetes-validate"), "-k", version, "--strict", file]
+    program = [str(PYTHON.with_name("kubernetes-validate")), "-k", version, "--strict", str(file)]
     return subprocess.run(program, capture_output=True, text=True)
 
 
