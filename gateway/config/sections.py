@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gateway.config.content import ContentConfig
 from gateway.config.prediction import PredictionConfig
-from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
+from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
@@ -363,6 +363,7 @@ class GatewayConfig(Sections):
     replicas: tuple[ReplicaConfig, ...]
     peers: tuple[PeerConfig, ...]
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
+    kubernetes_replicas: tuple[KubernetesReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)
     models: Mapping[ModelName, tuple[ModelName, ...]] = field(default_factory=dict)
     """Further names for models, and what each stands for, the most wanted first."""
@@ -384,3 +385,9 @@ class GatewayConfig(Sections):
     """Where relative paths start."""
     cache_secret: str | None = field(default=None, repr=False)
     """Goes into every tenant's `cache_salt`."""
+
+    @property
+    def templates(self) -> tuple[ReplicaConfig, ...]:
+        """Of replicas that are found."""
+        by_name = (each.template for each in self.dns_replicas)
+        return (*by_name, *(each.template for each in self.kubernetes_replicas))
