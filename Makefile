@@ -31,7 +31,7 @@ fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seed
 	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --fuzz-examples=$(or $(EXAMPLES),20000) $(ARGS)
 
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
-	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
+	@for engine in vllm vllm-oracle llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
 	nice $(BIN)/python -m pytest tests/engines $(if $(REQUIRE),--require-engines) $(ARGS)
 
 test-cloud: setup setup-tests ## Run the tests of cloud providers and stores against real name servers, databases and emulators of AWS. What needs something that is not here is skipped, with the reason; REQUIRE=1 fails then.
@@ -116,5 +116,5 @@ lock: ## Pin the dependencies of pyproject.toml with their hashes. UPGRADE=1 tak
 	PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" .ci/lock
 
 clean: ## Remove the environment, the caches and everything built.
-	rm -rf .venv .venv-cloud .venv-deploy .venv-engines .venv-kubernetes .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-cloud .venv-deploy .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
