@@ -205,7 +205,7 @@ class TokenBudgetConfig:
 class ThresholdConfig:
     """How a short pool's threshold tunes itself, where it does (token-budget-aware pool routing, §7)."""
 
-    is_tuned: bool = False
+    tuned: bool = False
     """False: it stays where it was set."""
     tokens_min: int = 1024
     """It never comes down below this, unless it was set there; nor does it go beyond its pool's window."""
@@ -236,3 +236,4 @@ class CoreConfig:
     observation: ObservationConfig = field(default_factory=ObservationConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
+    threshold: ThresholdConfig = field(default_factory=ThresholdConfig)

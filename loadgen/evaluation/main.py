@@ -26,6 +26,7 @@ from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
 from loadgen.evaluation.succession.command import succession
 from loadgen.evaluation.token_budget.command import token_budget
+from loadgen.evaluation.token_budget.live_command import token_budget_live
 from loadgen.figures import Figures
 
 _FOLDER = Path("docs/results")
@@ -118,6 +119,7 @@ results.add_command(trial)
 results.add_command(predictors)
 results.add_command(balanceroute)
 results.add_command(token_budget)
+results.add_command(token_budget_live)
 
 
 def _others(folder: Path) -> dict[str, Figures]:

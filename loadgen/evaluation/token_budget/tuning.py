@@ -56,7 +56,7 @@ class Setting:
     quick: bool = False
 
 
-CONFIG = ThresholdConfig(is_tuned=True, requests_min=100)
+CONFIG = ThresholdConfig(tuned=True, requests_min=100)
 
 
 @dataclass(frozen=True, slots=True)
