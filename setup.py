@@ -74,6 +74,7 @@ COMPILED = (
     "gateway/core/state.py",
     "gateway/core/stored_responses.py",
     "gateway/core/targets.py",
+    "gateway/core/threshold.py",
     "gateway/core/timers.py",
     "gateway/core/token_budget.py",
     "loadgen/engine/barrier.py",

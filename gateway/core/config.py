@@ -202,6 +202,32 @@ class TokenBudgetConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ThresholdConfig:
+    """How a short pool's threshold tunes itself, where it does (token-budget-aware pool routing, §7)."""
+
+    is_tuned: bool = False
+    """False: it stays where it was set."""
+    tokens_min: int = 1024
+    """It never comes down below this, unless it was set there; nor does it go beyond its pool's window."""
+    interval_ns: int = 10 * _SECOND_NS
+    """Between two moves, at least."""
+    requests_min: int = 200
+    """That must have ended since the last look, before there is another."""
+    trouble_share: float = 0.01
+    """More than this share of the short pool's requests preempted, rejected or misrouted: it comes down."""
+    late_ns: int = 2 * _SECOND_NS
+    """A first token that takes longer is late."""
+    late_share: float = 0.05
+    """More than this share late in one pool, and fewer in the other: requests are moved to the other."""
+    tighten: float = 0.8
+    """What it is multiplied by when it comes down, ..."""
+    relax: float = 1.1
+    """... and when it goes up."""
+    patience_ns: int = 300 * _SECOND_NS
+    """How long it stays below where it had to come down from; doubled each time that trying beyond was a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoreConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     pushing: PushingConfig = field(default_factory=PushingConfig)
