@@ -152,7 +152,7 @@ class Lengths:
     def _has_longer(self, request: RequestState, state: ReplicaState | PeerState) -> bool:
         """Is there a pool that may take what this target does not?"""
         wanted = request.request_class
-        ladder = self._core.ladders.of(wanted.model, wanted.rule, wanted.origin, wanted.connectors)
+        ladder = self._core.ladder_of(wanted)
         if ladder is None or wanted.fit is None:
             return False
         if isinstance(state, PeerState):
