@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry
 
 from gateway.core import events
 from gateway.core.events import TooLong
-from gateway.core.vocabulary import LegResult, ReplicaId, ReplicaObservation
+from gateway.core.vocabulary import Category, LegResult, ReplicaId, ReplicaObservation
 from gateway.records.pool_metrics import PoolLevels
-from tests.support.core import MODEL, MS, desk
+from tests.support.core import MODEL, MS, desk, profile
 from tests.support.pools import LONG, SHORT, ask, member, pooled
 
 
@@ -43,3 +45,15 @@ def test_a_gateway_without_thresholds_tells_only_names() -> None:
     told = {family.name: len(family.samples) for family in registry.collect()}
     assert set(told.values()) == {0}
     assert "nightside_pool_misroutes" in told
+
+
+def test_what_is_reckoned_as_a_token() -> None:
+    core = pooled([member("s0", SHORT), member("l0", LONG)])
+    registry = CollectorRegistry()
+    registry.register(PoolLevels(core.core.lengths.figures))
+    learnt = replace(profile("a"), text_bytes=40_000, category=Category.CODE)
+    for _ in range(100):
+        core.core.token_budget.observe(learnt, 10_000, 5)
+    ratio = registry.get_sample_value("nightside_bytes_per_token", {"model": MODEL, "category": "code"})
+    assert ratio is not None
+    assert 3.9 < ratio <= 4.0
