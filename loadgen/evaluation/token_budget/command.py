@@ -20,7 +20,6 @@ from loadgen.traces.files import TraceError
 
 _FOLDER = Path("docs/results")
 ELSEWHERE = {
-    "token-budget-estimates.md": "Table 4 and the classifier",
     "token-budget-live.md": "Live: a burst of long prompts beside short chat",
 }
 """Sections that other commands have written beside the page, by their files."""

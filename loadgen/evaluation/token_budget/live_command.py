@@ -70,12 +70,12 @@ def section(found: dict[str, Sequence[Seen]] | dict[str, list[Seen]], busy: floa
     head = ("TTFT, s", "chat p99 before", "chat p50 from the burst on", "p99", "long p50", "p99", "failed")
     machine = describe_machine()
     rounds = max(len(each) for each in found.values())
-    return f"""{live.BURST} prompts of {live.BURST_TOKENS:,} tokens at once beside {live.CHAT_PER_S:g} chats a second
-({live.CHAT_TOKENS} tokens, answers of {live.CHAT_ANSWER}; those of the burst have {live.BURST_ANSWER}), one gateway and {live.ENGINES} emulated engines with the
-paper's timing. *One pool*: windows of {live.LONG_WINDOW:,}, {live.LONG_SLOTS} slots each. *Split*: half of them with
-windows of {live.SHORT_WINDOW:,} and {live.SHORT_SLOTS} slots, threshold {live.THRESHOLD:,}. Written by `make
-results-token-budget-live`: medians of {rounds} rounds, in brackets the lowest and the highest; on {machine["cpu"]},
-{machine["cores"]} cores, of which {busy:.0%} were busy, with whatever else ran there.
+    return f"""{live.BURST} prompts of {live.BURST_TOKENS:,} tokens and answers of {live.BURST_ANSWER}, all at once, beside
+{live.CHAT_PER_S:g} chats a second ({live.CHAT_TOKENS} tokens, answers of {live.CHAT_ANSWER}), one gateway and
+{live.ENGINES} emulated engines with the paper's timing. *One pool*: windows of {live.LONG_WINDOW:,}, {live.LONG_SLOTS}
+slots each. *Split*: half of them with windows of {live.SHORT_WINDOW:,} and {live.SHORT_SLOTS} slots, threshold
+{live.THRESHOLD:,}. Written by `make results-token-budget-live`: medians of {rounds} rounds, in brackets the lowest and
+the highest; on {machine["cpu"]}, {machine["cores"]} cores, of which {busy:.0%} were busy, with whatever else ran there.
 
 {table(head, rows)}"""
 

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 from gateway.core import events
 from gateway.core.config import ThresholdConfig
 from gateway.core.events import ConfigApplied, TooLong
-from gateway.core.vocabulary import LegResult, ReplicaId, ReplicaObservation
+from gateway.core.vocabulary import Category, LegResult, ReplicaId, ReplicaObservation
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
-from tests.support.core import MODEL, MS, desk
+from tests.support.core import MODEL, MS, desk, profile
 from tests.support.pools import LONG, SHORT, ask, member, pooled
 
 
@@ -58,3 +58,15 @@ def test_where_a_threshold_stands_that_tunes_itself_is_told() -> None:
     assert registry.get_sample_value("nightside_pool_threshold_tokens", {"pool": SHORT}) == 8000
     moved = registry.get_sample_value("nightside_pool_threshold_moves_total", {"pool": SHORT, "move": "trouble"})
     assert moved == 0
+
+
+def test_what_is_reckoned_as_a_token() -> None:
+    core = pooled([member("s0", SHORT), member("l0", LONG)])
+    registry = CollectorRegistry()
+    registry.register(PoolLevels(core.core.lengths.figures))
+    learnt = replace(profile("a"), text_bytes=40_000, category=Category.CODE)
+    for _ in range(100):
+        core.core.token_budget.observe(learnt, 10_000, 5)
+    ratio = registry.get_sample_value("nightside_bytes_per_token", {"model": MODEL, "category": "code"})
+    assert ratio is not None
+    assert 3.9 < ratio <= 4.0
