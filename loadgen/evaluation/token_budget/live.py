@@ -30,7 +30,8 @@ ENGINES = 4
 SHORT_WINDOW, LONG_WINDOW, THRESHOLD = 8_192, 65_536, 8_192
 SHORT_SLOTS, LONG_SLOTS = 120, 16
 """As many as whole windows fit into the cache, but for eight: a preset's batch leaves room for a chunk."""
-DESIGNS = ("one pool", "split")
+BLIND = "one pool, pushed blindly"
+DESIGNS = (BLIND, "one pool", "split")
 CHAT_PER_S, CHAT_TOKENS, CHAT_ANSWER = 6.0, 200, 30
 BURST, BURST_TOKENS, BURST_ANSWER = 72, 16_000, 400
 _CALM_S, _AFTER_S = 5.0, 20.0
@@ -50,7 +51,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Planned:
     """One request: when, how long, and with whom it is counted."""
 
     at_s: float
@@ -67,29 +68,29 @@ async def play(design: str, seed: int, folder: Path) -> Seen:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            await _ask(session, url, _Plan(0.0, CHAT_TOKENS, 2, []), 0, seen)
+            await _ask(session, url, Planned(0.0, CHAT_TOKENS, 2, []), 0, seen)
             clock = Clock()
             begun_ns = clock.now_ns()
             async with TaskGroup() as asking:
-                for number, planned in enumerate(_plans(seed, seen)):
+                for number, planned in enumerate(plans(seed, seen)):
                     wait_s = planned.at_s - (clock.now_ns() - begun_ns) / _SECOND_NS
                     await asyncio.sleep(max(0.0, wait_s))
                     asking.create_task(_ask(session, url, planned, number, seen))
     return seen
 
 
-def _plans(seed: int, seen: Seen) -> Iterator[_Plan]:
+def plans(seed: int, seen: Seen) -> Iterator[Planned]:
     """In the order in which they are sent. Of one seed the same for every design."""
     rng = random.Random(f"{seed}/live")
-    plans = [_Plan(_CALM_S + 0.001 * number, BURST_TOKENS, BURST_ANSWER, seen.long_s) for number in range(BURST)]
+    plans = [Planned(_CALM_S + 0.001 * number, BURST_TOKENS, BURST_ANSWER, seen.long_s) for number in range(BURST)]
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(CHAT_PER_S)) < _CALM_S + _AFTER_S:
         counted = seen.chat_calm_s if at_s < _CALM_S else seen.chat_burst_s
-        plans.append(_Plan(at_s, CHAT_TOKENS, CHAT_ANSWER, counted))
+        plans.append(Planned(at_s, CHAT_TOKENS, CHAT_ANSWER, counted))
     return iter(sorted(plans, key=lambda each: each.at_s))
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, planned: _Plan, number: int, seen: Seen) -> None:
+async def _ask(session: aiohttp.ClientSession, url: str, planned: Planned, number: int, seen: Seen) -> None:
     """A word of its own first, so that no cache knows it."""
     text = f"{number:03}" + " abc" * planned.words
     body = Dialect(MODEL).body([Message(role="user", content=text)], planned.output_tokens)
@@ -147,6 +148,8 @@ def region_file(design: str, engines: Sequence[int], listen: Sequence[int], fold
                    "peers": f"{LOOPBACK}:{listen[2]}"},
         "replicas": replicas,
     }  # fmt: skip
+    if design == BLIND:
+        document |= {"placement": {"policy": "round_robin"}, "pushing": {"mode": "blind"}}
     if design == "split":
         pools = ["short" if number < ENGINES // 2 else "long" for number in range(ENGINES)]
         document["replicas"] = [{**each, "pool": pool} for each, pool in zip(replicas, pools, strict=True)]

@@ -39,7 +39,7 @@ def token_budget_live(*, rounds: int, out: Path) -> None:
     try:
         for number in range(rounds):
             for design in live.DESIGNS:
-                place = folder / f"{number}-{design.replace(' ', '-')}"
+                place = folder / f"{number}-{live.DESIGNS.index(design)}"
                 found[design].append(asyncio.run(live.play(design, number + 1, place)))
                 click.echo(f"round {number + 1} of {rounds}: {design}", err=True)
     except* (DemoFailure, ConfigError, OSError) as failures:
@@ -70,12 +70,14 @@ def section(found: dict[str, Sequence[Seen]] | dict[str, list[Seen]], busy: floa
     head = ("TTFT, s", "chat p99 before", "chat p50 from the burst on", "p99", "long p50", "p99", "failed")
     machine = describe_machine()
     rounds = max(len(each) for each in found.values())
-    return f"""{live.BURST} prompts of {live.BURST_TOKENS:,} tokens and answers of {live.BURST_ANSWER}, all at once, beside
-{live.CHAT_PER_S:g} chats a second ({live.CHAT_TOKENS} tokens, answers of {live.CHAT_ANSWER}), one gateway and
-{live.ENGINES} emulated engines with the paper's timing. *One pool*: windows of {live.LONG_WINDOW:,}, {live.LONG_SLOTS}
-slots each. *Split*: half of them with windows of {live.SHORT_WINDOW:,} and {live.SHORT_SLOTS} slots, threshold
-{live.THRESHOLD:,}. Written by `make results-token-budget-live`: medians of {rounds} rounds, in brackets the lowest and
-the highest; on {machine["cpu"]}, {machine["cores"]} cores, of which {busy:.0%} were busy, with whatever else ran there.
+    return f"""{live.BURST} prompts of {live.BURST_TOKENS:,} tokens and answers of {live.BURST_ANSWER}, all at once,
+beside {live.CHAT_PER_S:g} chats a second ({live.CHAT_TOKENS} tokens, answers of {live.CHAT_ANSWER}), one gateway and
+{live.ENGINES} emulated engines with the paper's timing. *Pushed blindly*: each request goes to the next engine at once,
+as plain balancers do it; else it waits in the gateway until an engine has nobody waiting. *One pool*: windows of
+{live.LONG_WINDOW:,}, {live.LONG_SLOTS} slots each. *Split*: half of them with windows of {live.SHORT_WINDOW:,} and
+{live.SHORT_SLOTS} slots, threshold {live.THRESHOLD:,}. Written by `make results-token-budget-live`: medians of {rounds}
+rounds, in brackets the lowest and the highest; on {machine["cpu"]}, {machine["cores"]} cores, of which {busy:.0%} were
+busy, with whatever else ran there.
 
 {table(head, rows)}"""
 

@@ -33,17 +33,17 @@ def test_requests_go_by_their_estimates() -> None:
 
 
 def test_answers_that_the_short_pool_cuts_bring_a_tuned_threshold_down_and_no_other() -> None:
-    """Answers of ten tokens, but of every tenth: those have many times that."""
+    """Answers of ten tokens, but of one in 25: nineteen of twenty are no longer, which is what is reckoned with."""
     tuned, still = (
-        world(0, replace(TINY, context_tokens_max=1_024)),
-        world(1_024, replace(TINY, context_tokens_max=1_024)),
+        world(0, replace(TINY, context_tokens_max=2_048)),
+        world(2_048, replace(TINY, context_tokens_max=2_048)),
     )
     for these in (tuned, still):
         for number in range(600):
-            shape = Shape(700, 600 if number % 10 == 0 else 10)
+            shape = Shape(1_700, 600 if number % 25 == 0 else 10)
             these.ask(number, Ask(number * SECOND, shape), is_counted=True)
         these.run_out()
         assert these.score.counted == 600
     assert tuned.score.troubles["cut"] > 0, "half of all name no maximum"
-    assert tuned.threshold.tokens < 1_024 == still.threshold.tokens
+    assert tuned.threshold.tokens < 2_048 == still.threshold.tokens
     assert tuned.score.troubles["cut"] < still.score.troubles["cut"]
