@@ -297,7 +297,8 @@ def running_moe_pair(
     needs(VLLM_FOLDER, request.config)
     folder = tmp_path_factory.mktemp("moe-pair")
     model = Model("tiny-moe", plugins=(plugin,))
-    pair = Pair(prefill_worker(folder / "prefill.log", model), decode_worker(folder / "decode.log", model))
+    both = decode_worker(folder / "decode.log", model, role="kv_both")  # one that only decodes would not count at all
+    pair = Pair(prefill_worker(folder / "prefill.log", model), both)
     try:
         asyncio.run(all_up(pair))
         yield pair
@@ -331,13 +332,19 @@ class TestPair:
     async def test_what_came_from_elsewhere_is_not_counted(
         self, running_moe_pair: Pair, session: aiohttp.ClientSession
     ) -> None:
-        """The decode worker knows nothing of the experts of a prompt that it has fetched, and says nothing."""
+        """Who has fetched a prompt knows nothing of its experts, and says nothing, then or when it meets it again."""
         pair = running_moe_pair
         prompt = words(random.Random(9), 5 * KV_BLOCK_TOKENS + 3)
         handed = await complete(session, pair.prefill, prompt, kv_transfer_params=HAND_OVER)
-        params = {**handed["kv_transfer_params"], KEY: True}
-        decoded = await complete(session, pair.decode, prompt, kv_transfer_params=params)
+        decoded = await complete(
+            session, pair.decode, prompt, kv_transfer_params={**handed["kv_transfer_params"], KEY: True}
+        )
         assert KEY not in (decoded["kv_transfer_params"] or {})
+        longer = [*prompt, *words(random.Random(10), 20)]
+        for again in (prompt, longer):
+            said = await complete(session, pair.decode, again, kv_transfer_params={KEY: True})
+            assert KEY not in (said["kv_transfer_params"] or {})
+        assert await counted(session, pair.decode, longer[::-1]) == await counted(session, pair.prefill, longer[::-1])
 
 
 class TestNeverInTheWay:
