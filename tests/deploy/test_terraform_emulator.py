@@ -115,9 +115,6 @@ def test_they_are_made_found_unchanged_and_taken_away(terraform: Terraform, runn
     again = terraform("plan", "-detailed-exitcode")
     assert again.status == 0, f"a controller's record is Terraform's business:\n{again.said}"
 
-    refused = terraform("destroy", "-auto-approve")
-    assert refused.status == 1, "a zone that is in use is taken away"
-    assert "HostedZoneNotEmpty" in refused.said
     change(route53, made["zone_id"], "DELETE", record)
     terraform("destroy", "-auto-approve").ok()
     assert json.loads((terraform.folder / "terraform.tfstate").read_text())["resources"] == []
