@@ -72,7 +72,12 @@ def resources_in(module: dict[str, Any]) -> Any:
         yield from resources_in(each)
 
 
-STACKS = {"stacks/global": "global", "stacks/region/aws": "region"}
+STACKS = {
+    "stacks/global": "global",
+    "stacks/region/aws": "region",
+    "stacks/region/gcp": "region",
+    "stacks/region/azure": "region",
+}
 
 
 @pytest.mark.parametrize("name", by_cloud(list(STACKS)))
@@ -81,7 +86,7 @@ def test_a_stack_is_made_found_unchanged_and_taken_away(stack: Stacks, name: str
     again = made.terraform("plan", "-detailed-exitcode", *made.arguments)
     assert again.status == 0, again.said
     for what in files_written(made.resources):
-        check_file(what, tmp_path)
+        check_file(what, tmp_path, made.terraform.folder)
     gone = made.terraform("destroy", "-auto-approve", *made.arguments).ok()
     assert f"{len([each for each in made.resources if each['mode'] == 'managed'])} destroyed" in gone
 
@@ -101,20 +106,20 @@ def files_written(resources: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return files
 
 
-def check_file(what: tuple[str, str], folder: Path) -> None:
+def check_file(what: tuple[str, str], folder: Path, stack: Path) -> None:
     """By the command that machines run, with secrets as they would lie beside it."""
     name, text = what
     document = yaml.safe_load(text)
     place = folder / str(document.get("gateway") or document["controller"])
     (place / "tls").mkdir(parents=True)
     kind = "gateway" if name == "region.yaml" else "controller"
-    make_secrets(place, kind, document)
+    make_secrets(place, kind, document, stack)
     path = place / name
     path.write_text(text.replace("/var/lib/nightside", str(place)))
     ours(kind, "check", path)
 
 
-def make_secrets(place: Path, kind: str, document: dict[str, Any]) -> None:
+def make_secrets(place: Path, kind: str, document: dict[str, Any], stack: Path) -> None:
     names = [f"--gateway={document.get('gateway', 'x')}:{document.get('region', 'x')}"]
     if kind == "controller":
         names.append(f"--controller={document['controller']}")
@@ -123,7 +128,7 @@ def make_secrets(place: Path, kind: str, document: dict[str, Any]) -> None:
         made.rename(place / "tls" / re.sub(r"^.*\.(clients|peers|controller)\.", r"\1.", made.name))
     if kind == "gateway":
         ours("keys", "add", place / "keys.yaml", "--id=team", "--tenant=acme")
-        (place / "policy.yaml").write_text((TERRAFORM / "stacks/region/aws/tests/policy.yaml").read_text())
+        (place / "policy.yaml").write_text((stack / "tests/policy.yaml").read_text())
 
 
 def ours(*arguments: str | Path) -> None:
@@ -144,42 +149,31 @@ class Mutant:
     """By Terraform itself."""
 
 
+AWS, GCP, AZURE = (f"stacks/region/{each}" for each in ("aws", "gcp", "azure"))
+SLOT, BALANCER = "modules/slot/aws/main.tf", "modules/gateway/aws/balancer.tf"
+GCP_MAIN, AZURE_MAIN = "modules/gateway/gcp/main.tf", "modules/gateway/azure/main.tf"
 MUTANTS = [
+    Mutant(AWS, SLOT, "instance_type = ", "instance_typ = ", r'"instance_typ" is not expected.*mean "instance_type"'),
+    Mutant(AWS, SLOT, "http_tokens    ", "http_token     ", r'"http_token" is not expected here'),
+    Mutant(AWS, SLOT, "  availability_zone = var.zone\n", "", r'argument "availability_zone" is required'),
+    Mutant(AWS, SLOT, "= var.disk_gib", '= ["20"]', r'value for attribute "size".*number required'),
     Mutant(
-        "stacks/region/aws",
-        "modules/slot/aws/main.tf",
-        "instance_type = ",
-        "instance_typ = ",
-        r'"instance_typ" is not expected here.*[Dd]id you mean "instance_type"',
+        AWS, BALANCER, "aws_lb.clients.arn", "aws_lb.clients.arm", r'nested block, or exported attribute named "arm"'
+    ),
+    Mutant(GCP, GCP_MAIN, "source_image = ", "sourceimage = ", r'"sourceimage" is not expected.*mean "source_image"'),
+    Mutant(GCP, GCP_MAIN, "  base_instance_name = each.key\n", "", r'argument "base_instance_name" is required'),
+    Mutant(GCP, GCP_MAIN, "max_surge_fixed       = 0", "max_surge_fixed = [0]", r'"max_surge_fixed".*number required'),
+    Mutant(
+        AZURE,
+        AZURE_MAIN,
+        "termination_notification {",
+        "terminate_notification {",
+        r'"terminate_notification" are not expected',
     ),
     Mutant(
-        "stacks/region/aws",
-        "modules/slot/aws/main.tf",
-        "http_tokens    ",
-        "http_token     ",
-        r'"http_token" is not expected here',
+        AZURE, AZURE_MAIN, '  create_option                 = "Empty"\n', "", r'argument "create_option" is required'
     ),
-    Mutant(
-        "stacks/region/aws",
-        "modules/slot/aws/main.tf",
-        "  availability_zone = var.zone\n",
-        "",
-        r'argument "availability_zone" is required',
-    ),
-    Mutant(
-        "stacks/region/aws",
-        "modules/slot/aws/main.tf",
-        "size              = var.disk_gib",
-        'size              = ["20"]',
-        r'value for attribute "size".*number required',
-    ),
-    Mutant(
-        "stacks/region/aws",
-        "modules/gateway/aws/balancer.tf",
-        "aws_lb.clients.arn",
-        "aws_lb.clients.arm",
-        r"no argument, nested block, or exported attribute named .arm.",
-    ),
+    Mutant(AZURE, AZURE_MAIN, "lun                = 10", 'lun = "ten"', r'"lun".*number'),
     Mutant(
         "stacks/global",
         "modules/store/dynamodb/main.tf",

@@ -22,7 +22,7 @@ locals {
           ],
         )
         listen = {
-          http  = "0.0.0.0:8443"
+          http  = "0.0.0.0:${var.client_port}"
           peers = "0.0.0.0:7070"
           admin = "127.0.0.1:9900"
           tls   = { certificate = "tls/clients.pem", key = "tls/clients.key" }
@@ -40,7 +40,7 @@ locals {
             controllers      = var.controllers
             client_addresses = gateway.client_address
             peer_address     = gateway.peer_address
-            health_url       = "https://${gateway.health_host}:8443/health"
+            health_url       = "https://${gateway.health_host}:${var.client_port}/health"
           },
           var.latitude == null ? {} : { latitude = var.latitude, longitude = var.longitude },
         )

@@ -70,3 +70,9 @@ variable "has_keys" {
   description = "Is there a file keys.yaml among the secrets? Without one anybody who may connect may ask, which a gateway refuses beyond loopback."
   default     = true
 }
+
+variable "client_port" {
+  type        = number
+  description = "Where gateways listen for clients. Balancers that leave ports as they are want 443."
+  default     = 8443
+}
