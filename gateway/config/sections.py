@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from gateway.config.locality import LocalityConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
@@ -345,6 +346,7 @@ class Sections:
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    locality: LocalityConfig = field(default_factory=LocalityConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

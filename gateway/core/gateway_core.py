@@ -27,6 +27,7 @@ from gateway.core.effects import (
     StopLeg,
 )
 from gateway.core.events import (
+    ArtifactReady,
     AssignmentApplied,
     ConfigApplied,
     DecodeHistoryRestored,
@@ -179,8 +180,8 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
-            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted():
-                self._pool_told(event)
+            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted() | ArtifactReady():
+                self._pool_told(event, now_ns)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -648,12 +649,16 @@ class GatewayCore(GatewayState):
         else:
             self._start_decode(request, attempt, admission, now_ns)
 
-    def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
+    def _pool_told(
+        self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | ArtifactReady, now_ns: int
+    ) -> None:
         match event:
             case DecodeHistoryRestored():
                 self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
                 self.decode_pools.take(event.pool, event.arrays, event.until_ns)
+            case ArtifactReady():
+                self.decode_pools.take_artifact(event.pool, event.digest, event.clusters, now_ns)
             case ProgressSampled():
                 pool = self.decode_pools.get(event.pool)
                 for each in event.progress:
@@ -700,7 +705,7 @@ class GatewayCore(GatewayState):
         assert attempt.prefill is not None, "it has read the prompt"
         attempt.is_pooled = attempt.is_retained = True
         attempt.prefill.retained += 1
-        admission = self.decode_pools.read(pool, request.profile, event.prompt_tokens, now_ns)
+        admission = self.decode_pools.read(pool, request.profile, event, now_ns)
         if admission is not None:
             self._start_decode(request, attempt, admission, now_ns)
 

@@ -204,6 +204,7 @@ class Ledger:
                 | events.ProgressSampled()
                 | events.DecodeHistoryRestored()
                 | events.PredictorFitted()
+                | events.ArtifactReady()
             ):
                 pass
             case _ as never:

@@ -257,6 +257,7 @@ class Metrics:
                 | events.ConfigApplied()
                 | events.DecodeHistoryRestored()
                 | events.PredictorFitted()
+                | events.ArtifactReady()
             ):
                 pass
             case _ as never:
