@@ -79,6 +79,7 @@ COMPILED = (
     "loadgen/engine/blocks.py",
     "loadgen/engine/decode_group.py",
     "loadgen/engine/envelope.py",
+    "loadgen/engine/experts.py",
     "loadgen/engine/iteration_cost.py",
     "loadgen/engine/leases.py",
     "loadgen/engine/model.py",

@@ -187,9 +187,9 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
     except ValueError as error:
         key, _, what = str(error).partition(": ")
         yield Fault(f"locality.{key}", what)
-    for index, each in enumerate(file.sections.locality.pools):
-        if each.pool not in pools or pools[each.pool].connector is None:
-            yield Fault(f"locality.pools[{index}].pool", f"{each.pool!r} is no disaggregated pool of this file")
+    for index, told in enumerate(file.sections.locality.pools):
+        if told.pool not in pools or pools[told.pool].connector is None:
+            yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
     for spec in pools.values():
         if spec.connector is not None:
             yield from _decode_faults(file.core, spec.connector)

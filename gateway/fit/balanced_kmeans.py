@@ -98,7 +98,8 @@ def _means(points: Floats, labels: Labels, before: Floats) -> Floats:
         sizes[empty] = 1
         means[empty] = points[farthest]
     lengths = np.linalg.norm(means, axis=1, keepdims=True)
-    return np.divide(means, lengths, out=before.copy(), where=lengths > 0)
+    directions: Floats = np.divide(means, lengths, out=before.copy(), where=lengths > 0)
+    return directions
 
 
 def matched(old: Floats, new: Floats) -> Labels:

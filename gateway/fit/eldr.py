@@ -107,7 +107,8 @@ def fit_eldr(
 def idf_over(prefill: npt.NDArray[np.uint16]) -> Floats:
     """Step 2: log((|C| + 1) / (df + 1)), by layer and expert."""
     fires = (prefill > 0).sum(axis=0)
-    return np.log((len(prefill) + 1) / (fires + 1)).astype(np.float32)
+    idf: Floats = np.log((len(prefill) + 1) / (fires + 1)).astype(np.float32)
+    return idf
 
 
 def signatures(prefill: npt.NDArray[np.uint16], idf: Floats, mask: list[int]) -> Floats:
@@ -115,7 +116,8 @@ def signatures(prefill: npt.NDArray[np.uint16], idf: Floats, mask: list[int]) ->
     weighted = prefill[:, mask, :].astype(np.float32) * idf[mask]
     flat = weighted.reshape(len(prefill), -1)
     lengths = np.linalg.norm(flat, axis=1, keepdims=True)
-    return np.divide(flat, lengths, out=np.zeros_like(flat), where=lengths > 0)
+    directions: Floats = np.divide(flat, lengths, out=np.zeros_like(flat), where=lengths > 0)
+    return directions
 
 
 def transformed(prefill: npt.NDArray[np.uint16], idf: Floats) -> dict[str, Floats]:

@@ -48,8 +48,8 @@ class Calibration:
     @property
     def digest(self) -> str:
         hashed = hashlib.blake2b(repr((self.shape, self.ids)).encode(), digest_size=16)
-        hashed.update(np.ascontiguousarray(self.prefill))
-        hashed.update(np.ascontiguousarray(self.decode))
+        hashed.update(self.prefill.tobytes())
+        hashed.update(self.decode.tobytes())
         return hashed.hexdigest()
 
     def only(self, chosen: Sequence[int]) -> Calibration:

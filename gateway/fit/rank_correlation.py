@@ -61,7 +61,8 @@ def distances(products: Floats, squares: Floats, pairs: Pairs) -> Floats:
     lengths = np.sqrt(squares)
     scale = lengths[pairs[0]] * lengths[pairs[1]]
     cosines = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
-    return 1.0 - cosines
+    apart: Floats = 1.0 - cosines
+    return apart
 
 
 def rho_of(vectors: Floats, target: Ranks, pairs: Pairs) -> float:

@@ -89,7 +89,7 @@ def _fit(path: Path, previous: Path | None, on_progress: Any, *, workers: int, h
         raise click.ClickException(f"{error}: fitting needs the extra `fit` (pip install 'nightside[fit]')") from error
     try:
         rules = EldrRules(workers, held_out, seed)
-        return fit_eldr(read_calibration(path), rules, on_progress, previous and read_eldr(previous))
+        return fit_eldr(read_calibration(path), rules, on_progress, None if previous is None else read_eldr(previous))
     except (UnusableCalibration, TooFewPoints, StateUnusable) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

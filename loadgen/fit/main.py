@@ -1,4 +1,4 @@
-"""`nightside fit predictor`: fits what predicts how long requests still decode, says how good it is, and writes it down.
+"""`nightside fit predictor`: fits what predicts how long requests still decode, says how good it is, and writes it.
 
 A gateway runs it as well, as a process of its own, where a predictor takes more than sorting.
 """
