@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float32]
 Ranks = npt.NDArray[np.float64]
 Pairs = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 
-PAIRS_MAX = 20_000
+PAIRS_MAX = 10_000
 
 
 def draw_pairs(requests: int, seed: int, pairs_max: int = PAIRS_MAX) -> Pairs:
@@ -29,16 +29,18 @@ def draw_pairs(requests: int, seed: int, pairs_max: int = PAIRS_MAX) -> Pairs:
 
 def centred_ranks(values: npt.NDArray[np.floating]) -> Ranks:
     """From −½ to ½ about, equal values sharing a rank; of length 1, so that ρ is an inner product."""
-    order = np.argsort(values, kind="stable")
-    ranks = np.empty(len(values))
-    ranks[order] = np.arange(len(values))
+    count = len(values)
+    order = np.argsort(values)  # equal ones in any order: they share a rank
     ordered = values[order]
-    if (ordered[1:] == ordered[:-1]).any():
-        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-        counts = np.diff(np.append(starts, len(values)))
-        ranks[order] = np.repeat(starts + (counts - 1) / 2, counts)
-    ranks -= ranks.mean()
-    length = np.sqrt(ranks @ ranks)
+    is_new = np.empty(count, np.bool_)
+    is_new[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    starts = np.flatnonzero(is_new)
+    counts = np.diff(starts, append=count)
+    shared = starts + (counts - 1) / 2 - (count - 1) / 2
+    ranks = np.empty(count)
+    ranks[order] = shared if len(starts) == count else np.repeat(shared, counts)
+    length = np.sqrt(float(shared * shared @ counts))
     return ranks / length if length > 0 else ranks
 
 

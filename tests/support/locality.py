@@ -20,7 +20,7 @@ def artifact_of(
     *,
     layers: int = 1,
     mask: tuple[int, ...] = (0,),
-    idf: Sequence[float] | None = None,
+    idf: Sequence[Sequence[float]] | None = None,
     model: str = MODEL,
 ) -> EldrArtifact:
     """Centroids as they point; they are made as long as they have to be."""

@@ -43,6 +43,10 @@ class Seats:
         """Groups without a centroid: an artifact of as many clusters as there are groups gives each its own."""
         return sum([seat >= self.clusters for seat in self._seat_of.values()])
 
+    def seat_of(self, group: str) -> int | None:
+        """Which of the centroids is its own."""
+        return self._seat_of.get(group)
+
     def join(self, group: str) -> None:
         if group not in self._seat_of:
             seat = lowest_slot(~self._taken & (self._taken + 1))

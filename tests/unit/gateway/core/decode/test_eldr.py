@@ -63,7 +63,7 @@ def test_without_a_signature_of_use_a_request_joins_the_shortest_queue_and_is_co
         sent(one, f"near {number}", near(0.9, 0.1, 0.1))
     unusable = [None, Nearness(SignatureState.MALFORMED), near(0.9, 0.1, 0.1, artifact="a0"), near(0.9, 0.1)]
     went = [sent(one, f"q{number}", nearness) for number, nearness in enumerate(unusable)]
-    assert sorted(went[:2]) == ["w1", "w2"]
+    assert set(went[:2]) == {"w1", "w2"}
     assert counts(one) == {
         SignatureState.USED: 2,
         SignatureState.MISSING: 1,

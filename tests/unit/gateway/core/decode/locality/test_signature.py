@@ -12,7 +12,8 @@ def by_definition(counts: np.ndarray, mask: list[int], idf: np.ndarray, centroid
     """ELDR §4.2.2, step by step."""
     weighted = counts.astype(np.float64) * idf
     kept = np.concatenate([weighted[layer] for layer in mask])
-    return centroids @ (kept / np.sqrt((kept**2).sum()))
+    cosines: np.ndarray = centroids @ (kept / np.sqrt((kept**2).sum()))
+    return cosines
 
 
 def test_it_is_the_cosine_of_the_signature_as_the_paper_makes_it() -> None:
