@@ -7,6 +7,7 @@ from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.residency import ResidencyPolicy
+from gateway.core.token_budget import TokenBudgetSnapshot
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     ControlVersion,
@@ -151,6 +152,16 @@ class ResponseStored:
 
 
 @value
+class TooLong:
+    """What an engine that refused a request for its length said of that."""
+
+    limit_tokens: int | None = None
+    """What it takes; None: it did not say."""
+    asked_tokens: int | None = None
+    """What the request comes to there, as far as it counted: the answer that was asked for included."""
+
+
+@value
 class LegEnded:
     """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
 
@@ -165,6 +176,8 @@ class LegEnded:
     detail: str = ""
     nearness: Nearness | None = None
     """Of a prompt that was read, to the experts of decode workers; None: nobody asks for it, or nothing was said."""
+    too_long: TooLong | None = None
+    """Set when `result` is TOO_LONG, and where a client error was about that."""
 
 
 @value
@@ -227,6 +240,13 @@ class ArtifactReady:
 
 
 @value
+class TokenBudgetRestored:
+    """What was learnt of the tokens that requests come to before this process began."""
+
+    snapshot: TokenBudgetSnapshot
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -251,5 +271,6 @@ Event = (
     | DecodeHistoryRestored
     | PredictorFitted
     | ArtifactReady
+    | TokenBudgetRestored
     | TimePassed
 )

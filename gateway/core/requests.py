@@ -18,8 +18,10 @@ from typing import Final
 
 from gateway.core.decode_pools import DecodePool
 from gateway.core.peers import PeerState
+from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
 from gateway.core.timers import Timer, TimerKind
+from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -60,6 +62,8 @@ class RequestClass:
     """Prefill workers will do whose pool hands over by one of these."""
     origin: Place | None = None
     """Where it arrived, while we have replicas that do not take everything; None: nobody asks."""
+    fit: PoolFit | None = None
+    """Into which pools it fits, by its budget; None: nobody asks."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
     def __hash__(self) -> int:
@@ -73,6 +77,7 @@ class RequestClass:
                 self.is_control,
                 self.connectors,
                 self.origin,
+                self.fit,
             )
             object.__setattr__(self, "_hash", hash((told, own)))
         return self._hash
@@ -202,22 +207,26 @@ class RequestState:
         "attempt",
         "attempts",
         "barred_at",
+        "budget",
         "busy_answers",
         "deadline_ns",
         "failed_at",
         "failures",
         "held",
         "hops",
+        "is_too_long",
         "last_failure",
         "origin_gateway_id",
         "phase",
         "profile",
         "queue_deadline_ns",
         "refusals",
+        "refused_tokens",
         "request_class",
         "stamp",
         "timer",
         "was_shadowed",
+        "was_too_long_before",
     )
 
     def __init__(
@@ -232,6 +241,7 @@ class RequestState:
         stamp: ResidencyStamp,
         hops: Hops,
         origin_gateway_id: GatewayId | None,
+        budget: Estimate | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -253,11 +263,19 @@ class RequestState:
         """Targets that failed it, also those that are no longer or not again ours."""
         self.barred_at: tuple[Target, ...] = ()
         """Those among them whose own policy, or its stamp, kept it out: they are not waited for."""
+        self.budget = budget
+        """What it is taken to come to; None: nobody asks."""
+        self.refused_tokens = 0
+        """What an engine takes that refused it for its length; 0: none has."""
+        self.is_too_long = False
+        """An engine, or another gateway, has refused it for its length."""
         self.failures = 0
         self.refusals = 0
         self.busy_answers = 0
         self.last_failure = ""
         self.was_shadowed = False
+        self.was_too_long_before = False
+        """An engine has refused it for its length, and it was tried again for that."""
 
     @property
     def request_id(self) -> RequestId:

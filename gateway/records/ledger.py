@@ -203,6 +203,7 @@ class Ledger:
                 | events.ResponseStored()
                 | events.ProgressSampled()
                 | events.DecodeHistoryRestored()
+                | events.TokenBudgetRestored()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
             ):

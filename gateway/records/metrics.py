@@ -256,6 +256,7 @@ class Metrics:
                 | events.RequestAbandoned()
                 | events.ConfigApplied()
                 | events.DecodeHistoryRestored()
+                | events.TokenBudgetRestored()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
             ):
