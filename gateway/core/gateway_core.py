@@ -27,6 +27,7 @@ from gateway.core.effects import (
     StopLeg,
 )
 from gateway.core.events import (
+    ArtifactReady,
     AssignmentApplied,
     ConfigApplied,
     DecodeHistoryRestored,
@@ -184,8 +185,14 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
-            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted() | TokenBudgetRestored():
-                self._learnt(event)
+            case (
+                ProgressSampled()
+                | DecodeHistoryRestored()
+                | PredictorFitted()
+                | TokenBudgetRestored()
+                | ArtifactReady()
+            ):
+                self._learnt(event, now_ns)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -691,7 +698,11 @@ class GatewayCore(GatewayState):
         else:
             self._start_decode(request, attempt, admission, now_ns)
 
-    def _learnt(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored) -> None:
+    def _learnt(
+        self,
+        event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored | ArtifactReady,
+        now_ns: int,
+    ) -> None:
         match event:
             case TokenBudgetRestored():
                 self.token_budget.restore(event.snapshot)
@@ -699,6 +710,8 @@ class GatewayCore(GatewayState):
                 self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
                 self.decode_pools.take(event.pool, event.arrays, event.until_ns)
+            case ArtifactReady():
+                self.decode_pools.take_artifact(event.pool, event.digest, event.clusters, now_ns)
             case ProgressSampled():
                 pool = self.decode_pools.get(event.pool)
                 for each in event.progress:
@@ -745,7 +758,7 @@ class GatewayCore(GatewayState):
         assert attempt.prefill is not None, "it has read the prompt"
         attempt.is_pooled = attempt.is_retained = True
         attempt.prefill.retained += 1
-        admission = self.decode_pools.read(pool, request.profile, event.prompt_tokens, now_ns)
+        admission = self.decode_pools.read(pool, request.profile, event, now_ns)
         if admission is not None:
             self._start_decode(request, attempt, admission, now_ns)
 

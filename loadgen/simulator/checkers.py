@@ -562,7 +562,7 @@ class Watch:
         is_in_turn = visit.is_pooled or not pool.connector.is_sequential
         self._expect("nothing is fetched before it was read", is_in_turn, where)
         decode = view.core.config.decode
-        beyond = decode.in_flight_margin if decode.bypass or not pool.connector.is_sequential else 0
+        beyond = decode.in_flight_margin if decode.sends_at_once or not pool.connector.is_sequential else 0
         has_slot = view.in_flight[spec.replica_id] < pool.decode_batch_max + beyond
         self._expect("no decode worker has more than its batch", has_slot, where)
         visit.is_pooled, visit.decodes = False, True

@@ -235,7 +235,7 @@ class _Leg:
             prompt_tokens,
             output_tokens,
             detail,
-            too_long,
+            too_long=too_long,
         )
         self.gateway.tell(ended)
         self.gateway.repeat_late(self.owner, ended)
