@@ -32,7 +32,7 @@ from vllm_expert_counts.options import read_options
 from vllm_expert_counts.recording import Recorder
 from vllm_expert_counts.refusals import why_not
 from vllm_expert_counts.rows import HostRows, Rows, Total
-from vllm_expert_counts.wire import CARRIED, DOCUMENT, is_asked_for
+from vllm_expert_counts.wire import CARRIED, is_asked_for, label_of
 
 _HELD = "_nightside_expert_counts"
 """On a model runner: its `Worker`; on a step's output: counts that are not read yet."""
@@ -81,8 +81,8 @@ class Worker:
             picks = picks.numpy()
         self.read = self.counter.step(batch, picks)
         if is_recording and self.recorder is not None:
-            documents = {each: _document(runner.requests[each].sampling_params) for each in self.read}
-            self.recorder.step(batch, picks, self.read, documents)
+            labels = {each: label_of(_extra(runner.requests[each].sampling_params)) for each in self.read}
+            self.recorder.step(batch, picks, self.read, labels)
 
     def _batch(self, runner: Any, scheduler_output: Any, *, is_wanted: bool) -> Iterator[Scheduled]:
         cached = scheduler_output.scheduled_cached_reqs
@@ -150,11 +150,6 @@ def _rows(blocks: int, block_tokens: int, layers: int, experts: int, device: tor
 
 def _is_asked_for(sampling_params: Any) -> bool:
     return is_asked_for(_extra(sampling_params).get("kv_transfer_params"))
-
-
-def _document(sampling_params: Any) -> str | None:
-    document = _extra(sampling_params).get(DOCUMENT)
-    return None if document is None else str(document)
 
 
 def _extra(sampling_params: Any) -> dict[str, Any]:
