@@ -1,6 +1,6 @@
 """What counting costs for the shape of a model: `python -m vllm_expert_counts.cost`, with `--device cuda` on an
-accelerator. Beside vLLM or without it: it measures the counting alone, of steps that are full; on a host by what it takes
-of the processor, whoever else is there.
+accelerator. Beside vLLM or without it: it measures the counting alone, of steps that are full; on a host by what it
+takes of the processor, whoever else is there.
 """
 
 from __future__ import annotations
