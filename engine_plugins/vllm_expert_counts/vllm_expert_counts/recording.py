@@ -27,6 +27,11 @@ class _Record:
     steps: int = 0
 
 
+def file_of(file: Path, ranks: int, rank: int) -> Path:
+    """Each rank has one of its own: what two write into one may be mixed."""
+    return file if ranks == 1 else file.with_name(f"{file.stem}.{rank}{file.suffix}")
+
+
 class Recorder:
     def __init__(self, rows: Rows, file: Path, lines_max: int, model: str) -> None:
         self._rows = rows

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.support.expert_counts import unpacked
 from vllm_expert_counts.counting import Scheduled
-from vllm_expert_counts.recording import Recorder
+from vllm_expert_counts.recording import Recorder, file_of
 from vllm_expert_counts.rows import HostRows
 from vllm_expert_counts.wire import Label
 
@@ -84,3 +84,9 @@ def test_a_file_that_cannot_be_written_ends_the_recording(tmp_path: Path, caplog
     play(recording, "a")
     assert not recording.is_on
     assert "nothing more is recorded" in caplog.text
+
+
+def test_ranks_write_into_files_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "calibration.jsonl"
+    assert file_of(file, 1, 0) == file
+    assert file_of(file, 2, 1) == tmp_path / "calibration.1.jsonl"
