@@ -13,7 +13,15 @@ from tests.deploy.terraforming import TERRAFORM, TOOLS
 
 
 def test_what_it_finds_is_what_is_set_aside(tmp_path: Path) -> None:
-    command = [TOOLS / "bin/checkov", "--directory", TERRAFORM, "--framework", "terraform", "--skip-download", "--output=json"]
+    command = [
+        TOOLS / "bin/checkov",
+        "--directory",
+        TERRAFORM,
+        "--framework",
+        "terraform",
+        "--skip-download",
+        "--output=json",
+    ]
     environment = {"PATH": f"{TOOLS / 'bin'}:{os.defpath}", "HOME": str(tmp_path)}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
