@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         recorder.enable()
 
 
-class _Recorder(BaseHistoryHandler):  # type: ignore[misc]  # botocore has no types
+class _Recorder(BaseHistoryHandler):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()

@@ -13,7 +13,7 @@ from tests.deploy.terraforming import TERRAFORM, TOOLS
 
 
 def test_what_it_finds_is_what_is_set_aside(tmp_path: Path) -> None:
-    command = [
+    command: list[Path | str] = [
         TOOLS / "bin/checkov",
         "--directory",
         TERRAFORM,

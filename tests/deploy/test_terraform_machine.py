@@ -193,7 +193,7 @@ def made(cloud: str, folder: Path, scripts: dict[str, str]) -> Machine:
 
 
 def says(machine: Machine) -> str:
-    command = [machine.root / "opt/nightside/bin/python", "-I", "-m", "nightside"]
+    command: list[Path | str] = [machine.root / "opt/nightside/bin/python", "-I", "-m", "nightside"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
