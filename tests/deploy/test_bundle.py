@@ -1,4 +1,4 @@
-"""The one file that machines install: made by its own script, without the core compiled, and installed as they do it."""
+"""The one file that machines install: made by its own script, though not compiled, and installed as they do it."""
 
 from __future__ import annotations
 
