@@ -55,7 +55,7 @@ def test_the_image_runs_as_nobody_and_says_how_it_is_asked(image: dict[str, Any]
     config = image["Config"]
     assert (config["User"], config["Entrypoint"]) == ("65532:65532", ["nightside"])
     assert config["Cmd"] == ["gateway", "run", "/etc/nightside/region.yaml"]
-    assert image["HealthCheck"]["Test"][:2] == ["CMD", "python3"]
+    assert image["Healthcheck"]["Test"][:2] == ["CMD", "python3"]
     told = containers.podman("run", "--rm", *_LIMITS, "--network", "none", "--read-only", IMAGE, "--version").stdout
     assert told.startswith("nightside, version ")
 
