@@ -30,7 +30,7 @@ def page_of(results: Results, *, quick: bool) -> str:
     parts = [
         _head(results, quick=quick),
         _aims(results),
-        _signatures(results.workloads),
+        _signatures(results),
         _unions(results.workloads),
         _main(results),
         *(_section(results, name) for name in _SECTIONS),
@@ -115,11 +115,11 @@ and a p99 no worse, where domains are as far apart as the paper's; on the record
 # Signatures
 
 
-def _signatures(workloads: Sequence[Workload]) -> str:
+def _signatures(results: Results) -> str:
     rows = []
-    for workload in workloads:
-        scores = workload.scores
-        made = workload.fit(min(16, len(workload.calibration)))
+    for workload in results.workloads:
+        scores = results.scores[workload.name]
+        made = workload.fit(results.sizes.decode)
         named = scores.transformations
         kept = f"{len(made.artifact.mask)} of {workload.calibration.shape.layers}"
         rows.append(
