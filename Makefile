@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-eldr results-records results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-eldr results-records results-token-budget-classifier results-succession metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -105,6 +105,10 @@ results-eldr: setup ## Write docs/results/eldr.md: expert locality beside ELDR's
 
 results-records: setup setup-tests ## Write docs/results/failover_records.md: how soon a death is told by each provider of records, on what is started here. Takes three minutes. ARGS=… such as --rounds 1.
 	$(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md $(ARGS)
+
+results-token-budget-classifier: setup ## Write docs/results/token-budget-classifier.md: what texts are taken for, and how soon their tokens are known. Fetches texts and tokenizers; takes five minutes.
+	loadgen/evaluation/prompts/gather.sh build/prompts
+	nice $(BIN)/nightside results token-budget-classifier build/prompts/documents.jsonl $(ARGS)
 
 results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
 	$(BIN)/nightside results succession $(STORES) $(ARGS)

@@ -55,6 +55,7 @@ from gateway.core.lengths import Lengths, choice_of
 from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
+from gateway.core.pools import PoolFit
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
 from gateway.core.replicas import ReplicaState
@@ -297,7 +298,7 @@ class GatewayCore(GatewayState):
             successor = self.waiting.head_of(request.request_class)
             if successor is not None:
                 heapq.heappush(heads, (successor.arrival_number, successor))
-            if blocked and fit is not None and not self.waiting.pool_length(request.profile.model, fit.preferred[0]):
+            if blocked and fit is not None and not self._is_waited_for(request.profile.model, fit):
                 for entry in blocked:
                     heapq.heappush(heads, entry)
                 blocked = []
@@ -305,6 +306,10 @@ class GatewayCore(GatewayState):
             self._place_held(now_ns)
         else:
             self.replicas.changed = 0
+
+    def _is_waited_for(self, model: ModelName, fit: PoolFit) -> bool:
+        """The pool of ours that such requests are meant for, if there is one."""
+        return bool(fit.preferred) and self.waiting.pool_length(model, fit.preferred[0]) > 0
 
     def _place_held(self, now_ns: int) -> None:
         """Look again at the first of those held for a replica that has changed, and at the first few of others in

@@ -73,6 +73,11 @@ async def _all_dead(servers: list[EngineServer]) -> None:
 @click.option("--time-scale", type=click.FloatRange(0.001, 1000), default=1.0, show_default=True,
               help="Wall time over model time: 0.25 is four times as fast.")  # fmt: skip
 @click.option("--queued-requests-max", type=click.IntRange(1), help="Reject requests beyond this many waiting ones.")
+@click.option("--max-model-len", "context_tokens_max", type=click.IntRange(1),
+              help="Refuse requests that come to more tokens than this, if the preset takes more.")  # fmt: skip
+@click.option(
+    "--max-num-seqs", "sequences_max", type=click.IntRange(1), help="Requests that run at once; the preset's."
+)
 @click.option("--ignore-eos", is_flag=True, help="Make every answer as long as it may be.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn lengths of answers.")
 @click.option("--faults", is_flag=True, help="Let POST /faults make an engine misbehave.")
@@ -107,6 +112,8 @@ def main(
     count: int,
     time_scale: float,
     queued_requests_max: int | None,
+    context_tokens_max: int | None,
+    sequences_max: int | None,
     ignore_eos: bool,
     seed: int,
     faults: bool,
@@ -125,6 +132,9 @@ def main(
     """Serve a modelled engine that speaks the API of a real one: same metrics, same errors, no GPU."""
     if step_trace is not None and ranks == 1 and not kv_token_ns:
         raise click.UsageError("--step-trace tells of ranks that wait for each other: give --ranks or --kv-token-ns")
+    sized = PRESETS[preset]
+    if sequences_max is not None and sequences_max >= sized.batch_tokens_max:
+        raise click.UsageError(f"--max-num-seqs should be below {sized.batch_tokens_max}, the tokens of one iteration")
     handoff = HandoffConfig(
         Connector(connector),
         ReplicaRole(role),
@@ -135,7 +145,12 @@ def main(
     )
     config = EngineServerConfig(
         model=model,
-        engine=replace(PRESETS[preset], queued_requests_max=queued_requests_max),
+        engine=replace(
+            sized,
+            queued_requests_max=queued_requests_max,
+            context_tokens_max=min(context_tokens_max or sized.context_tokens_max, sized.context_tokens_max),
+            sequences_max=sequences_max or sized.sequences_max,
+        ),
         adapters=adapters,
         host=host,
         time_scale=time_scale,

@@ -22,6 +22,7 @@ from loadgen.evaluation.placement.live.command import live
 from loadgen.evaluation.placement.trial import trial
 from loadgen.evaluation.predictors.command import predictors
 from loadgen.evaluation.progress import played
+from loadgen.evaluation.prompts.command import token_budget_classifier
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
@@ -117,6 +118,7 @@ results.add_command(live)
 results.add_command(trial)
 results.add_command(predictors)
 results.add_command(balanceroute)
+results.add_command(token_budget_classifier)
 results.add_command(eldr)
 
 

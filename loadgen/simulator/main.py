@@ -33,6 +33,8 @@ from loadgen.simulator.chaos import (
     endure_controlled,
     endure_disaggregated,
     endure_pair,
+    endure_pools,
+    pools_document,
 )
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
@@ -49,8 +51,9 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--disaggregated",),
-    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated"),
+    "--controller": ("--disaggregated", "--pools"),
+    "--disaggregated": ("--pools",),
+    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--pools"),
 }
 """What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
 one run, told here; a cluster says itself how many jobs it takes."""
@@ -70,6 +73,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
 @click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
 @click.option("--disaggregated", is_flag=True, help="With --chaos, worlds where one engine reads, and another answers.")
+@click.option("--pools", is_flag=True, help="With --chaos, worlds whose engines take requests of different lengths.")
 @click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
@@ -91,6 +95,7 @@ def sim(
     chaos: bool,
     controller: bool,
     disaggregated: bool,
+    pools: bool,
     is_pair: bool,
     runs: int | None,
     first: bool,
@@ -118,7 +123,7 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated)
+                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, pools)
                 context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
@@ -298,9 +303,12 @@ class _Ordeals:
     has_controller: bool
     has_pair: bool
     is_disaggregated: bool
+    has_pools: bool
 
     @property
     def endure(self) -> Callable[..., Ordeal | Finding]:
+        if self.has_pools:
+            return endure_pools
         if self.is_disaggregated:
             return endure_disaggregated
         if self.has_pair:
@@ -308,6 +316,8 @@ class _Ordeals:
         return endure_controlled if self.has_controller else endure
 
     def document(self, seed: int) -> dict[str, Any]:
+        if self.has_pools:
+            return pools_document(seed)
         return chaos_document(
             seed,
             has_controller=self.has_controller,
@@ -317,7 +327,7 @@ class _Ordeals:
 
     def in_words(self, finding: Finding) -> str:
         kind = " --controller" if self.has_controller else " --disaggregated" if self.is_disaggregated else ""
-        kind += " --pair" if self.has_pair else ""
+        kind += " --pair" if self.has_pair else " --pools" if self.has_pools else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 
