@@ -90,5 +90,6 @@ def _document(results: Results) -> dict[str, Any]:
         },
         "costs": results.costs,
         "journal": results.journal,
-        "fit_s": results.fit_s,
+        "scores": {name: asdict(each) for name, each in results.scores.items()},
+        "fit": results.fit,
     }
