@@ -41,6 +41,10 @@ class StartLeg:
     """For a decode leg: who read the prompt, or reads it at this moment."""
     pool: PoolName | None = None
     """For a leg that runs a part: whose it is."""
+    may_break: bool = False
+    """Should its answer break, somebody else may go on with it: what the client is sent is worth keeping."""
+    resume: int = 0
+    """It goes on with an answer that broke; how often that has happened to this request."""
 
 
 @value
@@ -77,6 +81,8 @@ class EndRequest:
     outcome: Outcome
     detail: str
     attempts: int
+    is_final: bool = False
+    """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
 
 
 @value

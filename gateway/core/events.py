@@ -162,6 +162,12 @@ class LegEnded:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     detail: str = ""
+    rest: RequestProfile | None = None
+    """Of an answer that broke: what is left to do, as a request. None: nobody could go on with it."""
+    is_final: bool = False
+    """A peer has tried in vain to go on with it, and says that nobody should."""
+    has_reached: bool = True
+    """False: the target has seen nothing of it, since nobody took the connection."""
 
 
 @value

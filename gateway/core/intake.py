@@ -114,9 +114,9 @@ class Intake:
         if profile.follows:
             can_follow = self._can_follow(request_class)
             return None if can_follow else (RefusalReason.UNKNOWN_RESPONSE, "no such response is known here")
-        eligible = self._core.replicas.eligible
-        if not eligible(profile.model, event.stamp.rule, event.stamp.origin, connectors=profile.connectors):
-            return self._unserved(profile.model, event.stamp)
+        unserved = self._unserved(profile, event.stamp)
+        if unserved is not None:
+            return unserved
         if self._fullness_for(profile, request_class) is not None:
             return RefusalReason.QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
         if self._core.placer.has_replica(request_class) and not self._core.waiting.has_class(request_class):
@@ -126,7 +126,14 @@ class Intake:
             return RefusalReason.BUSY, f"{queue_length} requests wait for `{profile.model}`"
         return None
 
-    def _unserved(self, model: ModelName, stamp: ResidencyStamp) -> tuple[RefusalReason, str]:
+    def _unserved(self, profile: RequestProfile, stamp: ResidencyStamp) -> tuple[RefusalReason, str] | None:
+        replicas, model = self._core.replicas, profile.model
+        eligible = replicas.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
+        if profile.goes_on and eligible and not eligible & replicas.continuing:
+            return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with what another one of `{model}` began"
+        return None if eligible else self._why_unserved(model, stamp)
+
+    def _why_unserved(self, model: ModelName, stamp: ResidencyStamp) -> tuple[RefusalReason, str]:
         if self._core.replicas.closed_to(model, stamp.rule, stamp.origin):
             why = f"what serves `{model}` here was adopted, and takes nothing that arrived in {stamp.origin.region}"
             return RefusalReason.RESIDENCY_NOT_ACCEPTED, why
@@ -145,6 +152,7 @@ class Intake:
             origin,
             is_control=profile.is_control,
             connectors=profile.connectors,
+            goes_on=profile.goes_on,
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
@@ -204,6 +212,7 @@ class Intake:
         *,
         is_control: bool = False,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
+        goes_on: bool = False,
     ) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
@@ -216,6 +225,7 @@ class Intake:
             is_control=is_control,
             connectors=connectors,
             origin=self.origin_that_counts(origin or self._core.place),
+            goes_on=goes_on,
         )
 
     def _rule_for(self, tenant: TenantName, process: PlaceRule | None) -> PlaceRule:

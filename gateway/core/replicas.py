@@ -134,6 +134,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Of disaggregated pools."""
         self._decoding: dict[PoolName, int] = {}
         """Masks of their decode workers."""
+        self._unresumed: frozenset[PoolName] = frozenset()
+        """Pools whose answers are not to go on elsewhere, nor others' there."""
+        self.continuing = 0
+        """Mask of the replicas that go on with what others began."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated ones that have no decode slot for what they would read."""
         self._models: dict[ModelName, None] = {}
@@ -167,7 +171,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         both, unless only its models changed, or what it accepts: then it stays what it is, with all that is known of
         it."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
+        pools = tuple(pools)
         self._connectors = {pool.name: pool.connector for pool in pools if pool.connector is not None}
+        self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
         for state in self:
             spec = wanted.get(state.spec.replica_id)
             if spec is not None and spec == replace(state.spec, models=spec.models, accepts=spec.accepts):
@@ -181,6 +187,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             if not is_first_assignment:
                 state.ramp.start(now_ns)
         self._rebuild_groups()
+        self.continuing = sum(1 << state.slot for state in self if self.continues(state.spec))
         return joined, left
 
     def observe(self, observation: ReplicaObservation, now_ns: int) -> None:
@@ -269,6 +276,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 if served == model and rule.allows(place) and not _takes_from(origin, accepts):
                     mask |= members
         return mask
+
+    def continues(self, spec: ReplicaSpec) -> bool:
+        """May it go on with what another one began, and another one with what it began?"""
+        return spec.continues and spec.pool not in self._unresumed
 
     def somebody_answers(self) -> bool:
         """Could anybody be served, as far as engines answer? In a disaggregated pool it takes both parts."""

@@ -160,6 +160,8 @@ class RequestProfile:
     """Over which its call can be handed from a prefill to a decode worker. None: one replica has to run all of it."""
     prompt_key: bytes = b""
     """Stands for its prompt in what outlives the process: made with a secret. Empty where nobody asks for it."""
+    goes_on: bool = False
+    """It is the rest of an answer that broke: only an engine that continues a text may have it."""
 
     @property
     def prefix_blocks(self) -> int:
@@ -420,6 +422,8 @@ class PoolSpec:
     """Tokens that one request may come to, its answer included; 0: no limit is known."""
     lease_ns: int = 30_000_000_000
     """How long a prefill worker keeps what nobody has fetched: NIXL's default is 30 s."""
+    resumes: bool = True
+    """Answers that break here go on elsewhere, and others' here, where that is sound."""
 
 
 @value
@@ -441,6 +445,8 @@ class ReplicaSpec:
     group: str = ""
     """Of a decode worker: with whom it steps in time. Ranks that are data-parallel for one model wait for each other at
     every step; whoever stands alone is a group of its own."""
+    continues: bool = True
+    """The engine is known to go on with a text that another one began."""
 
 
 @value

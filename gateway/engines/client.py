@@ -83,7 +83,9 @@ class EngineClient:
                 request.method, origin, prefix + request.path, headers, body, lead=lead
             )
         except OSError as error:
-            raise LegFailure(_result_of(error), f"no answer: {_in_words(error)}") from error
+            has_reached = error.errno != errno.ECONNREFUSED
+            told = f"no answer: {_in_words(error)}"
+            raise LegFailure(_result_of(error), told, has_reached=has_reached) from error
 
     def _part(
         self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: Part

@@ -134,6 +134,8 @@ class EndedForward:
     ran_at: RanAt | None
     prompt_tokens: int | None
     output_tokens: int | None
+    is_final: bool = False
+    """Nobody should go on with what broke there."""
 
 
 # Heartbeats
@@ -289,6 +291,7 @@ def _profile_to_pb(profile: RequestProfile) -> pb.Profile:
         follows=profile.follows,
         is_control=profile.is_control,
         connectors=sorted(profile.connectors),
+        goes_on=profile.goes_on,
     )
 
 
@@ -314,6 +317,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         follows=read_text(profile.follows, "follows", KEY_LENGTH_MAX),
         is_control=profile.is_control,
         connectors=_connectors(profile.connectors),
+        goes_on=profile.goes_on,
     )
 
 
@@ -407,6 +411,7 @@ def end_to_pb(end: EndRequest, summary: RequestSummary) -> pb.Ended:
         detail=end.detail[:TEXT_LENGTH_MAX],
         prompt_tokens=summary.prompt_tokens,
         output_tokens=summary.output_tokens,
+        final=end.is_final,
     )
     if summary.ran_at is not None:
         ended.replica_id = summary.ran_at.replica_id
@@ -425,6 +430,7 @@ def read_ended(message: pb.Ended) -> EndedForward:
         ran_at=ran_at,
         prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
         output_tokens=message.output_tokens if message.HasField("output_tokens") else None,
+        is_final=message.final,
     )
 
 
@@ -500,6 +506,7 @@ def _placement_to_pb(placement: ExplainedPlacement) -> pb.Placement:
         refusal=placement.refusal,
         detail=placement.detail[:TEXT_LENGTH_MAX],
         leg=placement.leg or 0,
+        resume=placement.resume or 0,
     )
 
 
@@ -521,6 +528,7 @@ def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
         refusal=_label(message.refusal, "refusal"),
         detail=read_text(message.detail, "detail", TEXT_LENGTH_MAX),
         leg=message.leg or UNSET,
+        resume=message.resume or UNSET,
     )
 
 

@@ -142,6 +142,7 @@ def _mesh_document(seed: int) -> dict[str, Any]:
     if rng.random() < 0.3:
         document["queued_requests_max"] = rng.choice((1, 2, 4))
     document["faults"] = _faults(rng, document)
+    document["resumes"] = random.Random(f"chaos/{seed}/resumes").random() < 0.5
     agents = random.Random(f"chaos/{seed}/agents")
     return _among_agents(agents, document) if agents.random() < 0.25 else document
 

@@ -179,7 +179,8 @@ class Eligibility:
     def _everywhere(self, request_class: RequestClass) -> int:
         """Every replica that may serve it, whatever failed it before."""
         wanted = request_class
-        return self._replicas.eligible(wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors)
+        mask = self._replicas.eligible(wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors)
+        return mask & self._replicas.continuing if wanted.goes_on else mask
 
     def _available_peers(self, request_class: RequestClass) -> int:
         targets = self._targets_of(request_class)
