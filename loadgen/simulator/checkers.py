@@ -206,6 +206,8 @@ class Counts:
     attempts: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
     """For the replica's time, or for the sake of what its cache holds; only where every invariant is looked after."""
+    resumes: int = 0
+    """Attempts to go on with an answer that broke."""
 
 
 class Watch:
@@ -358,6 +360,7 @@ class Watch:
         for effect in effects:
             if isinstance(effect, StartLeg):
                 self.counts.attempts[effect.target.kind] += 1
+                self.counts.resumes += effect.resume > 0 and effect.leg == 1
                 place = view.places[effect.target.id]
                 self.counts.placements[view.spec.place.region, place.region, effect.decision.reason] += 1
             elif isinstance(effect, RefuseForward):

@@ -119,7 +119,10 @@ class SimDecodeWorker(SimReplica):
     def generated(self, run_id: str) -> int:
         if run_id not in self._runs or run_id in self._unfetched:
             return 0
-        return self._group.look().generated(run_id)
+        model = self._group.look()
+        if not model.has(run_id):  # just now it has written the last of them, and nobody has been told yet
+            return self._runs[run_id].request.output_tokens
+        return model.generated(run_id)
 
     # What gateways ask for
 

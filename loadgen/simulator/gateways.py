@@ -582,6 +582,9 @@ class SimGateway:
     def _push(self, leg: _Leg, engine: SimReplica) -> None:
         order = leg.order
         run_id = f"{order.request_id} {self.gateway_id} {order.attempt}.{order.leg}"
+        upstream = leg.owner.upstream
+        if isinstance(upstream, _Leg) and upstream.order.attempt > 1:  # it may have been here before
+            run_id += f" of {upstream.order.attempt}"
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
         )

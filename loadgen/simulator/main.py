@@ -30,6 +30,7 @@ from loadgen.simulator.chaos import (
     Ordeal,
     chaos_document,
     endure,
+    endure_breaking,
     endure_controlled,
     endure_disaggregated,
     endure_pair,
@@ -49,8 +50,9 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--disaggregated",),
-    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated"),
+    "--controller": ("--disaggregated", "--breaking"),
+    "--disaggregated": ("--breaking",),
+    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--breaking"),
 }
 """What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
 one run, told here; a cluster says itself how many jobs it takes."""
@@ -70,6 +72,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
 @click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
 @click.option("--disaggregated", is_flag=True, help="With --chaos, worlds where one engine reads, and another answers.")
+@click.option("--breaking", is_flag=True, help="With --chaos, worlds where answers break all the time, and go on.")
 @click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
@@ -91,6 +94,7 @@ def sim(
     chaos: bool,
     controller: bool,
     disaggregated: bool,
+    breaking: bool,
     is_pair: bool,
     runs: int | None,
     first: bool,
@@ -118,7 +122,7 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated)
+                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, breaking)
                 context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
@@ -298,9 +302,12 @@ class _Ordeals:
     has_controller: bool
     has_pair: bool
     is_disaggregated: bool
+    breaks: bool
 
     @property
     def endure(self) -> Callable[..., Ordeal | Finding]:
+        if self.breaks:
+            return endure_breaking
         if self.is_disaggregated:
             return endure_disaggregated
         if self.has_pair:
@@ -313,11 +320,12 @@ class _Ordeals:
             has_controller=self.has_controller,
             has_pair=self.has_pair,
             is_disaggregated=self.is_disaggregated,
+            breaks=self.breaks,
         )
 
     def in_words(self, finding: Finding) -> str:
         kind = " --controller" if self.has_controller else " --disaggregated" if self.is_disaggregated else ""
-        kind += " --pair" if self.has_pair else ""
+        kind += " --pair" if self.has_pair else " --breaking" if self.breaks else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 
