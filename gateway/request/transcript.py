@@ -7,7 +7,9 @@ text takes a fraction of the room of the events that brought it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import ClassVar
 
 import msgspec
 
@@ -19,6 +21,11 @@ FOLD_BYTES = 64 * 1024
 _STEP_BYTES = 16 * 1024
 _NOTHING = msgspec.Raw()
 _DONE = b"data: [DONE]"
+_STRING = msgspec.json.Decoder(str)
+_TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
+"""What stands between the quotes of a JSON string."""
+_OPENINGS_MAX = 4
+"""Events that are unlike those that follow, at the beginning of a stream."""
 
 Hold = Callable[[int], bool]
 """Takes so many bytes more (fewer, if negative) of the room that the request's body is counted in. False: there is
@@ -56,6 +63,9 @@ class Said(msgspec.Struct):
 class _Reader:
     """Takes in documents of one API's stream, in order."""
 
+    mark: ClassVar[bytes] = b""
+    """In an event that brings text, and in no other, where that begins."""
+
     def __init__(self) -> None:
         self.said = Said()
         self._texts: list[str] = []
@@ -70,6 +80,11 @@ class _Reader:
     def take(self, documents: bytes) -> None:
         """A JSON array of them. Raises Unsound."""
         raise NotImplementedError
+
+    def take_alike(self, texts: list[bytes]) -> None:
+        """Of events like one that was taken in, but for their texts: what stands between the quotes. Raises Unsound."""
+        self.said.tokens += len(texts)
+        self._add(_STRING.decode(b'"%b"' % b"".join(texts)))
 
     def finish(self) -> Said:
         said = self.said
@@ -130,6 +145,8 @@ _CHUNKS = msgspec.json.Decoder(list[_Chunk])
 class _ChoicesReader(_Reader):
     """Events with choices, of which there is one."""
 
+    mark = b'"content":"'
+
     def __init__(self) -> None:
         super().__init__()
         self.said.token_ids = []
@@ -183,6 +200,10 @@ class _ChoicesReader(_Reader):
                 self._unsaid_ids = []
 
 
+class _CompletionReader(_ChoicesReader):
+    mark = b'"text":"'
+
+
 # Messages
 
 
@@ -213,6 +234,8 @@ _MESSAGE_EVENTS = msgspec.json.Decoder(list[_MessageEvent])
 
 
 class _MessagesReader(_Reader):
+    mark = b'"type":"text_delta","text":"'
+
     def __init__(self) -> None:
         super().__init__()
         self._blocks = 0
@@ -299,7 +322,7 @@ class _ResponsesReader(_Reader):
 
 _READERS: dict[str, type[_Reader]] = {
     engine_api.CHAT_PATH: _ChoicesReader,
-    engine_api.COMPLETIONS_PATH: _ChoicesReader,
+    engine_api.COMPLETIONS_PATH: _CompletionReader,
     engine_api.MESSAGES_PATH: _MessagesReader,
     engine_api.RESPONSES_PATH: _ResponsesReader,
 }
@@ -373,11 +396,37 @@ class Transcript:
     def _fold(self) -> None:
         """From events to what they say. Raises Unsound."""
         blocks, self._blocks = self._blocks, []
-        lines = b"".join(blocks).split(b"\n")
+        told, alike = _alike(b"".join(blocks), self._reader.mark)
+        lines = told.split(b"\n")
         payloads = [line[5:] for line in lines if line.startswith(b"data:") and not line.startswith(_DONE)]
         try:
             self._reader.take(b"[%b]" % b",".join(payloads))
+            if alike:
+                self._reader.take_alike(alike)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unsound("its events are none that are known") from error
         self._size = self._reader.held_bytes
         self._fold_at = self._size + FOLD_BYTES
+
+
+def _alike(told: bytes, mark: bytes) -> tuple[bytes, list[bytes]]:
+    """Engines write event after event of which nothing but the text is different. Gives the beginning up to the first
+    of those, and the texts of all the others; none where one among them is of another kind. It is the same as to read
+    them one by one, and takes a tenth of the time."""
+    start = 0
+    for _ in range(_OPENINGS_MAX if mark else 0):
+        end = told.find(b"\n\n", start) + 2
+        event = told[start:end]
+        at = event.find(mark) + len(mark)
+        if end < start + 2 or end == len(told):
+            break
+        text = _TEXT.match(event, at) if event.count(mark) == 1 else None
+        if text is not None and told.startswith(before := event[:at], end):
+            after = event[text.end() : -2]
+            others = told[end:].split(b"\n\n")
+            first, last = len(before), -len(after)
+            texts = [other[first:last] for other in others if other.startswith(before) and other.endswith(after)]
+            is_alike = len(texts) == len(others) - 1 and not others[-1]
+            return (told[:end], texts) if is_alike and _TEXT.fullmatch(b"".join(texts)) else (told, [])
+        start = end
+    return told, []

@@ -132,6 +132,18 @@ def test_it_takes_no_more_room_than_the_text_once_there_is_a_lot() -> None:
     assert transcript.said().tokens == 4000
 
 
+@pytest.mark.parametrize("odd", [None, chat_chunk({"content": "odd", "name": "x"}), b": keep-alive\n\n", ROLE])
+def test_events_that_are_all_alike_are_read_as_each_by_itself(odd: bytes | None) -> None:
+    """Whatever their text is, and whether or not one among them is of another kind."""
+    texts = ['"quoted"', "back\\slash\\", "new\nline", "", "gr\u00fc\u00df \U0001f600", "data: x\n\n"] * 150
+    blocks = [token(text) for text in texts]
+    if odd is not None:
+        blocks.insert(500, odd)
+    told = said(ROLE, *blocks)
+    assert told.text.replace("odd", "") == "".join(texts)
+    assert told.tokens == len(texts) + (odd is not None and b"odd" in odd)
+
+
 def test_without_room_it_keeps_nothing_and_says_so() -> None:
     """In the middle of a character or an event: what passes is whole events, and what is kept is all or nothing."""
     room = Room(bytes_max=40 * 1024)
