@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-records results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-records results-succession metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -20,9 +20,9 @@ setup-tests: ## Make sure that what the tests start is on this machine: programs
 	@.ci/setup-tests
 	@PYTHON="$(PYTHON)" .ci/setup-cloud || [ $$? = 69 ]
 
-demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, ENGINE=llamacpp takes two regions with real engines that write real text.
+demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, DISAGGREGATED=1 lets Europe's engines share their work, ENGINE=llamacpp takes two regions with real engines that write real text.
 	$(if $(ENGINE),@PYTHON="$(PYTHON)" .ci/setup-engines $(ENGINE))
-	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
+	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(DISAGGREGATED),--disaggregated) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
 
 test: setup setup-tests ## Run every test on emulated engines. ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -n 2 --dist worksteal --session-timeout=3000 $(ARGS)
@@ -31,7 +31,7 @@ fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seed
 	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --fuzz-examples=$(or $(EXAMPLES),20000) $(ARGS)
 
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
-	@for engine in vllm llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
+	@for engine in vllm vllm-oracle llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
 	nice $(BIN)/python -m pytest tests/engines $(if $(REQUIRE),--require-engines) $(ARGS)
 
 test-cloud: setup setup-tests ## Run the tests of cloud providers and stores against real name servers, databases and emulators of AWS. What needs something that is not here is skipped, with the reason; REQUIRE=1 fails then.
@@ -49,6 +49,12 @@ test-compiled: compiled ## Run the tests of the core, the simulator and the HTTP
 
 check: setup ## Lint, format, types, layers, and the protobuf files and their stubs.
 	@.ci/check
+
+check-deploy: setup setup-tests ## Check what deploys Nightside, without a cloud: Terraform, images, chart, units. Nothing of it is skipped. ARGS=… goes to pytest.
+	@PYTHON="$(PYTHON)" .ci/setup-deploy
+	@PYTHON="$(PYTHON)" .ci/setup-kubernetes
+	@.ci/setup-tests .ci/deploy-programs
+	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadgroup $(ARGS)
 
 bench: setup ## Measure the parts that every request passes through.
 	$(BIN)/nightside bench
@@ -111,5 +117,5 @@ lock: ## Pin the dependencies of pyproject.toml with their hashes. UPGRADE=1 tak
 	PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" .ci/lock
 
 clean: ## Remove the environment, the caches and everything built.
-	rm -rf .venv .venv-cloud .venv-engines .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-cloud .venv-deploy .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

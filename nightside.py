@@ -32,6 +32,10 @@ COMMANDS = {
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
     "sim": ("loadgen.simulator.main:sim", "Play a scenario in virtual time and report, or look for faults."),
     "load": ("loadgen.load.main:load", "Send a scenario's load to live endpoints and report."),
+    "plan": (
+        "loadgen.planner.command:plan_command",
+        "Size a model's fleet as one pool and as two, before anything is changed.",
+    ),
     "trace": ("loadgen.traces.main:trace", "Look at a recorded load, and write it in Nightside's own format."),
     "agreement": ("loadgen.load.agreement_cli:agreement", "Play one scenario live and simulated, and compare."),
     "results": ("loadgen.evaluation.main:results", "Measure against what papers published, and write it down."),
@@ -40,7 +44,7 @@ COMMANDS = {
 """Each subcommand: where it lives (module:attribute) and the line that `--help` shows for it."""
 
 
-DEVELOPERS = frozenset({"fit", "engine", "demo", "sim", "load", "trace", "agreement", "results", "bench"})
+DEVELOPERS = frozenset({"fit", "engine", "demo", "sim", "load", "plan", "trace", "agreement", "results", "bench"})
 """Who tries something out, or builds it. All others are for operators."""
 
 

@@ -5,17 +5,18 @@ the file changes. It wires the edges that take part and decides nothing itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
-from gateway.config.targets import DnsReplicasConfig, ReplicaConfig
+from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, ReplicaConfig
 from gateway.core.events import Event
 from gateway.discovery.assignments import Assignments
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
+from gateway.discovery.kubernetes import KubernetesSource
 from gateway.engines.bootstraps import BootstrapWatcher
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.models import ModelWatcher
@@ -28,6 +29,8 @@ from gateway.ground.supervisor import Supervisor
 _SECOND_NS = 1_000_000_000
 _GRACE_S = 0.5
 """On top of what the first lookups and lists may take, before the gateway goes on without them."""
+
+FoundConfig = DnsReplicasConfig | KubernetesReplicasConfig
 
 
 class Fleet:
@@ -56,7 +59,7 @@ class Fleet:
             self.endpoints, clock, config.probes, self._assignments.listed, log=log, on_restart=on_restart
         )
         self._bootstraps = BootstrapWatcher(self.endpoints, clock, config.probes, log=log, on_restart=on_restart)
-        self._discovery = Discovery(map(self._source, config.dns_replicas), self._assignments.found)
+        self._discovery = Discovery(map(self._source, _found_by(config)), self._assignments.found)
         self._configure(config, orders, _unusable(orders, self._contexts))
 
     async def start(self, loops: Supervisor) -> None:
@@ -77,11 +80,11 @@ class Fleet:
 
         def apply() -> None:
             self._contexts = contexts
-            sources = {source.config: source for source in self._dns_sources()}
+            sources = {source.config: source for source in self._sources()}
             is_kept = config.discovery == self._config.discovery
             self._config = config
             self._discovery.replace(
-                sources[each] if is_kept and each in sources else self._source(each) for each in config.dns_replicas
+                sources[each] if is_kept and each in sources else self._source(each) for each in _found_by(config)
             )
             self._prober.configure(config.probes)
             self._models.configure(config.probes)
@@ -107,11 +110,21 @@ class Fleet:
     def _follow(self, replicas: Iterable[ReplicaConfig]) -> None:
         self.endpoints.replace(ReplicaEndpoint.from_config(each, self._contexts) for each in replicas)
 
-    def _source(self, config: DnsReplicasConfig) -> DnsSource:
-        return DnsSource(config, self._config.discovery, self._log)
+    def _source(self, config: FoundConfig) -> DnsSource | KubernetesSource:
+        match config:
+            case DnsReplicasConfig():
+                return DnsSource(config, self._config.discovery, self._log)
+            case KubernetesReplicasConfig():
+                return KubernetesSource(config, self._config.discovery, self._log)
 
-    def _dns_sources(self) -> list[DnsSource]:
-        return [source for source in self._discovery.sources if isinstance(source, DnsSource)]
+    def _sources(self) -> Iterator[DnsSource | KubernetesSource]:
+        for source in self._discovery.sources:
+            assert isinstance(source, DnsSource | KubernetesSource), "made by us"
+            yield source
+
+
+def _found_by(config: GatewayConfig) -> tuple[FoundConfig, ...]:
+    return (*config.dns_replicas, *config.kubernetes_replicas)
 
 
 def check_engine_certificates(config: GatewayConfig) -> None:
@@ -122,7 +135,7 @@ def check_engine_certificates(config: GatewayConfig) -> None:
 def _contexts(config: GatewayConfig, older: TlsContexts | None = None) -> TlsContexts:
     """With every certificate read, so that replicas found later need none."""
     contexts = TlsContexts(older)
-    for replica in (*config.replicas, *(each.template for each in config.dns_replicas)):
+    for replica in (*config.replicas, *config.templates):
         if replica.tls is not None:
             contexts.get(replica.tls)
     return contexts

@@ -28,7 +28,7 @@ from gateway.app.reload import RegionPart
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import DrainRequested
+from gateway.core.events import DrainRequested, TokenBudgetRestored
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
@@ -50,12 +50,14 @@ from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
 from gateway.request.callers import NO_BUDGET
+from gateway.request.content import ContentReader
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
 from gateway.security.keyring import Keyring
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
+from gateway.state.token_budget import TokenBudgetKeeper
 
 _SECOND_NS = 1_000_000_000
 
@@ -255,6 +257,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         names=names,
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
+        contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted),
     ).make_app()
 
 
@@ -284,6 +287,7 @@ def _run_loops(
     """What watches the gateway itself."""
     warn_of_open_files(config, desk.log)
     loops.run("usage", accounts.usage.run)
+    _keep_token_budget(config, loops, desk)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
@@ -292,6 +296,14 @@ def _run_loops(
     for holder in certificates.holders:
         desk.metrics.follow_certificate(holder.role, partial(certificates.left_s, holder))
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
+
+
+def _keep_token_budget(config: GatewayConfig, loops: Supervisor, desk: Desk) -> None:
+    if config.state.folder is None:
+        return
+    keeper = TokenBudgetKeeper(config.gateway_id, config.state.folder, desk.core.token_budget, desk.log)
+    keeper.restore(lambda snapshot: desk.driver.submit(TokenBudgetRestored(snapshot)))
+    loops.run("token_budget", partial(keeper.run, config.content.save_interval_ns))
 
 
 def _keeps_histories(config: GatewayConfig) -> bool:

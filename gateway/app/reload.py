@@ -68,6 +68,7 @@ LIVE_KEYS = frozenset(
     {
         "replicas",
         "dns_replicas",
+        "kubernetes_replicas",
         "models",
         "discovery",
         "peers",

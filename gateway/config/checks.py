@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.config.content import content_faults
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
@@ -34,6 +35,8 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _pool_faults(file)
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
+    for key, what in content_faults(file.sections.content, file.core.token_budget):
+        yield Fault(key, what)
 
 
 def _name_faults(file: RegionFile) -> Iterator[Fault]:
@@ -42,9 +45,10 @@ def _name_faults(file: RegionFile) -> Iterator[Fault]:
     for index, each in enumerate(replica_ids):
         if each in replica_ids[:index]:
             yield Fault(f"replicas[{index}].id", f"{each!r} is used twice")
-    for index, template in enumerate(file.dns_replicas):
-        if template.id in [*replica_ids, *(each.id for each in file.dns_replicas[:index])]:
-            yield Fault(f"dns_replicas[{index}].id", f"{template.id!r} is used twice")
+    for key, index, template in file.found():
+        if template.id in replica_ids:
+            yield Fault(f"{key}[{index}].id", f"{template.id!r} is used twice")
+        replica_ids.append(template.id)
     for index, peer in enumerate(file.peers):
         if peer.gateway in gateway_ids[: index + 1]:
             yield Fault(f"peers[{index}].gateway", f"{peer.gateway!r} is used twice, or is this gateway")
@@ -76,7 +80,7 @@ def _jurisdiction_faults(file: RegionFile) -> Iterator[Fault]:
     known = {file.region: file.jurisdiction}
     named = [
         *((f"replicas[{index}]", each.region, each.jurisdiction) for index, each in enumerate(file.replicas)),
-        *((f"dns_replicas[{index}]", each.region, each.jurisdiction) for index, each in enumerate(file.dns_replicas)),
+        *((f"{key}[{index}]", each.region, each.jurisdiction) for key, index, each in file.found()),
         *((f"peers[{index}]", each.region, each.jurisdiction) for index, each in enumerate(file.peers)),
     ]
     for path, region, jurisdiction in named:
@@ -170,8 +174,8 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
         if name in names[:index]:
             yield Fault(f"pools[{index}].name", f"{name!r} is used twice")
     pools = file.pool_specs()
-    lists = (("replicas", file.replicas), ("dns_replicas", file.dns_replicas))
-    members = [(f"{key}[{index}]", each) for key, entries in lists for index, each in enumerate(entries)]
+    named = [(f"replicas[{index}]", each) for index, each in enumerate(file.replicas)]
+    members = [*named, *((f"{key}[{index}]", each) for key, index, each in file.found())]
     for path, each in members:
         if not isinstance(each.pool, str):
             yield Fault(f"{path}.pool", "names a pool, which is described under `pools`")

@@ -283,7 +283,7 @@ def _check_jurisdictions(snapshot: Snapshot, local: GatewayConfig) -> None:
 
 def _places_known(local: GatewayConfig) -> Collection[Place]:
     replicas = (each.spec.place for each in local.replicas)
-    templates = (each.template.spec.place for each in local.dns_replicas)
+    templates = (each.spec.place for each in local.templates)
     return (local.place, *replicas, *templates, *(each.spec.place for each in local.peers))
 
 

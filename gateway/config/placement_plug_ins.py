@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 
+from gateway.config.plug_ins import PlugInUnusable, load_plug_in
 from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.core.placement.policy import Policy
 
 GROUP = "nightside.placement"
-
-
-class PlugInUnusable(Exception):
-    """There is no policy of that name here, or what there is is none. In words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +32,11 @@ def find_policy(name: str) -> type[Policy]:
 @cache
 def find_plug_in(name: str) -> PlugIn:
     """Import the policy, once in the life of the process. Raises PlugInUnusable."""
-    found = list(entry_points(group=GROUP, name=name))
-    if not found:
-        raise PlugInUnusable(f"{name!r} is none of {', '.join(_names())}")
-    if len(found) > 1:
-        raise PlugInUnusable(f"{name!r} is brought by {' and '.join(map(_package_of, found))}")
-    (entry_point,) = found
-    policy = _load(entry_point)
-    return PlugIn(policy, entry_point.dist.version if entry_point.dist else "unknown")
+    found = load_plug_in(GROUP, name, PlacementPolicy)
+    if fault := policy_fault(found.brought):
+        raise found.unusable(fault)
+    assert isinstance(found.brought, type)
+    return PlugIn(found.brought, found.version)
 
 
 def placement_faults(config: PlacementConfig) -> Iterator[tuple[str, str]]:
@@ -74,23 +67,6 @@ def with_version(config: PlacementConfig) -> PlacementConfig:
     return replace(config, policy_version=find_plug_in(config.policy).version)
 
 
-def _names() -> list[str]:
-    return [*PlacementPolicy, *sorted({each.name for each in entry_points(group=GROUP)})]
-
-
-def _load(entry_point: EntryPoint) -> type[Policy]:
-    try:
-        found = entry_point.load()
-    except Exception as error:  # whatever a stranger's module raises
-        raise PlugInUnusable(
-            f"{entry_point.name!r} cannot be loaded from {_package_of(entry_point)}: {type(error).__name__}: {error}"
-        ) from error
-    if fault := policy_fault(found):
-        raise PlugInUnusable(f"{entry_point.name!r} of {_package_of(entry_point)} {fault}")
-    assert isinstance(found, type)
-    return found
-
-
 def policy_fault(found: object) -> str:
     """Why it is no policy, or nothing. Asked here since a compiled base lets one be made that answers nothing."""
     if not isinstance(found, type) or not issubclass(found, Policy):
@@ -99,7 +75,3 @@ def policy_fault(found: object) -> str:
         if getattr(found, question) is getattr(Policy, question):
             return f"does not say how to {question}"
     return ""
-
-
-def _package_of(entry_point: EntryPoint) -> str:
-    return f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else entry_point.value

@@ -26,6 +26,7 @@ class PoolFile(FileModel):
     decode_batch_max: Count | None = None
     kv_tokens: Count | None = None
     context_tokens_max: Count | None = None
+    threshold_tokens: Count | None = None
     lease: Duration = _LEASE_NS
     resumes: StrictBool = True
     """Answers that break here go on elsewhere, and others' here."""
@@ -39,6 +40,9 @@ class PoolFile(FileModel):
         for key in ("connector", "decode_batch_max", "kv_tokens"):
             if not is_disaggregated and getattr(self, key) is not None:
                 raise KeyFaults(Fault(key, "belongs to a disaggregated pool"))
+        context, threshold = self.context_tokens_max, self.threshold_tokens
+        if threshold is not None and context is not None and threshold > context:
+            raise KeyFaults(Fault("threshold_tokens", f"is above context_tokens_max, {context}: nothing so long fits"))
         if not is_disaggregated and self.lease != _LEASE_NS:
             raise KeyFaults(Fault("lease", "belongs to a disaggregated pool"))
         return self
@@ -52,6 +56,7 @@ class PoolFile(FileModel):
             self.kv_tokens or 0,
             self.context_tokens_max or 0,
             self.lease,
+            self.threshold_tokens or 0,
             self.resumes,
         )
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 
 from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, model_validator
 
+from gateway.config.kubernetes import Namespace, PortName, Selector, cluster_around
 from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, Url
 from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.pools import Member, PoolFile
@@ -21,6 +22,9 @@ from gateway.config.targets import (
     DnsRecord,
     DnsReplicasConfig,
     EngineTlsConfig,
+    KubernetesApi,
+    KubernetesKind,
+    KubernetesReplicasConfig,
     PeerConfig,
     ReplicaConfig,
 )
@@ -42,7 +46,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.faults import Fault, KeyFaults
 from gateway.ground.settings import AnySections, FileModel, Section, SectionsFile
-from gateway.ground.values import AddressText, FilePath, Id, Surroundings, checked_secret, read_secret
+from gateway.ground.values import AddressText, FilePath, Id, Surroundings, WebUrl, checked_secret, read_secret
 from gateway.ground.yaml_file import YamlFile
 
 NO_CONNECTORS: Mapping[str, Connector | None] = {}
@@ -166,6 +170,15 @@ class _EngineFile(FileModel):
             bootstrap_port=self.bootstrap_port,
         )
 
+    def _as_template(
+        self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None]
+    ) -> ReplicaConfig:
+        """Of replicas that are found."""
+        template = self._as_config(home, "", probes, connectors)
+        if self.group is None:  # each is alone, under an id that is not known yet
+            template = replace(template, spec=replace(template.spec, group=""))
+        return template
+
 
 class ReplicaFile(_EngineFile):
     url: Url
@@ -216,10 +229,56 @@ class DnsReplicasFile(_EngineFile):
     def as_config(
         self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None]
     ) -> DnsReplicasConfig:
-        template = self._as_config(home, "", probes, connectors)
-        if self.group is None:  # each is alone, under an id that is not known yet
-            template = replace(template, spec=replace(template.spec, group=""))
+        template = self._as_template(home, probes, connectors)
         return DnsReplicasConfig(template, self.name, self.record, self.scheme, self.port, self.nameservers)
+
+
+class KubernetesReplicasFile(_EngineFile):
+    """Replicas that a cluster knows by their labels; called `ID-ADDRESS`, `ID-ADDRESS-PORT` if the port is named."""
+
+    id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
+    selector: Selector
+    kind: KubernetesKind = KubernetesKind.ENDPOINT_SLICES
+    namespace: Namespace | None = None
+    scheme: Literal["http", "https"] = "http"
+    port: Annotated[int, Strict(), Field(ge=1, le=65535)] | PortName
+    api: WebUrl | None = None
+    """Where a cluster's API is; without it, of the cluster that this gateway runs in."""
+    token_file: FilePath | None = None
+    ca_file: FilePath | None = None
+    _api: KubernetesApi = PrivateAttr()
+    _namespace: str = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _find_api(self, info: ValidationInfo) -> Self:
+        inside = cluster_around(Surroundings.of(info).environ)
+        if self.api is None:
+            if inside is None:
+                raise _fault("api", "is missing, and this gateway runs in no cluster")
+            if self.token_file is not None or self.ca_file is not None:
+                raise _fault("api", "is missing beside token_file or ca_file")
+            self._api = inside.api
+        else:
+            if self.token_file is not None and not self.api.startswith("https:"):
+                raise _fault("api", "is not https, and a token would be sent there")
+            self._api = KubernetesApi(self.api.rstrip("/"), self.token_file, self.ca_file)
+        namespace = self.namespace or (inside.namespace if inside is not None and self.api is None else None)
+        if namespace is None:
+            raise _fault("namespace", "is missing")
+        self._namespace = namespace
+        return self
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return self.scheme == "https"
+
+    def as_config(
+        self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None]
+    ) -> KubernetesReplicasConfig:
+        template = self._as_template(home, probes, connectors)
+        return KubernetesReplicasConfig(
+            template, self.kind, self._api, self._namespace, self.selector, self.scheme, self.port
+        )
 
 
 class PeerFile(FileModel):
@@ -261,6 +320,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     pools: tuple[PoolFile, ...] = ()
     replicas: tuple[ReplicaFile, ...] = ()
     dns_replicas: tuple[DnsReplicasFile, ...] = ()
+    kubernetes_replicas: tuple[KubernetesReplicasFile, ...] = ()
     peers: tuple[PeerFile, ...] = ()
     models: Annotated[
         dict[Model, Annotated[tuple[Model, ...], Field(min_length=1, max_length=_MEANT_MAX)]],
@@ -325,6 +385,9 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
                 replica for each in self.replicas for replica in each.as_configs(home, sections.probes, connectors)
             ),
             dns_replicas=tuple(each.as_config(home, sections.probes, connectors) for each in self.dns_replicas),
+            kubernetes_replicas=tuple(
+                each.as_config(home, sections.probes, connectors) for each in self.kubernetes_replicas
+            ),
             peers=tuple(each.as_config() for each in self.peers),
             models={ModelName(name): tuple(map(ModelName, meant)) for name, meant in self.models.items()},
             core=replace(self.core, placement=with_version(self.core.placement)),
@@ -349,21 +412,30 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         own = {key: document[key] for key in RegionFile.__annotations__ if key in document}
         return own | document
 
+    def found(self) -> Iterator[tuple[str, int, DnsReplicasFile | KubernetesReplicasFile]]:
+        """Each description of replicas that are found, and where it stands."""
+        yield from (("dns_replicas", index, each) for index, each in enumerate(self.dns_replicas))
+        yield from (("kubernetes_replicas", index, each) for index, each in enumerate(self.kubernetes_replicas))
+
+    def _engines(self) -> tuple[_EngineFile, ...]:
+        return (*self.replicas, *self.dns_replicas, *self.kubernetes_replicas)
+
     def _secret_files(self) -> Iterator[Path]:
         listen, peering = self.sections.listen.tls, self.sections.peering.tls
-        engines = (*self.replicas, *self.dns_replicas)
+        engines = self._engines()
         own = (self.keys, self.admin_token_file, self.cache_secret_file, self.sections.audit.signing_key)
         yield from filter(None, (*own, *(each.api_key_file for each in engines)))
+        yield from (each.token_file for each in self.kubernetes_replicas if each.token_file is not None)
         yield from (each.key for each in (listen, peering) if each is not None)
         yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)
 
     def _engine_credentials(self) -> Iterator[str]:
-        for each in (*self.replicas, *self.dns_replicas):
+        for each in self._engines():
             yield from map(str, filter(None, (each.api_key_file, each.api_key_env)))
 
     def engine_files(self) -> list[Path]:
         """Keys and certificates for engines: read with the region file, and again when they change."""
-        return list(dict.fromkeys(path for each in (*self.replicas, *self.dns_replicas) for path in each.files()))
+        return list(dict.fromkeys(path for each in self._engines() for path in each.files()))
 
 
 def _fault(key: str, message: str) -> KeyFaults:

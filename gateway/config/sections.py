@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from gateway.config.content import ContentConfig
 from gateway.config.prediction import PredictionConfig
-from gateway.config.targets import DnsReplicasConfig, PeerConfig, ReplicaConfig
+from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
@@ -200,6 +201,9 @@ class PeeringConfig:
     gateways of the version before."""
     forward_window_bytes: int = MEBIBYTE // 4
     """Of each answer on such a stream, what may be on its way to us or lie here unread."""
+    batch_gap_ns: int = 1 * MILLISECOND_NS
+    """Between two messages on such a stream: what forwards say meanwhile goes out together. Whoever speaks after a
+    silence, or has more to say than a message takes, does not wait. 0: a message a turn."""
     tls: MeshTlsConfig | None = None
 
 
@@ -345,6 +349,7 @@ class Sections:
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    content: ContentConfig = field(default_factory=ContentConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
@@ -358,6 +363,7 @@ class GatewayConfig(Sections):
     replicas: tuple[ReplicaConfig, ...]
     peers: tuple[PeerConfig, ...]
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
+    kubernetes_replicas: tuple[KubernetesReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)
     models: Mapping[ModelName, tuple[ModelName, ...]] = field(default_factory=dict)
     """Further names for models, and what each stands for, the most wanted first."""
@@ -379,3 +385,9 @@ class GatewayConfig(Sections):
     """Where relative paths start."""
     cache_secret: str | None = field(default=None, repr=False)
     """Goes into every tenant's `cache_salt`."""
+
+    @property
+    def templates(self) -> tuple[ReplicaConfig, ...]:
+        """Of replicas that are found."""
+        by_name = (each.template for each in self.dns_replicas)
+        return (*by_name, *(each.template for each in self.kubernetes_replicas))

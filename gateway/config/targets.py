@@ -104,6 +104,41 @@ class DnsReplicasConfig:
     """Empty: those that the machine asks."""
 
 
+class KubernetesKind(StrEnum):
+    """Which objects of a cluster lead to its replicas."""
+
+    ENDPOINT_SLICES = "endpoint_slices"
+    """What Services stand for; their labels are those of the Service."""
+    PODS = "pods"
+    """Pods that no Service has to stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesApi:
+    """Where a cluster's API is, and what it is shown. Files are read anew for each call: tokens last an hour."""
+
+    url: str
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    """Who vouches for it; without it, those whom the machine trusts."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesReplicasConfig:
+    """Replicas that are found by the labels of a cluster's objects, all alike but for their address."""
+
+    template: ReplicaConfig
+    """As that of replicas behind a name."""
+    kind: KubernetesKind
+    api: KubernetesApi
+    namespace: str
+    selector: str
+    """As `kubectl --selector` takes it."""
+    scheme: str
+    port: int | str
+    """Of every replica, or its name in the Service or the container."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
     """Another gateway: what the core knows of it, and where its own address is (never a load balancer's)."""

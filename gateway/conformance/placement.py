@@ -23,7 +23,8 @@ from types import FunctionType, ModuleType
 
 import click
 
-from gateway.config.placement_plug_ins import PlugInUnusable, find_policy, policy_fault
+from gateway.config.placement_plug_ins import find_policy, policy_fault
+from gateway.config.plug_ins import PlugInUnusable
 from gateway.conformance.purity import imports_of, impurities
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.effects import RecordShadow, StartLeg

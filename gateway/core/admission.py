@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from gateway.core.requests import Hold, RequestClass, RequestState
-from gateway.core.vocabulary import ModelName, RequestId, TenantName
+from gateway.core.vocabulary import ModelName, PoolName, RequestId, TenantName
 
 _SLACK = 64
 _Key = TypeVar("_Key")
@@ -77,6 +77,7 @@ class WaitingRoom:
         """Mask of the slots for which somebody is held."""
         self._length_of: dict[ModelName, int] = {}
         self._length_of_tenant: dict[TenantName, int] = {}
+        self._length_of_pool: dict[tuple[ModelName, PoolName], int] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -98,6 +99,13 @@ class WaitingRoom:
 
     def lengths(self) -> dict[ModelName, int]:
         return dict(self._length_of)
+
+    def pool_length(self, model: ModelName, pool: PoolName) -> int:
+        """Of those that wait for a model, the ones that are meant for this pool."""
+        return self._length_of_pool.get((model, pool), 0)
+
+    def pool_lengths(self) -> dict[tuple[ModelName, PoolName], int]:
+        return dict(self._length_of_pool)
 
     def has_class(self, request_class: RequestClass) -> bool:
         return request_class in self._queues
@@ -191,6 +199,9 @@ class WaitingRoom:
         self._length += change
         _add(self._length_of, request.profile.model, change)
         _add(self._length_of_tenant, request.profile.tenant, change)
+        fit = request.request_class.fit
+        if fit is not None and fit.preferred:
+            _add(self._length_of_pool, (request.profile.model, fit.preferred[0]), change)
 
 
 def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:

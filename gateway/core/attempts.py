@@ -9,7 +9,7 @@ from enum import StrEnum
 from gateway.core.config import AttemptConfig
 from gateway.core.vocabulary import LegResult
 
-_SUCCESSES = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR})
+_SUCCESSES = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _REST_STEPS = 6
 """The second rest is 2**-5 of the longest."""
 

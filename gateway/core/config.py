@@ -87,6 +87,12 @@ class PlacementConfig:
     """Under `PlacementPolicy.COST`: what takes longer to read waits here while a replica has longer to read."""
     delay_weight: float = 0.5
     """What a second of a client's waiting counts against one by which reading delays each of those who run."""
+    spill_queue_length: int = 1
+    """So many requests that are meant for one pool wait, and none of it is free, when the first of them goes to another
+    pool that takes it and that nobody waits for."""
+    too_long_slack_share: float = 0.25
+    """By this share of what the longest pool takes, a request may be over that and go there all the same: it is an
+    estimate, on the high side, and the engine will count. What is over it by more is refused at once."""
     kept_gaps: float = 3.0
     """A cache that keeps what nobody asks for through so many of the gaps between turns pushes out what nobody wants:
     nineteen of twenty come back sooner, were gaps without memory."""
@@ -188,6 +194,51 @@ class ObservationConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenBudgetConfig:
+    """How many tokens a request will come to is estimated by these (token-budget-aware pool routing, §2.1)."""
+
+    ratio_start: float = 4.0
+    """ĉ₀: bytes a token, before anybody has told. Of CJK at most half as many."""
+    decay: float = 0.95
+    """β: what is known weighs so much against the next answer; less while little is known."""
+    caution: float = 1.0
+    """γ: so many mean deviations below the mean is the ratio that is reckoned with."""
+    output_share: float = 0.95
+    """Where the client names no maximum: of the answers before, so many were no longer than is reckoned with; ..."""
+    output_start_tokens: int = 1024
+    """... and before any are known, this."""
+    tenants_max: int = 4096
+    """Pairs of tenant and category, for each of which what its own prompts are like is remembered; over it, the one
+    that was not heard of for longest is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdConfig:
+    """How a short pool's threshold tunes itself, where it does (token-budget-aware pool routing, §7)."""
+
+    is_tuned: bool = False
+    """False: it stays where it was set."""
+    tokens_min: int = 1024
+    """It never comes down below this, unless it was set there; nor does it go beyond its pool's window."""
+    interval_ns: int = 10 * _SECOND_NS
+    """Between two moves, at least."""
+    requests_min: int = 200
+    """That must have ended since the last look, before there is another."""
+    trouble_share: float = 0.01
+    """More than this share of the short pool's requests preempted, rejected or misrouted: it comes down."""
+    late_ns: int = 2 * _SECOND_NS
+    """A first token that takes longer is late."""
+    late_share: float = 0.05
+    """More than this share late in one pool, and fewer in the other: requests are moved to the other."""
+    tighten: float = 0.8
+    """What it is multiplied by when it comes down, ..."""
+    relax: float = 1.1
+    """... and when it goes up."""
+    patience_ns: int = 300 * _SECOND_NS
+    """How long it stays below where it had to come down from; doubled each time that trying beyond was a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoreConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     pushing: PushingConfig = field(default_factory=PushingConfig)
@@ -195,4 +246,5 @@ class CoreConfig:
     attempt: AttemptConfig = field(default_factory=AttemptConfig)
     observation: ObservationConfig = field(default_factory=ObservationConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)

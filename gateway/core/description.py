@@ -120,6 +120,7 @@ def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
         "queue": {"length": len(core.waiting), "by_model": core.waiting.lengths()},
         "replicas": [_describe_replica(state, core, now_ns) for state in core.replicas],
         "peers": [_describe_peer(state, core.peers, now_ns) for state in core.peers],
+        "pools": _describe_pools(core),
         "decode_pools": [_describe_pool(pool, now_ns) for pool in core.decode_pools],
         "prefix_index": {
             "replicas": _describe_index(core.placer.replica_index),
@@ -145,6 +146,8 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
         "pending": state.waiting,
         "kv_usage": state.kv_usage,
         "kv_tokens": state.kv_tokens,
+        "context_tokens_max": core.replicas.context_of(state),
+        "context_tokens_learnt": state.context_seen,
         "held": core.waiting.held_for(state.slot),
         "in_flight": state.in_flight,
         "unreflected": len(state.unreflected),
@@ -152,6 +155,22 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
         "ramp_limit": state.ramp.limit,
         "probe_age_ms": None if state.answered_ns is None else (now_ns - state.answered_ns) / 1e6,
     }
+
+
+def _describe_pools(core: GatewayState) -> list[dict[str, object]]:
+    """By model, of those that are told apart by budgets."""
+    told = {(each.model, each.pool): each for each in core.replicas.capacities() if core.ladders.are_wanted(each.model)}
+    return [
+        {
+            "model": model,
+            "pool": pool,
+            "context_tokens_max": capacity.context_tokens_max,
+            "threshold_tokens": capacity.threshold_tokens,
+            "queue_length": core.waiting.pool_length(model, pool),
+            "preemptions": core.replicas.preempted.get(pool, 0),
+        }
+        for (model, pool), capacity in told.items()
+    ]
 
 
 def _describe_pool(pool: DecodePool, now_ns: int) -> dict[str, object]:
@@ -205,6 +224,8 @@ def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, obj
                 "available": capacity.available,
                 "load": capacity.load,
                 "queue_length": state.queue_lengths.get(capacity.model, 0),
+                "context_tokens_max": capacity.context_tokens_max,
+                "threshold_tokens": capacity.threshold_tokens,
             }
             for capacity in observation.report.capacities
         ],

@@ -6,6 +6,7 @@ from gateway.core.value import value
 from gateway.core.vocabulary import (
     Connector,
     Decision,
+    Extra,
     Hops,
     LegRole,
     LoadReport,
@@ -41,6 +42,13 @@ class StartLeg:
     """For a decode leg: who read the prompt, or reads it at this moment."""
     pool: PoolName | None = None
     """For a leg that runs a part: whose it is."""
+    budget_tokens: int = 0
+    """For a peer: what the request is taken to come to, to put on the wire; 0: nobody asks."""
+    may_be_longer: bool = False
+    """There are longer pools: where this target refuses it for its length, the client is not told, for it may be had
+    there."""
+    extras: tuple[Extra, ...] = ()
+    """For a replica that runs the whole: what it is asked to tell besides."""
     may_break: bool = False
     """Should its answer break, somebody else may go on with it: what the client is sent is worth keeping."""
     resume: int = 0

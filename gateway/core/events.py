@@ -6,6 +6,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.residency import ResidencyPolicy
+from gateway.core.token_budget import TokenBudgetSnapshot
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     ControlVersion,
@@ -150,6 +151,16 @@ class ResponseStored:
 
 
 @value
+class TooLong:
+    """What an engine that refused a request for its length said of that."""
+
+    limit_tokens: int | None = None
+    """What it takes; None: it did not say."""
+    asked_tokens: int | None = None
+    """What the request comes to there, as far as it counted: the answer that was asked for included."""
+
+
+@value
 class LegEnded:
     """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
 
@@ -162,6 +173,8 @@ class LegEnded:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     detail: str = ""
+    too_long: TooLong | None = None
+    """Set when `result` is TOO_LONG, and where a client error was about that."""
     rest: RequestProfile | None = None
     """Of an answer that broke: what is left to do, as a request. None: nobody could go on with it."""
     is_final: bool = False
@@ -219,6 +232,13 @@ class PredictorFitted:
 
 
 @value
+class TokenBudgetRestored:
+    """What was learnt of the tokens that requests come to before this process began."""
+
+    snapshot: TokenBudgetSnapshot
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -242,5 +262,6 @@ Event = (
     | ProgressSampled
     | DecodeHistoryRestored
     | PredictorFitted
+    | TokenBudgetRestored
     | TimePassed
 )

@@ -47,8 +47,10 @@ from gateway.core.events import (
     ResponseStored,
     TargetLost,
     TimePassed,
+    TokenBudgetRestored,
 )
 from gateway.core.intake import Intake
+from gateway.core.lengths import Lengths, choice_of
 from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
@@ -61,6 +63,7 @@ from gateway.core.resume import FIRST_STEP_DEATHS_MAX, broken_outcome, is_first_
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
 from gateway.core.timers import TimerKind
+from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
@@ -98,6 +101,7 @@ class GatewayCore(GatewayState):
         super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
         self._intake = Intake(self)
         self._publisher = Publisher(self)
+        self.lengths = Lengths(self)
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
         self._arrivals = 0
@@ -180,8 +184,8 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
-            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted():
-                self._pool_told(event)
+            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted() | TokenBudgetRestored():
+                self._learnt(event)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -192,19 +196,20 @@ class GatewayCore(GatewayState):
     def _request_arrived(self, event: RequestArrived, now_ns: int) -> None:
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
-        rule = self._intake.rule_of(profile)
-        request_class = self._intake.class_of(profile, rule, _NO_HOPS)
+        rule, budget = self._intake.rule_of(profile), self._intake.budget_of(profile)
+        request_class = self._intake.class_of(profile, rule, _NO_HOPS, budget=budget)
         rejection = self._intake.rejection_of(profile, request_class)
         if rejection is not None:
             outcome, detail = rejection
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0))
             return
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
-        self._admit(event, request_class, stamp, now_ns)
+        self._admit(event, request_class, stamp, now_ns, budget=budget)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         request_id = event.profile.request_id
-        request_class = self._intake.class_of(event.profile, event.stamp.rule, event.hops, event.stamp.origin)
+        budget, stamp = self._intake.budget_of(event.profile), event.stamp
+        request_class = self._intake.class_of(event.profile, stamp.rule, event.hops, stamp.origin, budget=budget)
         refusal = self._intake.refusal_of(event, request_class, now_ns)
         if refusal is not None:
             reason, detail = refusal
@@ -212,7 +217,7 @@ class GatewayCore(GatewayState):
             return
         self._effects.append(AcceptForward(request_id))
         origin = event.origin_gateway_id
-        self._admit(event, request_class, event.stamp, now_ns, hops=event.hops, origin_gateway_id=origin)
+        self._admit(event, request_class, stamp, now_ns, hops=event.hops, origin_gateway_id=origin, budget=budget)
 
     def _admit(
         self,
@@ -223,6 +228,7 @@ class GatewayCore(GatewayState):
         *,
         hops: Hops = _NO_HOPS,
         origin_gateway_id: GatewayId | None = None,
+        budget: Estimate | None = None,
     ) -> None:
         self._arrivals += 1
         request = RequestState(
@@ -235,6 +241,7 @@ class GatewayCore(GatewayState):
             stamp=stamp,
             hops=hops,
             origin_gateway_id=origin_gateway_id,
+            budget=budget,
         )
         self.requests[request.request_id] = request
         self._wait(request, now_ns)
@@ -267,10 +274,15 @@ class GatewayCore(GatewayState):
             for request in self.waiting.all_held_for(slot):  # or those who came later would choose before them
                 self._unhold(request)
         heads = self.waiting.heads()
+        blocked: list[tuple[int, RequestState]] = []
+        """Whose own pool is full. They may go to another once nobody waits for that."""
         while heads:
             _, request = heapq.heappop(heads)
+            fit = request.request_class.fit
             placement = self._placement_of(request, now_ns)
             if placement is None:
+                if fit is not None:
+                    blocked.append((request.arrival_number, request))
                 continue
             if isinstance(placement, Hold):
                 self._hold(request, placement)
@@ -279,6 +291,10 @@ class GatewayCore(GatewayState):
             successor = self.waiting.head_of(request.request_class)
             if successor is not None:
                 heapq.heappush(heads, (successor.arrival_number, successor))
+            if blocked and fit is not None and not self.waiting.pool_length(request.profile.model, fit.preferred[0]):
+                for entry in blocked:
+                    heapq.heappush(heads, entry)
+                blocked = []
         if self.waiting.homes:
             self._place_held(now_ns)
         else:
@@ -396,6 +412,8 @@ class GatewayCore(GatewayState):
             may_break=self._may_break(request, leg),
             resume=request.resumes,
         )
+        if request.budget is not None:
+            order = self.lengths.on_order(order, request, leg.state)
         if attempt.pool is not None and attempt.prefill is not None:
             prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
             spec = attempt.pool.spec
@@ -488,6 +506,8 @@ class GatewayCore(GatewayState):
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
         self.placer.leg_ended(request, leg, event, now_ns)
+        if request.budget is not None and self.lengths.leg_ended(request, leg, event):
+            self._pools_changed()
         if attempt.pool is not None:
             self._part_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
@@ -528,12 +548,15 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.ABANDONED, end.detail)
             case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED if self._is_broken_for_good(request, end):
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if self._is_broken_for_good(
+                request, end
+            ):
                 self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
             case (
                 LegResult.FAILED
                 | LegResult.BUSY
                 | LegResult.REFUSED
+                | LegResult.TOO_LONG
                 | LegResult.INTERNAL  # of ours: an answer in one piece may be had in another way
                 | LegResult.CLIENT_ERROR  # another engine may know better what to do with a rest
             ):
@@ -564,6 +587,8 @@ class GatewayCore(GatewayState):
             self._try_again_after_busy(request, now_ns)
         elif worst.result is LegResult.INTERNAL:
             self._try_again_after_failure(request, now_ns, Outcome.FAILED_INTERNALLY)
+        elif worst.result is LegResult.TOO_LONG:
+            self._try_again_longer(request, now_ns)
         else:
             self._try_again_after_refusal(request, worst, now_ns)
 
@@ -608,6 +633,12 @@ class GatewayCore(GatewayState):
             request.barred_at += (end.leg.target,)
         if end.result is LegResult.FAILED or end.refusal in _RESIDENCY_REFUSALS:
             self._avoid(request, end.leg)
+        if end.refusal is RefusalReason.TOO_LONG or (
+            end.result is LegResult.TOO_LONG and end.leg.target.kind is TargetKind.PEER
+        ):
+            request.barred_at += (end.leg.target,)
+            self._avoid(request, end.leg)
+        request.is_too_long |= end.result is LegResult.TOO_LONG or end.refusal is RefusalReason.TOO_LONG
 
     def _try_again_after_failure(
         self, request: RequestState, now_ns: int, outcome: Outcome = Outcome.FAILED_BEFORE_FIRST_BYTE
@@ -633,6 +664,14 @@ class GatewayCore(GatewayState):
             self._end(request, Outcome.REJECTED_QUEUE_FULL, f"engines were full {request.busy_answers} times in a row")
         else:
             self._wait_again(request, now_ns)
+
+    def _try_again_longer(self, request: RequestState, now_ns: int) -> None:
+        """An engine takes nothing so long. Once: whoever takes longer ones was asked for."""
+        if request.was_too_long_before:
+            self._end(request, Outcome.REJECTED_TOO_LONG, request.last_failure)
+            return
+        request.was_too_long_before = True
+        self._wait_again(request, now_ns)
 
     def _try_again_after_refusal(self, request: RequestState, end: LegEnd, now_ns: int) -> None:
         if end.refusal is RefusalReason.UNKNOWN_RESPONSE:
@@ -715,8 +754,10 @@ class GatewayCore(GatewayState):
         else:
             self._start_decode(request, attempt, admission, now_ns)
 
-    def _pool_told(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted) -> None:
+    def _learnt(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored) -> None:
         match event:
+            case TokenBudgetRestored():
+                self.token_budget.restore(event.snapshot)
             case DecodeHistoryRestored():
                 self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
@@ -849,7 +890,7 @@ class GatewayCore(GatewayState):
         for heartbeat in event.observations:
             self.peers.observe(heartbeat, now_ns)
         if self.peers.served_version != served_version:
-            self._refuse_hopeless()
+            self._pools_changed()
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
         targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
@@ -866,6 +907,7 @@ class GatewayCore(GatewayState):
             self._unhold(request)
         self.placer.configure(event.config.placement)
         self.stored_responses.configure(event.config.placement.stored_responses_max)
+        self.token_budget.configure(event.config.token_budget)
         self._refuse_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
@@ -922,7 +964,10 @@ class GatewayCore(GatewayState):
 
     def _classify_again(self, request: RequestState) -> None:
         old = request.request_class
-        fresh = self._intake.class_of(request.profile, request.stamp.rule, request.hops, request.stamp.origin)
+        if request.budget is None:
+            request.budget = self._intake.budget_of(request.profile)
+        stamp = request.stamp
+        fresh = self._intake.class_of(request.profile, stamp.rule, request.hops, stamp.origin, budget=request.budget)
         gave_up_peers = request.refusals >= max(self.config.attempt.refusals_max, 1)
         request.request_class = replace(
             fresh,
@@ -931,6 +976,7 @@ class GatewayCore(GatewayState):
             failed_replicas=old.failed_replicas,
             failed_peers=old.failed_peers,
             pinned=old.pinned,
+            fit=None if old.pinned is not None else fresh.fit,
         )
 
     def _lockdown_changed(self, event: LockdownChanged) -> None:
@@ -978,7 +1024,15 @@ class GatewayCore(GatewayState):
         for pool in gone:  # who stood in it may go to whoever has come
             self._pool_gone(pool, now_ns)
         self._find_failures_again()
-        self._refuse_hopeless()
+        self._pools_changed()
+
+    def _pools_changed(self) -> None:
+        """Or who serves what. Where budgets count, whoever waits may fit into others now."""
+        if self.ladders.exist or self.lengths.sorted:
+            self.lengths.sorted = self.ladders.exist
+            self._judge_waiting_again()
+        else:
+            self._refuse_hopeless()
 
     def _find_failures_again(self) -> None:
         """Slots have changed hands: what failed a request may be elsewhere now, or gone; and it may count now where it
@@ -1028,4 +1082,5 @@ def _decision(request: RequestState, placement: Placement, now_ns: int) -> Decis
         placement.candidates,
         waited_ns=now_ns - request.arrived_ns,
         considered=placement.considered,
+        pool=None if request.budget is None else choice_of(request, placement),
     )

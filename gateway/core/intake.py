@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gateway.core.events import ForwardArrived
+from gateway.core.pools import PoolFit
 from gateway.core.prospects import why_no_newcomer
 from gateway.core.requests import RequestClass
 from gateway.core.residency import both, may_enter, processing_rule, refusal_of
 from gateway.core.state import GatewayState
+from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -114,9 +117,9 @@ class Intake:
         if profile.follows:
             can_follow = self._can_follow(request_class)
             return None if can_follow else (RefusalReason.UNKNOWN_RESPONSE, "no such response is known here")
-        unserved = self._unserved(profile, event.stamp)
-        if unserved is not None:
-            return unserved
+        unfit = self._unfit(profile, event.stamp, request_class)
+        if unfit is not None:
+            return unfit
         if self._fullness_for(profile, request_class) is not None:
             return RefusalReason.QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
         if self._core.placer.has_replica(request_class) and not self._core.waiting.has_class(request_class):
@@ -126,23 +129,38 @@ class Intake:
             return RefusalReason.BUSY, f"{queue_length} requests wait for `{profile.model}`"
         return None
 
-    def _unserved(self, profile: RequestProfile, stamp: ResidencyStamp) -> tuple[RefusalReason, str] | None:
+    def _unfit(
+        self, profile: RequestProfile, stamp: ResidencyStamp, request_class: RequestClass
+    ) -> tuple[RefusalReason, str] | None:
+        """Where nothing here could ever run it."""
         replicas, model = self._core.replicas, profile.model
         eligible = replicas.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
-        if profile.goes_on and eligible and not eligible & replicas.continuing:
+        if not eligible:
+            return self._unserved(model, stamp)
+        if profile.goes_on and not eligible & replicas.continuing:
             return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with what another one of `{model}` began"
-        return None if eligible else self._why_unserved(model, stamp)
+        fit = request_class.fit
+        if fit is not None and not fit.preferred:
+            return RefusalReason.TOO_LONG, f"no pool here takes {fit.need_tokens} tokens"
+        return None
 
-    def _why_unserved(self, model: ModelName, stamp: ResidencyStamp) -> tuple[RefusalReason, str]:
+    def _unserved(self, model: ModelName, stamp: ResidencyStamp) -> tuple[RefusalReason, str]:
         if self._core.replicas.closed_to(model, stamp.rule, stamp.origin):
             why = f"what serves `{model}` here was adopted, and takes nothing that arrived in {stamp.origin.region}"
             return RefusalReason.RESIDENCY_NOT_ACCEPTED, why
         return RefusalReason.UNKNOWN_MODEL, f"no replica here may serve `{model}` for it"
 
     def class_of(
-        self, profile: RequestProfile, rule: PlaceRule, hops: Hops, origin: Place | None = None
+        self,
+        profile: RequestProfile,
+        rule: PlaceRule,
+        hops: Hops,
+        origin: Place | None = None,
+        *,
+        budget: Estimate | None = None,
     ) -> RequestClass:
-        """With whom it shares a queue: those who may go to exactly the same targets. `origin`: of a forward."""
+        """With whom it shares a queue: those who may go to exactly the same targets. `origin`: of a forward. `budget`:
+        what it is taken to come to, where that counts."""
         pinned = self._core.stored_responses.get(profile.follows) if profile.follows else None
         fresh = self._class_for(
             profile.model,
@@ -152,11 +170,23 @@ class Intake:
             origin,
             is_control=profile.is_control,
             connectors=profile.connectors,
+            budget=None if pinned is not None else budget,
             goes_on=profile.goes_on,
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
         return self._classes.setdefault(fresh, fresh)
+
+    def budget_of(self, profile: RequestProfile) -> Estimate | None:
+        """What it is taken to come to; None where pools of its model are not told apart, and for what follows a stored
+        response, which has one place to go. Of a forward what its origin takes it to come to."""
+        if not self._core.ladders.are_wanted(profile.model) or profile.is_control:
+            return None
+        budget = self._core.token_budget.estimate(profile)
+        if profile.budget_tokens:  # its origin has looked at the prompt: here nobody knows more than its bytes
+            prompt_tokens = max(1, profile.budget_tokens - budget.output_tokens)
+            return at_least(replace(budget, prompt_tokens=prompt_tokens), profile.budget_tokens)
+        return budget
 
     def rule_of(self, profile: RequestProfile) -> PlaceRule:
         """Where a client's own request may be processed: the policy's rule, narrowed by the key's if it has one."""
@@ -212,10 +242,12 @@ class Intake:
         *,
         is_control: bool = False,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
+        budget: Estimate | None = None,
         goes_on: bool = False,
     ) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
+        arrived_at = self.origin_that_counts(origin or self._core.place)
         return RequestClass(
             model,
             rule,
@@ -224,10 +256,31 @@ class Intake:
             pinned=pinned,
             is_control=is_control,
             connectors=connectors,
-            origin=self.origin_that_counts(origin or self._core.place),
+            origin=arrived_at,
+            fit=None if budget is None else self._fit_of(budget, model, rule, arrived_at, connectors),
             goes_on=goes_on,
         )
+
+    def _fit_of(
+        self,
+        budget: Estimate,
+        model: ModelName,
+        rule: PlaceRule,
+        origin: Place | None,
+        connectors: frozenset[Connector],
+    ) -> PoolFit | None:
+        """Residency comes first: only pools count that it may go to."""
+        ladder = self._core.ladders.of(model, rule, origin, connectors)
+        if ladder is None:
+            return None
+        firm_tokens = budget.prompt_tokens if budget.is_soft else budget.total_tokens
+        return ladder.fit_of(budget.total_tokens, firm_tokens, self._core.config.placement.too_long_slack_share)
 
     def _rule_for(self, tenant: TenantName, process: PlaceRule | None) -> PlaceRule:
         rule = processing_rule(self._core.policy, tenant)
         return rule if process is None else both(rule, process)
+
+
+def at_least(budget: Estimate, tokens: int) -> Estimate:
+    """The prompt makes up for what is missing: of the answer the client may have said how long it is."""
+    return Estimate(max(budget.prompt_tokens, tokens - budget.output_tokens), budget.output_tokens, budget.is_soft)

@@ -31,6 +31,7 @@ from gateway.core.vocabulary import (
     PoolSpec,
     RefusalReason,
     ReplicaRole,
+    ReplicaSpec,
     RequestId,
     RequestProfile,
     Target,
@@ -48,6 +49,7 @@ _ROLES = {
     LegRole.PREFILL: ReplicaRole.PREFILL,
     LegRole.DECODE: ReplicaRole.DECODE,
 }
+_NO_LIMIT = 1 << 62
 _ESTIMATES_MOVE = 2
 """What is estimated of caches may be half of what it was when others were placed since, at the same event."""
 
@@ -210,6 +212,9 @@ class Checker:
             origin = self._stories[leg.request_id].origin
             taken = self._takes_from(leg.target.id, origin)
             self._expect("a replica takes only what its home accepts", taken, f"{where}, from {origin.region}")
+            if isinstance(spec, ReplicaSpec):
+                fits = self._is_long_enough(request, spec)
+                self._expect("nobody is sent where less is taken than it may come to", fits, where)
             role = ReplicaRole.UNIFIED if isinstance(spec, PeerSpec) else spec.role
             self._expect("a replica runs the part that is its own", _ROLES[leg.role] is role, f"{where} as {leg.role}")
         else:
@@ -217,6 +222,15 @@ class Checker:
             self._expect("a forwarded request is never forwarded again", not crossed, where)
             self._expect("a closed policy forwards nothing", not self._core.policy.closed_reason, where)
             self._expect("a lockdown forwards nothing", not self._core.locked_down, where)
+
+    def _is_long_enough(self, request: RequestState, spec: ReplicaSpec) -> bool:
+        """By what was written down. What a stored response pins has no choice."""
+        fit, told = request.request_class.fit, self._pools.get(spec.pool)
+        return fit is None or told is None or not 0 < told.context_tokens_max < fit.need_tokens
+
+    def _context_of(self, state: ReplicaState) -> int:
+        told = self._pools.get(state.spec.pool)
+        return told.context_tokens_max if told is not None and told.context_tokens_max else _NO_LIMIT
 
     def _takes_from(self, replica_id: str, origin: Place) -> bool:
         accepts = self._accepts.get(replica_id)
@@ -371,11 +385,20 @@ class Checker:
             return False
         return (
             bool(free >> state.slot & 1)
+            and self._is_for(state, request)
             and wanted.model in state.spec.models
             and wanted.rule.allows(state.spec.place)
             and self._takes_from(state.target.id, self._stories[request.request_id].origin)
             and state.target not in self._stories[request.request_id].failed_at
         )
+
+    def _is_for(self, state: ReplicaState, request: RequestState) -> bool:
+        """Is it in the pool that such a request is meant for? Others need not take it."""
+        fit = request.request_class.fit
+        if fit is None:
+            return True
+        context = min(self._context_of(state), state.context_seen or _NO_LIMIT)
+        return context >= fit.need_tokens and state.spec.pool in fit.preferred
 
     def _continues(self, state: ReplicaState) -> bool:
         """Is it one that goes on with what another one began?"""
@@ -409,7 +432,9 @@ class Checker:
         own = (
             state.spec
             for state in self._core.replicas
-            if wanted.model in state.spec.models and self._takes_part(state, wanted)
+            if wanted.model in state.spec.models
+            and self._takes_part(state, wanted)
+            and (wanted.fit is None or state.spec.pool in wanted.fit.pools)
         )
         if any(wanted.rule.allows(spec.place) and self._takes_from(spec.replica_id, origin) for spec in own):
             return True
@@ -423,11 +448,14 @@ class Checker:
         within_reach = wanted.may_stay_in_region if is_sibling else wanted.may_cross_regions and overflows
         if peer.target in request.barred_at or not within_reach or not wanted.rule.allows(place):
             return False
-        capacities = None if peer.report is None else peer.served
-        return capacities is None or any(
+        if peer.report is None:
+            return wanted.fit is None or wanted.fit.takes_unknown
+        capacities = peer.served
+        return any(
             each.model == wanted.model
             and wanted.rule.allows(each.place)
             and (each.connector is None or each.connector in wanted.connectors)
+            and (wanted.fit is None or wanted.fit.is_taken_by(each))
             for each in capacities
         )
 

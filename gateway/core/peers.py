@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gateway.core.bits import slots_of
 from gateway.core.config import CoreConfig
+from gateway.core.pools import PoolBounds, PoolFit, bounds_in
 from gateway.core.targets import AVAILABLE, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -19,6 +20,7 @@ from gateway.core.vocabulary import (
     PeerObservation,
     PeerSpec,
     PlaceRule,
+    PoolName,
     Standing,
     peer_target,
 )
@@ -30,7 +32,7 @@ _ANSWERS_MAX = 64
 class PeerState(TargetState[PeerSpec]):
     """One peer: its last heartbeat, and our forwards there."""
 
-    __slots__ = ("observation", "queue_lengths", "served")
+    __slots__ = ("observation", "pool_queues", "queue_lengths", "served")
 
     def __init__(self, home: Peers, spec: PeerSpec, slot: int, config: CoreConfig) -> None:
         super().__init__(
@@ -45,6 +47,8 @@ class PeerState(TargetState[PeerSpec]):
         self.detail = "not heard yet"
         self.observation: PeerObservation | None = None
         self.queue_lengths: dict[ModelName, int] = {}
+        self.pool_queues: dict[tuple[ModelName, PoolName], int] = {}
+        """Of these, those that wait for one pool, where it tells them apart."""
         self.served: tuple[ModelCapacity, ...] = ()
         """What it last said that it serves. One that names nothing at all has only begun: its replicas are still to be
         found, and nobody who waits for it is to be told that there are none."""
@@ -73,7 +77,9 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
-        self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector]], _Answer] = {}
+        self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None], _Answer] = {}
+        self.thresholds: dict[ModelName, None] = {}
+        """Models of which some pool of theirs has one, as far as we ever heard."""
         self.served_version = 0
         """Changes with what anybody among them serves, and where, as far as is known; never with how busy they are."""
 
@@ -88,7 +94,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         both."""
         changed = self._own({spec.gateway_id: spec for spec in specs})
         self._forget_answers()
-        self.served_version += 1
+        self._served_changed()
         return changed
 
     def observe(self, observation: PeerObservation, now_ns: int) -> None:
@@ -103,10 +109,13 @@ class Peers(Targets[PeerState, PeerSpec]):
         if not state.healthy and state.observation is not None:
             state.ramp.start(now_ns)
         if not _says_the_same(observation.report, state.report):
-            if self._changes_what_is_served(state, observation.report):
-                self.served_version += 1
+            is_other = self._changes_what_is_served(state, observation.report)
             state.served = observation.report.capacities or state.served
-            state.queue_lengths = {queue.model: queue.length for queue in observation.report.queues}
+            if is_other:
+                self._served_changed()
+            queues = observation.report.queues
+            state.queue_lengths = {queue.model: queue.length for queue in queues if queue.pool is None}
+            state.pool_queues = {(queue.model, queue.pool): queue.length for queue in queues if queue.pool is not None}
             self._note_change(state)
         state.observation = observation
         state.healthy = True
@@ -118,31 +127,56 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     # What is asked of them
 
-    def available(self, model: ModelName, rule: PlaceRule, *, connectors: frozenset[Connector] = ALL_CONNECTORS) -> int:
+    def available(
+        self,
+        model: ModelName,
+        rule: PlaceRule,
+        *,
+        connectors: frozenset[Connector] = ALL_CONNECTORS,
+        fit: PoolFit | None = None,
+    ) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
-        `connectors`: by which it can be handed from a prefill to a decode worker.
+        `connectors`: by which it can be handed from a prefill to a decode worker. `fit`: into which pools it fits.
 
         O(peers that changed since the same was last asked).
         """
-        answer = self._answers.get((model, rule, connectors))
+        question = (model, rule, connectors, fit)
+        answer = self._answers.get(question)
         if answer is None:
             if len(self._answers) >= _ANSWERS_MAX:
                 self._answers.clear()
-            answer = self._answers[model, rule, connectors] = _Answer(0, self.usable)
+            answer = self._answers[question] = _Answer(0, self.usable)
         answer.available &= ~answer.unsure
         for slot in slots_of(answer.unsure & self.usable):
-            if self.standing_for(self._by_slot[slot], model, rule, connectors=connectors) is AVAILABLE:
+            if self.standing_for(self._by_slot[slot], model, rule, connectors=connectors, fit=fit) is AVAILABLE:
                 answer.available |= 1 << slot
         answer.unsure = 0
         return answer.available
 
-    def eligible(self, model: ModelName, rule: PlaceRule, *, connectors: frozenset[Connector] = ALL_CONNECTORS) -> int:
+    def eligible(
+        self,
+        model: ModelName,
+        rule: PlaceRule,
+        *,
+        connectors: frozenset[Connector] = ALL_CONNECTORS,
+        fit: PoolFit | None = None,
+    ) -> int:
         """Mask of the peers that serve the model where the rule allows, as far as we ever heard, available or not."""
         mask = 0
         for state in self:
-            if rule.allows(state.spec.place) and any(_fits(each, model, rule, connectors) for each in state.served):
+            if rule.allows(state.spec.place) and any(
+                _fits(each, model, rule, connectors) and (fit is None or fit.is_taken_by(each)) for each in state.served
+            ):
                 mask |= 1 << state.slot
         return mask
+
+    def bounds(self, model: ModelName, rule: PlaceRule, connectors: frozenset[Connector]) -> list[PoolBounds]:
+        """Of the pools that such requests may be forwarded to, as far as we ever heard."""
+        found: list[PoolBounds] = []
+        for state in self:
+            if rule.allows(state.spec.place):
+                found += bounds_in([each for each in state.served if _fits(each, model, rule, connectors)], model)
+        return found
 
     def unheard(self, rule: PlaceRule) -> int:
         """Mask of the peers where the rule allows that have not said yet what they serve."""
@@ -169,20 +203,32 @@ class Peers(Targets[PeerState, PeerSpec]):
         rule: PlaceRule,
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
+        fit: PoolFit | None = None,
     ) -> Standing:
         """Could it take one more request for the model at a place the rule allows, and if not, why not?"""
         if not rule.allows(state.spec.place):
             return Standing.NOT_ALLOWED
         if state.standing is not AVAILABLE or state.report is None:
             return state.standing
-        if self.queue_length(state, model) > self._config.placement.peer_queue_length_max:
+        fitting = [capacity for capacity in state.report.capacities if _fits(capacity, model, rule, connectors)]
+        queue_length = self.queue_length(state, model)
+        if fit is not None:
+            fitting = fit.preferred_among(fitting)
+            if not fitting:
+                return Standing.TOO_SHORT
+            queue_length = _pool_queue(state, fitting, queue_length)
+        if queue_length > self._config.placement.peer_queue_length_max:
             return Standing.QUEUE
-        advertised = sum(
-            capacity.available for capacity in state.report.capacities if _fits(capacity, model, rule, connectors)
-        )
+        advertised = sum([capacity.available for capacity in fitting])
         return AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
     # Inside
+
+    def _served_changed(self) -> None:
+        self.served_version += 1
+        self.thresholds = dict.fromkeys(
+            [capacity.model for state in self for capacity in state.served if capacity.threshold_tokens]
+        )
 
     def _changes_what_is_served(self, state: PeerState, report: LoadReport) -> bool:
         """Also with the first word of one that names nothing: it might have served anything until then."""
@@ -225,6 +271,15 @@ def _fits(capacity: ModelCapacity, model: ModelName, rule: PlaceRule, connectors
     return capacity.connector is None or capacity.connector in connectors
 
 
+def _pool_queue(state: PeerState, capacities: list[ModelCapacity], length: int) -> int:
+    """Of those who wait there, those before whom a request for these pools would come to stand; where they are not told
+    apart, all."""
+    if not state.pool_queues:
+        return length
+    pools = dict.fromkeys([(each.model, each.pool) for each in capacities])
+    return sum([state.pool_queues.get(pool, 0) for pool in pools])
+
+
 def _says_the_same(report: LoadReport, last: LoadReport | None) -> bool:
     """But for its number and what no placement rests on."""
     return last is not None and report.capacities == last.capacities and report.queues == last.queues
@@ -235,7 +290,11 @@ def _serves_the_same(report: LoadReport, served: tuple[ModelCapacity, ...]) -> b
     if len(report.capacities) != len(served):
         return False
     return all(
-        now.model == before.model and now.place == before.place and now.connector is before.connector
+        now.model == before.model
+        and now.place == before.place
+        and now.connector is before.connector
+        and (now.pool, now.context_tokens_max, now.threshold_tokens)
+        == (before.pool, before.context_tokens_max, before.threshold_tokens)
         for now, before in zip(report.capacities, served, strict=True)
     )
 

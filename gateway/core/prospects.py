@@ -36,7 +36,11 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
         return None if model in core.away else _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None
-    return _only_handed_over(core, request_class) or _why_nobody(core, profile, request_class, None)
+    return (
+        _only_handed_over(core, request_class)
+        or _too_long(core, request_class)
+        or _why_nobody(core, profile, request_class, None)
+    )
 
 
 def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None:
@@ -47,6 +51,11 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
             return None
     elif core.locked_down and request_class.pinned is not None:
         return None
+    if request.barred_at and request.is_too_long:
+        return (
+            Outcome.REJECTED_TOO_LONG,
+            f"whoever serves it takes no request of so many tokens: {request.last_failure}",
+        )
     if request.barred_at:
         return (
             Outcome.REJECTED_RESIDENCY_PROCESSING,
@@ -57,7 +66,11 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
     if request_class.pinned is not None:
         return Outcome.REJECTED_UNKNOWN_RESPONSE, "where the response was made is not within reach any more"
     stamp = None if request.origin_gateway_id is None else request.stamp
-    return _only_handed_over(core, request_class) or _why_nobody(core, request.profile, request_class, stamp)
+    return (
+        _only_handed_over(core, request_class)
+        or _too_long(core, request_class)
+        or _why_nobody(core, request.profile, request_class, stamp)
+    )
 
 
 def waits_for(core: GatewayState, request: RequestState) -> str:
@@ -109,6 +122,25 @@ def _only_handed_over(core: GatewayState, request_class: RequestClass) -> Refusa
     told = f"where `{request_class.model}` is served, prompts are read and answers written by different engines, and"
     told += " this call needs one that does both"
     return Outcome.REJECTED_UNSUPPORTED, told
+
+
+def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None:
+    """Whatever takes less of it would take it."""
+    fit = request_class.fit
+    if (
+        fit is None
+        or request_class.model in core.away
+        or not core.placer.may_ever_serve(replace(request_class, fit=None))
+    ):
+        return None
+    if core.locked_down and core.peers.eligible(
+        request_class.model, request_class.rule, connectors=request_class.connectors, fit=fit
+    ):
+        return None  # a lockdown that ends would let it go
+    ladder = core.ladders.of(request_class.model, request_class.rule, request_class.origin, request_class.connectors)
+    longest = "less" if ladder is None else f"at most {ladder.longest_tokens} tokens"
+    told = f"prompt and answer together may come to {fit.need_tokens} tokens or more, and `{request_class.model}` takes"
+    return Outcome.REJECTED_TOO_LONG, f"{told} {longest} where it is served"
 
 
 def _does_not_exist(model: ModelName) -> Refusal:
@@ -188,7 +220,11 @@ def _peer_in_words(core: GatewayState, request: RequestState, state: PeerState) 
     if request_class.failed_peers >> state.slot & 1:
         return _in_words(Standing.FAILED_BEFORE, "")
     standing = core.peers.standing_for(
-        state, request_class.model, request_class.rule, connectors=request_class.connectors
+        state,
+        request_class.model,
+        request_class.rule,
+        connectors=request_class.connectors,
+        fit=request_class.fit,
     )
     return _in_words(standing, state.detail)
 

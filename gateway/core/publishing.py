@@ -46,6 +46,7 @@ class Publisher:
             core.replicas.version,
             core.replicas.loads_version if core.placer.weighs_everybody else 0,
             tuple(core.waiting.lengths().items()),
+            tuple(core.waiting.pool_lengths().items()),
             core.draining,
             core.locked_down,
             core.assignment_version,
@@ -59,6 +60,12 @@ class Publisher:
         self._core.timers.set(self._timer, now_ns + self._core.config.observation.keep_alive_ns)
         return self._last
 
+    def _queues(self) -> list[ModelQueue]:
+        """All that wait for a model come last: whoever does not tell pools apart goes by what it reads last."""
+        waiting = self._core.waiting
+        by_pool = [ModelQueue(model, length, pool) for (model, pool), length in waiting.pool_lengths().items()]
+        return [*by_pool, *[ModelQueue(model, length) for model, length in waiting.lengths().items()]]
+
     def _report(self, sequence: int) -> LoadReport:
         core = self._core
         return LoadReport(
@@ -69,6 +76,6 @@ class Publisher:
             assignment_version=core.assignment_version,
             policy_digest=core.policy.digest,
             capacities=core.replicas.capacities(with_loads=core.placer.weighs_everybody),
-            queues=tuple(ModelQueue(model, length) for model, length in core.waiting.lengths().items()),
+            queues=tuple(self._queues()),
             control=core.control,
         )

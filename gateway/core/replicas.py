@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
+from gateway.core.pools import PoolBounds, PoolFit
 from gateway.core.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -33,8 +34,10 @@ _PENDING: Final = PushingMode.PENDING
 _OUTSTANDING: Final = PushingMode.OUTSTANDING
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
+_PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _UNIFIED: Final = ReplicaRole.UNIFIED
-_Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None]
+_Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int]
+"""The last: tokens that one request may come to; 0: no limit is known."""
 _SIGNS_MISSED_MAX = 3
 
 
@@ -83,8 +86,10 @@ class ReplicaState(TargetState[ReplicaSpec]):
     __slots__ = (
         "answered_ns",
         "assigned_ns",
+        "context_seen",
         "kv_tokens",
         "kv_usage",
+        "preemptions",
         "retained",
         "running",
         "sampled_ns",
@@ -111,6 +116,11 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.waiting = 0
         self.kv_usage = 0.0
         self.kv_tokens = 0
+        self.context_seen = 0
+        """What it said that it takes when it refused a request for its length, where that is less than was known; 0:
+        nothing. A life of its engine long."""
+        self.preemptions: int | None = None
+        """Since its engine started, as it told last; None: it has not yet."""
         self.retained = 0
         """Prompts that it has read for us and keeps until a decode worker has fetched them."""
 
@@ -134,6 +144,12 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Of disaggregated pools."""
         self._decoding: dict[PoolName, int] = {}
         """Masks of their decode workers."""
+        self._bounds: dict[PoolName, PoolBounds] = {}
+        """Of pools that are described."""
+        self.thresholds: dict[ModelName, None] = {}
+        """Models of which some pool of ours has one."""
+        self.preempted: dict[PoolName, int] = {}
+        """Sequences that engines put back for want of room, since this gateway has had them."""
         self._unresumed: frozenset[PoolName] = frozenset()
         """Pools whose answers are not to go on elsewhere, nor others' there."""
         self.continuing = 0
@@ -171,8 +187,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         both, unless only its models changed, or what it accepts: then it stays what it is, with all that is known of
         it."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
-        pools = tuple(pools)
+        pools = list(pools)
         self._connectors = {pool.name: pool.connector for pool in pools if pool.connector is not None}
+        named = {spec.pool for spec in wanted.values()}
+        self.preempted = {pool: count for pool, count in self.preempted.items() if pool in named}
+        self._bounds = {
+            pool.name: PoolBounds(pool.name, pool.context_tokens_max, pool.threshold_tokens) for pool in pools
+        }
         self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
         for state in self:
             spec = wanted.get(state.spec.replica_id)
@@ -197,6 +218,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             return
         if observation.healthy and not state.healthy and state.sampled_ns is not None:
             state.ramp.start(now_ns)
+            self._forget_context(state)
         state.sampled_ns = observation.sampled_ns
         state.healthy = observation.healthy
         if observation.healthy:
@@ -210,6 +232,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         state.running, state.waiting = observation.running, waiting
         state.kv_usage = observation.kv_usage
         state.kv_tokens = observation.kv_tokens
+        if observation.healthy and observation.preemptions != state.preemptions:
+            self._count_preemptions(state, observation.preemptions)
         self._believe(state, observation.sampled_ns)
         is_simple = state.healthy and not state.waiting and state.spec.role is _UNIFIED
         if is_simple and self._stays_available(state, now_ns):
@@ -224,7 +248,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int) -> None:
         self.changed |= 1 << state.slot
         self.loads_version += 1
-        if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
+        if result in _PROVED:
             state.rest.proved()
         elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
             state.rest.turned_away(now_ns)
@@ -234,6 +258,31 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         super().refresh(state, now_ns)
         if state.listed:
             self._levels.put(state.slot, state.load)
+
+    def _count_preemptions(self, state: ReplicaState, total: int) -> None:
+        """An engine that has begun anew counts from nothing; what it did before it was ours is not our pool's."""
+        seen, state.preemptions = state.preemptions, total
+        if seen is not None and total > seen:
+            pool = state.spec.pool
+            self.preempted[pool] = self.preempted.get(pool, 0) + total - seen
+
+    def learn_context(self, state: ReplicaState, tokens: int) -> bool:
+        """Its engine takes no more than so many, whatever was written down. True: that is news."""
+        if not state.listed or tokens <= 0 or ((known := self.context_of(state)) and tokens >= known):
+            return False
+        state.context_seen = tokens
+        self._context_changed()
+        return True
+
+    def _forget_context(self, state: ReplicaState) -> None:
+        """It may have been started with another one."""
+        if state.context_seen:
+            state.context_seen = 0
+            self._context_changed()
+
+    def _context_changed(self) -> None:
+        self._rebuild_groups()
+        self.version += 1
 
     def pool_is_full(self, pool: PoolName, now_ns: int, *, is_full: bool) -> None:
         """Are there as many requests in prefill, or read and not yet decoding, as the pool can decode?"""
@@ -256,23 +305,56 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         origin: Place | None = None,
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
+        fit: PoolFit | None = None,
     ) -> int:
         """Mask of the replicas that serve the model in a place the rule allows and take what arrived at `origin`,
         available or not. None: nobody asks. `connectors`: by which it can be handed over, besides those that
-        run all of it."""
+        run all of it. `fit`: into which pools it fits; None: into all."""
         mask = 0
-        for (served, _, place, accepts, connector), members in self._groups.items():
+        for (served, pool, place, accepts, connector, context), members in self._groups.items():
             if served != model or (connector is not None and connector not in connectors):
+                continue
+            if fit is not None and (pool not in fit.pools or 0 < context < fit.need_tokens):
                 continue
             if rule.allows(place) and _takes_from(origin, accepts):
                 mask |= members
         return mask
 
+    def in_pool(self, pool: PoolName) -> int:
+        """Mask of all of its replicas, whatever they serve."""
+        mask = 0
+        for (_, name, _, _, _, _), members in self._groups.items():
+            if name == pool:
+                mask |= members
+        return mask
+
+    def bounds(
+        self, model: ModelName, rule: PlaceRule, origin: Place | None, connectors: frozenset[Connector]
+    ) -> list[PoolBounds]:
+        """Of the pools that such requests may go to; several of one where its engines do not take the same."""
+        found: list[PoolBounds] = []
+        for served, pool, place, accepts, connector, context in self._groups:
+            if served != model or (connector is not None and connector not in connectors):
+                continue
+            if rule.allows(place) and _takes_from(origin, accepts):
+                found.append(PoolBounds(pool, context, self._threshold_of(pool)))
+        return found
+
+    def context_of(self, state: ReplicaState) -> int:
+        """What one request may come to there, as far as is known; 0: no limit is."""
+        bounds = self._bounds.get(state.spec.pool)
+        told = 0 if bounds is None else bounds.context_tokens_max
+        return min(told, state.context_seen) if told and state.context_seen else told or state.context_seen
+
+    def _threshold_of(self, pool: PoolName) -> int:
+        bounds = self._bounds.get(pool)
+        return 0 if bounds is None else bounds.threshold_tokens
+
     def closed_to(self, model: ModelName, rule: PlaceRule, origin: Place | None = None) -> int:
         """Mask of those that would be eligible but for where it arrived."""
         mask = 0
         if self.ask_origins:
-            for (served, _, place, accepts, _), members in self._groups.items():
+            for (served, _, place, accepts, _, _), members in self._groups.items():
                 if served == model and rule.allows(place) and not _takes_from(origin, accepts):
                     mask |= members
         return mask
@@ -285,7 +367,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Could anybody be served, as far as engines answer? In a disaggregated pool it takes both parts."""
         return any(
             members & self.reachable and (connector is None or self._decoding[pool] & self.reachable)
-            for (_, pool, _, _, connector), members in self._groups.items()
+            for (_, pool, _, _, connector, _), members in self._groups.items()
         )
 
     def serves(self, model: ModelName) -> bool:
@@ -325,10 +407,19 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         )
 
     def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
-        for (model, pool, place, accepts, connector), members in self._groups.items():
-            available = (members & self.available).bit_count()
-            replicas = members.bit_count()
-            yield ModelCapacity(model, pool, place, replicas, available, accepts, connector=connector), members
+        for (model, pool, place, accepts, connector, context), members in self._groups.items():
+            capacity = ModelCapacity(
+                model,
+                pool,
+                place,
+                members.bit_count(),
+                (members & self.available).bit_count(),
+                accepts,
+                connector=connector,
+                context_tokens_max=context,
+                threshold_tokens=self._threshold_of(pool),
+            )
+            yield capacity, members
 
     def _with_load(self, capacity: ModelCapacity, members: int) -> ModelCapacity:
         states = [self._by_slot[slot] for slot in slots_of(members)]
@@ -386,10 +477,11 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 if spec.role is ReplicaRole.DECODE or spec.pool not in self._decoding or connector is None:
                     continue
             for model in spec.models:
-                group = (model, spec.pool, spec.place, spec.accepts, connector)
+                group = (model, spec.pool, spec.place, spec.accepts, connector, self.context_of(state))
                 self._groups[group] = self._groups.get(group, 0) | 1 << state.slot
         self._models = dict.fromkeys(model for model, *_ in self._groups)
-        self.ask_origins = any(accepts is not None for _, _, _, accepts, _ in self._groups)
+        self.ask_origins = any(accepts is not None for _, _, _, accepts, _, _ in self._groups)
+        self.thresholds = dict.fromkeys(model for model, pool, *_ in self._groups if self._threshold_of(pool))
 
     def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
         standing = super()._standing(state, now_ns)

@@ -19,8 +19,10 @@ from typing import Final
 
 from gateway.core.decode_pools import DecodePool
 from gateway.core.peers import PeerState
+from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
 from gateway.core.timers import Timer, TimerKind
+from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -61,6 +63,8 @@ class RequestClass:
     """Prefill workers will do whose pool hands over by one of these."""
     origin: Place | None = None
     """Where it arrived, while we have replicas that do not take everything; None: nobody asks."""
+    fit: PoolFit | None = None
+    """Into which pools it fits, by its budget; None: nobody asks."""
     goes_on: bool = False
     """Only replicas will do that continue a text."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
@@ -76,6 +80,7 @@ class RequestClass:
                 self.is_control,
                 self.connectors,
                 self.origin,
+                self.fit,
                 self.goes_on,
             )
             object.__setattr__(self, "_hash", hash((told, own)))
@@ -220,6 +225,7 @@ class RequestState:
         "attempt",
         "attempts",
         "barred_at",
+        "budget",
         "busy_answers",
         "deadline_ns",
         "failed_at",
@@ -228,17 +234,20 @@ class RequestState:
         "held",
         "hops",
         "is_poison",
+        "is_too_long",
         "last_failure",
         "origin_gateway_id",
         "phase",
         "profile",
         "queue_deadline_ns",
         "refusals",
+        "refused_tokens",
         "request_class",
         "resumes",
         "stamp",
         "timer",
         "was_shadowed",
+        "was_too_long_before",
     )
 
     def __init__(
@@ -253,6 +262,7 @@ class RequestState:
         stamp: ResidencyStamp,
         hops: Hops,
         origin_gateway_id: GatewayId | None,
+        budget: Estimate | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -274,11 +284,19 @@ class RequestState:
         """Targets that failed it, also those that are no longer or not again ours."""
         self.barred_at: tuple[Target, ...] = ()
         """Those among them whose own policy, or its stamp, kept it out: they are not waited for."""
+        self.budget = budget
+        """What it is taken to come to; None: nobody asks."""
+        self.refused_tokens = 0
+        """What an engine takes that refused it for its length; 0: none has."""
+        self.is_too_long = False
+        """An engine, or another gateway, has refused it for its length."""
         self.failures = 0
         self.refusals = 0
         self.busy_answers = 0
         self.last_failure = ""
         self.was_shadowed = False
+        self.was_too_long_before = False
+        """An engine has refused it for its length, and it was tried again for that."""
         self.resumes = 0
         """How often its answer broke and was to go on. Once it is no more 0, the client has a part of an answer."""
         self.first_step_deaths = 0

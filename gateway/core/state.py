@@ -8,6 +8,7 @@ import random
 from gateway.core.admission import WaitingRoom
 from gateway.core.config import CoreConfig
 from gateway.core.decode_pools import DecodePools
+from gateway.core.ladders import Ladders
 from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns
@@ -16,6 +17,7 @@ from gateway.core.requests import RequestState
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import Timers
+from gateway.core.token_budget import TokenBudget
 from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId
 
 
@@ -38,8 +40,16 @@ class GatewayState:
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
+        self.ladders = Ladders(self.replicas, self.peers)
+        self.token_budget = TokenBudget(self.config.token_budget)
         self.placer = Placer(
-            place.region, self.config.placement, self.replicas, self.peers, random.Random(seed), plug_ins=plug_ins
+            place.region,
+            self.config.placement,
+            self.replicas,
+            self.peers,
+            random.Random(seed),
+            plug_ins=plug_ins,
+            pool_queue=self.waiting.pool_length,
         )
         self.decode_pools = DecodePools(self.config.decode, self.replicas, self.timers, random.Random(seed))
         self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)

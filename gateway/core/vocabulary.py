@@ -132,6 +132,17 @@ class Connector(Word):
 ALL_CONNECTORS: Final = frozenset(Connector)
 
 
+class Category(Word):
+    """What kind of text a prompt is, as far as it matters for how many bytes make a token."""
+
+    CODE = "code"
+    PROSE = "prose"
+    """In a script whose letters tokenizers know well: Latin, Cyrillic, Greek."""
+    CJK = "cjk"
+    MIXED = "mixed"
+    """None of these, several, or nobody has looked."""
+
+
 @value
 class RequestProfile:
     """What a decision may know of a request. It holds no text, so neither does the journal."""
@@ -160,6 +171,14 @@ class RequestProfile:
     """Over which its call can be handed from a prefill to a decode worker. None: one replica has to run all of it."""
     prompt_key: bytes = b""
     """Stands for its prompt in what outlives the process: made with a secret. Empty where nobody asks for it."""
+    category: Category = Category.MIXED
+    text_bytes: int = 0
+    """Of its prompt, the UTF-8 bytes that mean text: without JSON's escapes and marks, and without pictures. 0: nobody
+    has counted, and `prompt_bytes` stands in."""
+    extra_prompt_tokens: int = 0
+    """Tokens of the prompt that come of no text: around messages, for pictures, or counted by the client."""
+    budget_tokens: int = 0
+    """Of a forward: what its origin takes it to come to, answer included. 0: it has not said."""
     goes_on: bool = False
     """It is the rest of an answer that broke: only an engine that continues a text may have it."""
 
@@ -225,6 +244,8 @@ class Outcome(Word):
     """This tenant has as many requests waiting as it may."""
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
     """It refers to a stored response that no replica in reach made, as far as we remember."""
+    REJECTED_TOO_LONG = "rejected_too_long"
+    """No pool that is known takes a request of so many tokens."""
     REJECTED_UNSUPPORTED = "rejected_unsupported"
     """The model is served, but only where this call cannot be run: a disaggregated pool takes no embeddings."""
     EXPIRED_IN_QUEUE = "expired_in_queue"
@@ -250,6 +271,8 @@ class RefusalReason(Word):
     DUPLICATE = "duplicate"
     DEADLINE = "deadline"
     UNKNOWN_RESPONSE = "unknown_response"
+    TOO_LONG = "too_long"
+    """No pool here takes a request of so many tokens."""
     LOCKDOWN = "lockdown"
     """An operator has stopped all forwarding."""
 
@@ -265,12 +288,25 @@ class LegRole(Word):
     """From the first token on."""
 
 
+class Extra(Word):
+    """What an engine is asked to tell for us, where the client did not ask for it: it is taken out of the answer again
+    on its way to the client."""
+
+    USAGE = "usage"
+    """How many tokens it counted, at the end of a stream."""
+    TOKEN_IDS = "token_ids"  # noqa: S105
+    """Which tokens it generated, with each event of a stream."""
+
+
 class LegResult(Word):
     """How one leg at one target ended, as its owner saw it."""
 
     COMPLETED = "completed"
     CLIENT_ERROR = "client_error"
     """4xx with the client's name on it: relayed, and never held against the target."""
+    TOO_LONG = "too_long"
+    """The target takes no request of this length, and its client has not been told: a longer pool may take it. Like a
+    client error, never held against the target."""
     BUSY = "busy"
     """The target said it is full (engine 429 or 503): try elsewhere; it is alive."""
     FAILED = "failed"
@@ -301,6 +337,38 @@ class PlacementReason(Word):
     """The prompt has been read elsewhere; the decode tier's policy chose who writes the answer."""
 
 
+class PoolStep(Word):
+    """By which step a request came to the pool that it runs in."""
+
+    PREFERRED = "preferred"
+    """Of all that it fits into, the one that is meant for its budget."""
+    SPILLED = "spilled"
+    """That one was overloaded, and nobody waited for this one."""
+    STOOD_IN = "stood_in"
+    """Nobody of that one answered."""
+    REMOTE = "remote"
+    """Another gateway: it prefers among its own."""
+
+
+@value
+class PoolChoice:
+    """Which pool a placement is in, and what that rested on. Only of models whose pools have a threshold."""
+
+    step: PoolStep
+    pool: PoolName | None
+    """None at another gateway, which chooses."""
+    preferred: PoolName | None
+    """Of ours; None: we have none that it fits into."""
+    need_tokens: int
+    """The least context that will do: the next bound above its budget."""
+    prompt_tokens: int
+    output_tokens: int
+    is_soft: bool
+    """The client named no maximum, so that the answer may be longer."""
+    refused_tokens: int = 0
+    """What an engine that refused it for its length takes; 0: none has."""
+
+
 class Standing(Word):
     """Whether a target could have taken a request, and if not, the first thing that stood against it."""
 
@@ -326,6 +394,8 @@ class Standing(Word):
     """A prefill worker whose KV cache is fuller than it may be: what it has handed over stays until it is fetched."""
     DECODE_FULL = "decode_full"
     """A prefill worker whose pool has no decode slot left for what it would read."""
+    TOO_SHORT = "too_short"
+    """It has no pool that takes so long a request, or does not say that it has."""
     QUEUE = "queue"
     """The peer's queue is longer than τ."""
     BUSY = "busy"
@@ -389,6 +459,8 @@ class Decision:
     waited_ns: int
     considered: tuple[Candidate, ...] = ()
     """The chosen target first, then others up to `considered_max`."""
+    pool: PoolChoice | None = None
+    """Where pools were compared."""
 
 
 class PoolKind(Word):
@@ -422,6 +494,9 @@ class PoolSpec:
     """Tokens that one request may come to, its answer included; 0: no limit is known."""
     lease_ns: int = 30_000_000_000
     """How long a prefill worker keeps what nobody has fetched: NIXL's default is 30 s."""
+    threshold_tokens: int = 0
+    """Requests that come to so many tokens or less are meant for this pool, before any longer one; 0: whatever fits.
+    (B_short of token-budget pool routing, §2.2.)"""
     resumes: bool = True
     """Answers that break here go on elsewhere, and others' here, where that is sound."""
 
@@ -475,6 +550,8 @@ class ReplicaObservation:
     detail: str = ""
     deferred: int = 0
     """Of those waiting, the ones that wait for something else than room, such as a KV cache that is on its way."""
+    preemptions: int = 0
+    """Sequences that it has put back into its queue for want of room, since it started; 0 where it does not tell."""
 
 
 @value
@@ -497,12 +574,18 @@ class ModelCapacity:
     connector: Connector | None = None
     """Of a disaggregated pool, whose replicas are its prefill workers: only calls that can be handed over it are for
     it."""
+    context_tokens_max: int = 0
+    """Tokens that one request may come to there; 0: nobody says, and whoever needs more than the least stays away."""
+    threshold_tokens: int = 0
+    """As in `PoolSpec`."""
 
 
 @value
 class ModelQueue:
     model: ModelName
     length: int
+    pool: PoolName | None = None
+    """Of these, those that are meant for one pool. None: all that wait for the model."""
 
 
 _PROMPT_BYTES: Final = 16 * 1024
@@ -553,7 +636,7 @@ class LoadReport:
         """By what each counts."""
         numbers: dict[tuple[object, ...], int] = {}
         for capacity in self.capacities:
-            group = capacity.model, capacity.pool, capacity.place, capacity.accepts
+            group = capacity.model, capacity.pool, capacity.place, capacity.accepts, capacity.context_tokens_max
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
             numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is no news
@@ -561,7 +644,7 @@ class LoadReport:
             numbers[*group, "backlog_bytes"] = _PROMPT_BYTES + capacity.backlog_bytes
             if capacity.free_tokens is not None:
                 numbers[*group, "free_tokens"] = _PROMPT_TOKENS + capacity.free_tokens
-        return numbers | {(queue.model, "queue"): queue.length for queue in self.queues}
+        return numbers | {(queue.model, queue.pool, "queue"): queue.length for queue in self.queues}
 
 
 @value

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Never
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DiscoveryConfig
-from gateway.config.targets import DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
-from gateway.core.vocabulary import ReplicaId, ReplicaRole
-from gateway.discovery.names import Answer, Location, LookupFailed, NameLookup
+from gateway.config.targets import DnsRecord, DnsReplicasConfig, ReplicaConfig
+from gateway.discovery.names import Answer, LookupFailed, NameLookup
 from gateway.discovery.source import Report
+from gateway.discovery.templates import Location, replica_at
 
 _SECOND_NS = 1_000_000_000
 
@@ -85,29 +84,9 @@ class DnsSource:
 
 def replicas_at(config: DnsReplicasConfig, locations: Iterable[Location]) -> tuple[ReplicaConfig, ...]:
     """One replica for each location, and for each of its ranks."""
-    return tuple(replica for location in locations for replica in _replica_at(config, location).by_rank())
-
-
-def _replica_at(config: DnsReplicasConfig, location: Location) -> ReplicaConfig:
-    template = config.template
-    host = f"[{location.address}]" if location.address.version == 6 else str(location.address)
-    where = str(location.address).replace(":", "-")
-    if config.record is DnsRecord.SRV:
-        where = f"{where}-{location.port}"
-    replica_id = ReplicaId(f"{template.spec.replica_id}-{where}")
-    is_alone = template.spec.role is ReplicaRole.DECODE and not template.spec.group
-    group = str(replica_id) if is_alone else template.spec.group
-    return replace(
-        template,
-        spec=replace(template.spec, replica_id=replica_id, group=group),
-        url=f"{config.scheme}://{host}:{location.port}",
-        tls=_named_tls(config, location),
+    tells_port = config.record is DnsRecord.SRV
+    return tuple(
+        replica
+        for location in locations
+        for replica in replica_at(config.template, config.scheme, location, tells_port=tells_port, is_named=True)
     )
-
-
-def _named_tls(config: DnsReplicasConfig, location: Location) -> EngineTlsConfig | None:
-    """A certificate names the name that was asked for, and hardly ever an address."""
-    if config.scheme != "https":
-        return None
-    tls = config.template.tls or EngineTlsConfig()
-    return replace(tls, server_name=tls.server_name or location.name)

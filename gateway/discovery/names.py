@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TypeVar
 
 import dns.asyncresolver
@@ -16,6 +16,7 @@ import dns.rdtypes.IN.SRV
 import dns.resolver
 
 from gateway.config.targets import DnsRecord, DnsReplicasConfig
+from gateway.discovery.templates import Location, is_one_servers
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.values import Address
 
@@ -26,15 +27,6 @@ _TARGETS_MAX = 256
 
 class LookupFailed(Exception):
     """There was no answer to go by: why, in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where one replica listens, and a name it was found by."""
-
-    address: IPv4Address | IPv6Address
-    port: int
-    name: str = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +129,8 @@ def _unless_failed(result: _Found | LookupFailed) -> _Found:
 
 
 def _answer(locations: list[Location], ttls_s: list[int]) -> Answer:
-    usable = sorted(filter(_is_usable, locations), key=_order)
+    usable = sorted(filter(is_one_servers, locations), key=_order)
     return Answer(tuple(dict.fromkeys(usable)), min(ttls_s, default=0) * _SECOND_NS)
-
-
-def _is_usable(location: Location) -> bool:
-    """Not every address in DNS is one server's."""
-    address = location.address
-    return not (address.is_multicast or address.is_unspecified or address.is_reserved) and location.port > 0
 
 
 def _order(location: Location) -> tuple[int, bytes, int, str]:

@@ -14,8 +14,9 @@ from typing import Self
 
 import msgspec
 
+from gateway.config.targets import Dialect
 from gateway.core.effects import StartLeg
-from gateway.core.vocabulary import LegResult, LegRole, ReplicaId
+from gateway.core.vocabulary import Extra, LegResult, LegRole, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
@@ -25,9 +26,10 @@ from gateway.engines.handoff.meeting import leg_headers, meeting
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
 from gateway.ground.clock import Clock
 from gateway.ground.shortage import is_our_shortage
-from gateway.request.body_edits import CACHE_SALT
+from gateway.request.body_edits import CACHE_SALT, Setting, set_members
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
+from gateway.request.extras import ask_for
 from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, Part
 
 _SECOND_NS = 1_000_000_000
@@ -35,6 +37,11 @@ _ERROR_BYTES_MAX = 512 * 1024
 """A relay holds twice as much of a refusal, in whatever shape it is for the caller."""
 _ERROR_WAIT_S = 5.0
 """What an error may take to arrive after its head."""
+_TOLD_BY = {
+    Extra.USAGE: frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMACPP}),
+    Extra.TOKEN_IDS: frozenset({Dialect.VLLM}),
+}
+"""Engines that tell it when asked, and change nothing else but what is known. Of any other it is not known."""
 _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 
 
@@ -66,26 +73,30 @@ class EngineClient:
     def open(self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]) -> _Opening:
         return _Opening(self, order, request, on_accepted)
 
-    async def send(self, order: StartLeg, request: OutboundRequest) -> tuple[ReplicaEndpoint, Response]:
-        """Raises LegFailure, and TokenizerLacks. The order's deadline is the core's to keep: it stops the leg."""
+    async def send(
+        self, order: StartLeg, request: OutboundRequest
+    ) -> tuple[ReplicaEndpoint, Response, tuple[Extra, ...]]:
+        """And what it was asked to tell for us. Raises LegFailure, and TokenizerLacks. The order's deadline is the
+        core's to keep: it stops the leg."""
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
             raise LegFailure(LegResult.BUSY, "the replica is no longer assigned to this gateway")
         if request.path == TOKENIZE_PATH:
             request = in_words_of(endpoint.dialect, request)
         origin, prefix = origin_of(endpoint.url, endpoint.tls)
+        extras: tuple[Extra, ...] = ()
         if request.part is None:
-            headers, (lead, body) = _headers(endpoint, order, request), _body(endpoint, request)
+            headers = _headers(endpoint, order, request)
+            (lead, body), extras = _body(endpoint, order, request)
         else:
             headers, (lead, body) = self._part(endpoint, order, request, request.part)
         try:
-            return endpoint, await self._pool.request(
-                request.method, origin, prefix + request.path, headers, body, lead=lead
-            )
+            response = await self._pool.request(request.method, origin, prefix + request.path, headers, body, lead=lead)
         except OSError as error:
             has_reached = error.errno != errno.ECONNREFUSED
             told = f"no answer: {_in_words(error)}"
             raise LegFailure(_result_of(error), told, has_reached=has_reached) from error
+        return endpoint, response, extras
 
     def _part(
         self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: Part
@@ -156,13 +167,13 @@ class _Opening:
 
     async def __aenter__(self) -> Leg:
         try:
-            endpoint, response = await self._client.send(self._order, self._request)
+            endpoint, response, extras = await self._client.send(self._order, self._request)
         except TokenizerLacks as problem:
             return self._client.refuse(self._order, problem)
         self._response = response
         if response.status < 400:
             self._on_accepted()
-            return EngineLeg(response, endpoint, self._order)
+            return EngineLeg(response, endpoint, self._order, extras)
         try:
             return await self._client.read_error(endpoint, response, self._order)
         except BaseException:
@@ -178,9 +189,12 @@ class EngineLeg:
     """An engine that has begun to answer."""
 
     __slots__ = ("_response", "head")
+    counted = None
 
-    def __init__(self, response: Response, endpoint: ReplicaEndpoint, order: StartLeg) -> None:
-        self.head = LegHead(response.status, response.headers, endpoint.ran_at, order.attempt, order.leg)
+    def __init__(
+        self, response: Response, endpoint: ReplicaEndpoint, order: StartLeg, extras: tuple[Extra, ...]
+    ) -> None:
+        self.head = LegHead(response.status, response.headers, endpoint.ran_at, order.attempt, order.leg, extras)
         self._response = response
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -196,6 +210,7 @@ class EngineLeg:
 class ErrorLeg:
     """An engine that has answered with an error, whole and in the shape for the caller."""
 
+    counted = None
     __slots__ = ("_body", "head")
 
     def __init__(self, headers: Headers, endpoint: ReplicaEndpoint, error: EngineError, order: StartLeg) -> None:
@@ -274,12 +289,22 @@ def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundReques
     return headers
 
 
-def _body(endpoint: ReplicaEndpoint, request: OutboundRequest) -> tuple[bytes, bytes | memoryview]:
-    """In two parts, so that a large one is not copied."""
+def _body(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> tuple[LegBody, tuple[Extra, ...]]:
+    """In two parts, so that a large one is not copied; and what it asks for that the client does not."""
+    settings: list[Setting] = []
+    extras: tuple[Extra, ...] = ()
+    if order.extras and request.profile.stream:
+        wanted = [extra for extra in order.extras if endpoint.dialect in _TOLD_BY[extra]]
+        settings, extras = ask_for(wanted, request.path, request.body)
     salt = request.cache_salt
-    if salt is None or not endpoint.takes_cache_salt:
-        return b"", request.body
-    return CACHE_SALT.set(request.body, b'"%b"' % salt.text.encode(), is_named=salt.replaces_own)
+    if salt is not None and endpoint.takes_cache_salt:
+        settings.append(Setting(CACHE_SALT, b'"%b"' % salt.text.encode(), salt.replaces_own))
+    if not settings:
+        return (b"", request.body), extras
+    if len(settings) == 1:
+        (only,) = settings
+        return only.member.set(request.body, only.text, is_named=only.is_named), extras
+    return set_members(request.body, settings), extras
 
 
 def _in_words(error: Exception) -> str:

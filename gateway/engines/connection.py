@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 import httptools
 
 from gateway.engines.tls import EngineTls
+from gateway.ground.waiter import Waiter
 from gateway.request.header_values import from_bytes, to_bytes
 
 Headers = tuple[tuple[str, str], ...]
@@ -68,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._take: Callable[[bytes], bool] | None = None
         """Whoever has the body poured out to, while it wants more."""
         self._arrivals: select.poll | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter = Waiter()
         self._writable: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._has_head = False
@@ -113,7 +114,7 @@ class Connection(asyncio.Protocol):
         """Raises EngineGone."""
         while not self._has_head:
             self._raise_error()
-            await self._wait()
+            await self._waiter.wait()
 
     async def read(self) -> bytes:
         """What has gathered of the body; empty at its end. Raises EngineGone when it breaks off."""
@@ -121,7 +122,7 @@ class Connection(asyncio.Protocol):
             if self.is_complete:
                 return b""
             self._raise_error()
-            await self._wait()
+            await self._waiter.wait()
         return self._gathered()
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
@@ -136,7 +137,7 @@ class Connection(asyncio.Protocol):
             self._raise_error()
             self._take = take
             try:
-                await self._wait()
+                await self._waiter.wait()
             finally:
                 has_room, self._take = self._take is not None, None
             if not has_room:
@@ -171,7 +172,7 @@ class Connection(asyncio.Protocol):
         if self._body_bytes > _BUFFERED_BYTES_MAX and not self._is_paused and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
-        self._wake()
+        self._waiter.wake()
 
     def eof_received(self) -> bool:
         return False
@@ -186,7 +187,7 @@ class Connection(asyncio.Protocol):
                 self._fail(error or EngineGone("it closed the connection"))
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
-        self._wake()
+        self._waiter.wake()
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
@@ -263,11 +264,10 @@ class Connection(asyncio.Protocol):
                 self._take = None
         except Exception as error:  # noqa: BLE001 - it is the waiting task's, which raises it
             self._take = None
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_exception(error)
+            self._waiter.fail(error)
             return
         if self._take is None or self.is_complete:
-            self._wake()
+            self._waiter.wake()
 
     def _begin_answer(self) -> None:
         self.status = 0
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         self._error = error
-        self._wake()
+        self._waiter.wake()
         self.abort()
 
     def _raise_error(self) -> None:
@@ -288,17 +288,6 @@ class Connection(asyncio.Protocol):
             raise EngineGone(str(self._error)) from self._error
         if self._error is not None:
             raise self._error
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Response:

@@ -34,6 +34,8 @@ class Reading:
     """Why it takes no request although it answers."""
     deferred: int = 0
     """Of those that wait, the ones that wait for something else than room."""
+    preemptions: int = 0
+    """Sequences put back into its queue for want of room, since it started; 0 where it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,17 @@ _KV_USAGE = (
     b"trtllm_kv_cache_utilization",
     b"gpu_cache_usage_perc",
 )
+_PREEMPTIONS = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
+"""Only vLLM counts them: SGLang tells how many are put back just now, and not how many ever were."""
+_PREEMPTIONS_MAX = 10**15
 _KV_TOKENS = (b"sglang:max_total_num_tokens",)
 _CACHE_CONFIG = b"vllm:cache_config_info"
 """Tells in its labels: some forty of them, with every setting of the cache."""
 _SLEEP = b"vllm:engine_sleep_state"
 _WAITING_BY_REASON = b"vllm:num_requests_waiting_by_reason"
-_WANTED = lines_about((*_WAITING, _WAITING_BY_REASON, *_RUNNING, *_KV_USAGE, *_KV_TOKENS, _CACHE_CONFIG, _SLEEP))
+_WANTED = lines_about(
+    (*_WAITING, _WAITING_BY_REASON, *_RUNNING, *_KV_USAGE, *_KV_TOKENS, *_PREEMPTIONS, _CACHE_CONFIG, _SLEEP)
+)
 _RANK_LABELS = (b"engine", b"dp_rank")
 """vLLM's and SGLang's."""
 _REQUESTS_MAX = 10**9
@@ -107,8 +114,9 @@ def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
     kv_tokens = _kv_tokens(lines)
     asleep = [sample for sample in samples(lines, _SLEEP) if sample.value == 1]
     deferred = [each for each in samples(lines, _WAITING_BY_REASON) if each.labels.get(b"reason") == b"deferred"]
+    preemptions = _counted(first_present(lines, _PREEMPTIONS))
     if ranks == 1:
-        return [_reading(waiting, running, kv_usage, kv_tokens, asleep, deferred)]
+        return [_reading(waiting, running, kv_usage, kv_tokens, asleep, deferred, preemptions)]
     return [
         _reading(
             _required(_of_rank(waiting, rank), rank),
@@ -117,6 +125,7 @@ def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
             _of_rank(kv_tokens, rank),
             _of_rank(asleep, rank),
             _of_rank(deferred, rank),
+            _of_rank(preemptions, rank),
         )
         for rank in _rank_labels(waiting, ranks)
     ]
@@ -237,6 +246,7 @@ def _reading(  # noqa: PLR0917 - one after the other, as a page tells them
     kv_tokens: list[Sample],
     asleep: list[Sample],
     deferred: list[Sample],
+    preemptions: list[Sample],
 ) -> Reading:
     return Reading(
         _requests(sum([sample.value for sample in running])),
@@ -245,6 +255,7 @@ def _reading(  # noqa: PLR0917 - one after the other, as a page tells them
         _room(sum([sample.value for sample in kv_tokens])),
         _sleep_of(asleep),
         _requests(sum([sample.value for sample in deferred])),
+        _preempted(sum([sample.value for sample in preemptions])),
     )
 
 
@@ -276,6 +287,11 @@ def _requests(total: float) -> int:
     if not 0 <= total <= _REQUESTS_MAX:
         raise BadProbe(f"{total} requests is no number of requests")
     return round(total)
+
+
+def _preempted(total: float) -> int:
+    """Nonsense says nothing against the engine."""
+    return int(total) if 0 <= total <= _PREEMPTIONS_MAX else 0
 
 
 def _room(tokens: object) -> int:

@@ -127,6 +127,7 @@ class Prober:
             deferred=min(reading.deferred, reading.waiting),
             kv_usage=reading.kv_usage,
             kv_tokens=reading.kv_tokens,
+            preemptions=reading.preemptions,
             detail=unfit,
         )
 

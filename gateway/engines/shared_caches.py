@@ -12,7 +12,7 @@ def shared_cache_notes(config: GatewayConfig) -> Iterator[str]:
     has_tenants = config.keys_file is not None or config.trust_tenant_header
     if not config.engine_cache.isolate_tenants or not has_tenants:
         return
-    replicas = (*config.replicas, *(each.template for each in config.dns_replicas))
+    replicas = (*config.replicas, *config.templates)
     for each in replicas:
         if not each.takes_cache_salt:
             yield f"{each.spec.replica_id}: its engine ({each.dialect}) takes no cache_salt, so tenants share its cache"

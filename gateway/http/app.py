@@ -33,6 +33,7 @@ from gateway.http.uploads import Uploads, check_announced
 from gateway.records.refusals import OnRefused, Refusal
 from gateway.records.usage_book import UsageBook
 from gateway.request.callers import NO_BUDGET, KeyCheck, TenantBudget
+from gateway.request.content import ContentReader
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
 from gateway.request.model_names import ModelNames
@@ -70,11 +71,13 @@ class Api:
         names: ModelNames | None = None,
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
+        contents: ContentReader | None = None,
     ) -> None:
         """Without `check_key` clients need no key; without `names`, models have no further ones. While `has_audit` says
         no, no request is taken. Of a request that may not enter, no body is read; the core decides the same, so
         `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what the core
-        turns away has a record of its own. What clients used goes into `book`."""
+        turns away has a record of its own. What clients used goes into `book`.
+        `contents` looks at prompts whose tokens somebody asks for."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
@@ -86,6 +89,7 @@ class Api:
         self._cors = Cors(settings.cors)
         self._models = models
         self._names = names or ModelNames()
+        self._contents = contents
         self._readiness = readiness
         self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
         self._uploads = Uploads(settings)
@@ -152,7 +156,7 @@ class Api:
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink, hold: Hold) -> RequestOwner:
         headers = engine_headers(request.headers, caller.request_id)
         if request.path in POSTED_PATHS:
-            parsed = read_request(request.path, body, caller, self._settings, self._names)
+            parsed = read_request(request.path, body, caller, self._settings, self._names, contents=self._contents)
             outbound = OutboundRequest(
                 parsed.profile,
                 request.path,

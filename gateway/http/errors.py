@@ -49,6 +49,9 @@ UNSUPPORTED_FIELD = ErrorKind(
     400, _BAD_REQUEST, "unsupported_parameter", "A field is not supported.", shows_detail=True
 )
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
+INVALID_CONTENT = ErrorKind(
+    400, _BAD_REQUEST, "invalid_content", "The header that names the kind of the prompt names none.", shows_detail=True
+)
 INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
@@ -122,6 +125,14 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
+    ),
+    Outcome.REJECTED_TOO_LONG: ErrorKind(
+        400,
+        _BAD_REQUEST,
+        "context_length_exceeded",
+        "Prompt and answer together are longer than the model takes here.",
+        may_retry=False,
+        shows_detail=True,
     ),
     Outcome.REJECTED_UNSUPPORTED: ErrorKind(
         400,

@@ -17,6 +17,7 @@ from gateway.core.stored_responses import stored_response_key
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
+    Category,
     ModelName,
     PlaceRule,
     RequestId,
@@ -25,6 +26,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.values import ID_PATTERN
 from gateway.http.errors import (
+    INVALID_CONTENT,
     INVALID_FIELD,
     INVALID_HEADER,
     INVALID_JSON,
@@ -38,6 +40,7 @@ from gateway.http.errors import (
 from gateway.http.settings import HttpSettings
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
+from gateway.request.content import NOTHING_READ, ContentReader
 from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
 from gateway.request.handoffs import takers_of
 from gateway.request.header_values import from_text, has_control_character
@@ -45,6 +48,9 @@ from gateway.request.legs import CacheSalt, Headers
 from gateway.request.model_names import ModelNames, body_for
 
 TENANT_HEADER = "x-nightside-tenant"
+CONTENT_HEADER = "x-nightside-content"
+"""Of which kind the prompt is, for whoever knows: nobody looks then."""
+_CATEGORIES = {str(each): each for each in Category}
 DEFAULT_TENANT = TenantName("default")
 
 _FAULT_KINDS: dict[BodyFaultKind, ErrorKind] = {
@@ -79,6 +85,8 @@ class Caller:
     """The headers for a session and for a user; empty where absent."""
     key: ClientKey | None = None
     """None where the gateway asks for none."""
+    category: Category | None = None
+    """Of which kind its prompt is, as far as it says so."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -100,7 +108,17 @@ def read_caller(
     named = _tenant_named_in(headers) if settings.trust_tenant_header else None
     if named is not None and named != own and key is not None and not key.may_name_tenant:
         raise ClientFault(TENANT_NOT_ALLOWED)
-    return Caller(request_id, named or own, hints, key)
+    return Caller(request_id, named or own, hints, key, _category_named_in(headers))
+
+
+def _category_named_in(headers: Mapping[str, str]) -> Category | None:
+    named = headers.get(CONTENT_HEADER)
+    if named is None:
+        return None
+    category = _CATEGORIES.get(named.strip().lower())
+    if category is None:
+        raise ClientFault(INVALID_CONTENT, f"it is one of {', '.join(_CATEGORIES)}", CONTENT_HEADER)
+    return category
 
 
 def _tenant_named_in(headers: Mapping[str, str]) -> TenantName | None:
@@ -121,9 +139,15 @@ def fresh_request_id() -> RequestId:
 
 
 def read_request(
-    path: str, raw: bytes, caller: Caller, settings: HttpSettings, names: ModelNames = _OWN_NAMES
+    path: str,
+    raw: bytes,
+    caller: Caller,
+    settings: HttpSettings,
+    names: ModelNames = _OWN_NAMES,
+    *,
+    contents: ContentReader | None = None,
 ) -> ParsedRequest:
-    """Raises ClientFault."""
+    """`contents` looks at prompts whose tokens somebody asks for. Raises ClientFault."""
     body = _read_body(path, raw, settings)
     asked = ModelName(body.model)
     followed = body.followed_response_id
@@ -136,6 +160,8 @@ def read_request(
     parts = body.prompt_parts()
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=settings.prefix_block_bytes, blocks_max=blocks_max)
+    content = None if contents is None else contents.read(body, model, caller.tenant, caller.category)
+    content = content or NOTHING_READ
     profile = RequestProfile(
         request_id=caller.request_id,
         model=model,
@@ -149,6 +175,9 @@ def read_request(
         follows=follows,
         process=caller.process,
         connectors=takers_of(body),
+        category=content.category,
+        text_bytes=content.text_bytes,
+        extra_prompt_tokens=content.extra_tokens,
     )
     salted = settings.cache_salts.salt(caller.tenant, body)
     if model == asked:

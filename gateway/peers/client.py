@@ -23,6 +23,7 @@ from gateway.peers.exchange.origin import Unserved
 from gateway.peers.link import PeerLink
 from gateway.peers.trust import Tell
 from gateway.peers.words import Word, Words, faults_as_leg_failures
+from gateway.request.answers import TokenUsage, believed
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -85,11 +86,12 @@ class PeerLegOpener:
 class PeerLeg:
     """A forward that the peer has begun to answer."""
 
-    __slots__ = ("_check_place", "_words", "head")
+    __slots__ = ("_check_place", "_words", "counted", "head")
 
     def __init__(self, words: Words, head: LegHead, check_place: Callable[[RanAt], None]) -> None:
         self._check_place = check_place
         self.head = head
+        self.counted: TokenUsage | None = None
         self._words = words
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -114,6 +116,7 @@ class PeerLeg:
         failure = failure_of(ended)
         if failure is not None:
             raise failure
+        self.counted = TokenUsage(believed(ended.prompt_tokens), believed(ended.output_tokens))
         await self._words.until_closed()
 
 

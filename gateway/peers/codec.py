@@ -65,6 +65,7 @@ from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedCosts,
     ExplainedPlacement,
+    ExplainedPool,
     ExplainedRefusal,
     ExplainedRequest,
 )
@@ -86,6 +87,8 @@ LOAD_MAX = 10**9
 PROMPT_BYTES_MAX = 2**32
 BACKLOG_BYTES_MAX = PROMPT_BYTES_MAX * 2**20
 FREE_TOKENS_MAX = 10**12
+TOKENS_MAX = 10**12
+"""Of one request."""
 PLACEMENTS_MAX = 64
 """Of one request, and targets looked at for each, when a decision is explained to a peer."""
 
@@ -169,10 +172,12 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 backlog_bytes=min(each.backlog_bytes, BACKLOG_BYTES_MAX),
                 free_tokens=None if each.free_tokens is None else min(each.free_tokens, FREE_TOKENS_MAX),
                 connector=each.connector or "",
+                context_tokens_max=min(each.context_tokens_max, TOKENS_MAX),
+                threshold_tokens=min(each.threshold_tokens, TOKENS_MAX),
             )
             for each in report.capacities
         ],
-        queues=[pb.ModelQueue(model=each.model, length=each.length) for each in report.queues],
+        queues=[pb.ModelQueue(model=each.model, length=each.length, pool=each.pool or "") for each in report.queues],
         control_term=report.control.term,
         control_version=report.control.version,
     )
@@ -192,10 +197,15 @@ def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
         assignment_version=message.assignment_version,
         policy_digest=read_text(message.policy_digest, "policy_digest", KEY_LENGTH_MAX),
         capacities=tuple(_capacity(each) for each in message.capacities if _is_of_use(each)),
-        queues=tuple(ModelQueue(_model(each.model), each.length) for each in message.queues),
+        queues=tuple(_queue(each) for each in message.queues),
         control=ControlVersion(message.control_term, message.control_version),
     )
     return report, age_ns
+
+
+def _queue(message: pb.ModelQueue) -> ModelQueue:
+    pool = PoolName(read_id(message.pool, "pool")) if message.pool else None
+    return ModelQueue(_model(message.model), message.length, pool)
 
 
 def _is_of_use(message: pb.ModelCapacity) -> bool:
@@ -208,6 +218,8 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(message.load <= LOAD_MAX, "the load is no number of requests")
     require(message.backlog_bytes <= BACKLOG_BYTES_MAX, "the backlog is larger than all that can be asked at once")
     require(message.free_tokens <= FREE_TOKENS_MAX, "no cache has so much room")
+    require(message.context_tokens_max <= TOKENS_MAX, "no engine has such a context")
+    require(message.threshold_tokens <= TOKENS_MAX, "no request comes to such a threshold")
     return ModelCapacity(
         model=_model(message.model),
         pool=PoolName(read_id(message.pool, "pool")),
@@ -218,6 +230,8 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         backlog_bytes=message.backlog_bytes,
         free_tokens=message.free_tokens if message.HasField("free_tokens") else None,
         connector=_CONNECTORS_TOLD.get(message.connector),
+        context_tokens_max=message.context_tokens_max,
+        threshold_tokens=message.threshold_tokens,
     )
 
 
@@ -235,7 +249,7 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
         hops_cross_region=order.hops.cross_region,
         stamp=_stamp_to_pb(order.stamp),
         deadline_ms=max((order.deadline_ns - now_ns) // MILLISECOND_NS, 1),
-        profile=_profile_to_pb(request.profile),
+        profile=_profile_to_pb(request.profile, order.budget_tokens),
         path=request.path,
         headers=_headers_to_pb(request.headers),
         body=request.body,
@@ -278,7 +292,7 @@ def _hops(message: pb.ForwardRequest) -> Hops:
     return hops
 
 
-def _profile_to_pb(profile: RequestProfile) -> pb.Profile:
+def _profile_to_pb(profile: RequestProfile, budget_tokens: int) -> pb.Profile:
     return pb.Profile(
         model=profile.model,
         tenant=profile.tenant,
@@ -291,6 +305,7 @@ def _profile_to_pb(profile: RequestProfile) -> pb.Profile:
         follows=profile.follows,
         is_control=profile.is_control,
         connectors=sorted(profile.connectors),
+        budget_tokens=min(budget_tokens, TOKENS_MAX),
         goes_on=profile.goes_on,
     )
 
@@ -304,6 +319,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
     require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
     require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
     require(bool(profile.session_key), "session_key is empty")
+    require(profile.budget_tokens <= TOKENS_MAX, "budget_tokens is out of bounds")
     return RequestProfile(
         request_id=RequestId(read_key(message.request_id, "request_id")),
         model=ModelName("") if profile.follows and not profile.model else _model(profile.model),
@@ -317,6 +333,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         follows=read_text(profile.follows, "follows", KEY_LENGTH_MAX),
         is_control=profile.is_control,
         connectors=_connectors(profile.connectors),
+        budget_tokens=profile.budget_tokens,
         goes_on=profile.goes_on,
     )
 
@@ -506,7 +523,34 @@ def _placement_to_pb(placement: ExplainedPlacement) -> pb.Placement:
         refusal=placement.refusal,
         detail=placement.detail[:TEXT_LENGTH_MAX],
         leg=placement.leg or 0,
+        pool=None if placement.pool is UNSET else _pool_to_pb(placement.pool),
         resume=placement.resume or 0,
+    )
+
+
+def _pool_to_pb(pool: ExplainedPool) -> pb.PoolChoice:
+    return pb.PoolChoice(
+        step=pool.step,
+        pool=pool.pool,
+        preferred=pool.preferred,
+        need_tokens=pool.need_tokens,
+        prompt_tokens=pool.prompt_tokens,
+        output_tokens=pool.output_tokens,
+        is_soft=pool.is_soft,
+        refused_tokens=pool.refused_tokens,
+    )
+
+
+def _explained_pool(message: pb.PoolChoice) -> ExplainedPool:
+    return ExplainedPool(
+        step=_label(message.step, "step"),
+        pool=_label(message.pool, "pool"),
+        preferred=_label(message.preferred, "preferred"),
+        need_tokens=message.need_tokens,
+        prompt_tokens=message.prompt_tokens,
+        output_tokens=message.output_tokens,
+        is_soft=message.is_soft,
+        refused_tokens=message.refused_tokens,
     )
 
 
@@ -528,6 +572,7 @@ def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
         refusal=_label(message.refusal, "refusal"),
         detail=read_text(message.detail, "detail", TEXT_LENGTH_MAX),
         leg=message.leg or UNSET,
+        pool=_explained_pool(message.pool) if message.HasField("pool") else UNSET,
         resume=message.resume or UNSET,
     )
 

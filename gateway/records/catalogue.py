@@ -15,6 +15,7 @@ from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.ledger import Ledger
 from gateway.records.metrics import Metrics
+from gateway.records.pool_metrics import PoolLevels
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
@@ -26,6 +27,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
     metrics.registry.register(DecodeLevels(dict))
+    metrics.registry.register(PoolLevels(core.lengths.figures))
     for each in DnsCounters().collectors():
         metrics.registry.register(each)
     return metrics.catalogue()

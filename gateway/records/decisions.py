@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
     Place,
+    PoolChoice,
     RegionName,
     RequestId,
     RequestProfile,
@@ -106,6 +107,25 @@ class ExplainedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedPool:
+    """Which pool, and what that rested on."""
+
+    step: str
+    pool: str
+    """Empty at another gateway, which chooses."""
+    preferred: str
+    """Empty where this gateway has none that it fits into."""
+    need_tokens: int
+    """The least context that will do: the next bound above its budget."""
+    prompt_tokens: int
+    output_tokens: int
+    is_soft: bool
+    """The client named no maximum."""
+    refused_tokens: int
+    """What an engine takes that refused it for its length; 0: none has."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainedPlacement:
     """One decision: the target first among `considered`, why it was taken, and what came of it."""
 
@@ -128,6 +148,8 @@ class ExplainedPlacement:
     detail: str = ""
     leg: int | UnsetType = UNSET
     """Only where the attempt has more than one."""
+    pool: ExplainedPool | UnsetType = UNSET
+    """Only where pools were compared."""
     resume: int | UnsetType = UNSET
     """Only where it goes on with an answer that broke: for the how many'th time."""
 
@@ -370,6 +392,7 @@ class DecisionLog:
             replicas_here=replicas_here,
             considered=tuple(map(self._candidate, decision.considered)),
             leg=leg,
+            pool=UNSET if decision.pool is None else _pool(decision.pool),
             **more,
         )
 
@@ -476,6 +499,19 @@ def _size_of_placement(decision: Decision) -> int:
 
 def _in_ms(duration_ns: int) -> float:
     return duration_ns / _MILLISECOND_NS
+
+
+def _pool(choice: PoolChoice) -> ExplainedPool:
+    return ExplainedPool(
+        choice.step,
+        choice.pool or "",
+        choice.preferred or "",
+        choice.need_tokens,
+        choice.prompt_tokens,
+        choice.output_tokens,
+        choice.is_soft,
+        choice.refused_tokens,
+    )
 
 
 def _decode_load(load: DecodeLoad) -> ExplainedDecode:

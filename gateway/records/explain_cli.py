@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.core.vocabulary import GatewayId, LegResult, PlacementReason, RequestId, Standing, TargetKind
+from gateway.core.vocabulary import GatewayId, LegResult, PlacementReason, PoolStep, RequestId, Standing, TargetKind
 from gateway.ground.admin_client import Admin, AdminFault, admin_options
 from gateway.records.decisions import (
     REFUSED,
     ExplainedCandidate,
     ExplainedCosts,
     ExplainedPlacement,
+    ExplainedPool,
     ExplainedRequest,
     Explanation,
     OtherSide,
@@ -59,6 +60,7 @@ _STANDINGS: dict[str, str] = {
     Standing.OUTSTANDING: "had as many requests as allowed",
     Standing.KV_FULL: "had a KV cache fuller than a prefill worker's may be",
     Standing.DECODE_FULL: "had no decode slot in its pool for what it would read",
+    Standing.TOO_SHORT: "had no pool that takes so long a request",
     Standing.QUEUE: "had a queue that was too long",
     Standing.BUSY: "had no free replica",
 }
@@ -210,9 +212,28 @@ def sentence(request: ExplainedRequest) -> str:
     *before, last = request.placements
     words = [_attempt_before(each) for each in before]
     words.append(f"{_where(request, last)} because {because(last)}.")
+    if last.pool:
+        words.append(in_pool(last.pool))
     if request.shadow is not None:
         words.append(f"Had overflow been on, it would have gone to {_region(request.shadow)}.")
     return " ".join(words)
+
+
+def in_pool(choice: ExplainedPool) -> str:
+    """Which pool, and why that one."""
+    answer = "as others come to" if choice.is_soft else "asked for"
+    total = choice.prompt_tokens + choice.output_tokens
+    parts = f"{choice.prompt_tokens} of prompt, {choice.output_tokens} {answer}"
+    budget = f"It was taken to come to {total} tokens ({parts})"
+    refused = f", after an engine that takes {choice.refused_tokens} had refused it" if choice.refused_tokens else ""
+    meant = f"which pool {choice.preferred} is meant for"
+    steps: dict[str, str] = {
+        PoolStep.PREFERRED: f"which pool {choice.pool} is meant for",
+        PoolStep.SPILLED: f"{meant}: that was full, and nobody waited for {choice.pool}",
+        PoolStep.STOOD_IN: f"{meant}: nobody there answered, and {choice.pool} takes it",
+        PoolStep.REMOTE: "and goes into the pool there that is meant for so many",
+    }
+    return f"{budget}{refused}, {steps.get(choice.step, f'which came to pool {choice.pool} as {choice.step}')}."
 
 
 def because(placement: ExplainedPlacement) -> str:

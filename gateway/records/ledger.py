@@ -205,6 +205,7 @@ class Ledger:
                 | events.ResponseStored()
                 | events.ProgressSampled()
                 | events.DecodeHistoryRestored()
+                | events.TokenBudgetRestored()
                 | events.PredictorFitted()
             ):
                 pass

@@ -258,6 +258,7 @@ class Metrics:
                 | events.RequestAbandoned()
                 | events.ConfigApplied()
                 | events.DecodeHistoryRestored()
+                | events.TokenBudgetRestored()
                 | events.PredictorFitted()
             ):
                 pass

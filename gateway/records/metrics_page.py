@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.description import ReplicaCondition
-from gateway.core.vocabulary import LegResult, LegRole, Outcome, PlacementReason, RefusalReason, TargetKind
+from gateway.core.lengths import Misroute
+from gateway.core.vocabulary import LegResult, LegRole, Outcome, PlacementReason, PoolStep, RefusalReason, TargetKind
 from gateway.ground.naming.counters import ANSWERS, TYPES
 from gateway.ground.naming.counters import OTHER as OTHER_TYPE
 from gateway.ground.series import Described
@@ -45,7 +46,9 @@ LABELS: dict[str, Label] = {
     "after": Label("How the leg before ended.", tuple(LegResult)),
     "ran": Label("Where it ran: in this region, or forwarded.", ("local", "forward")),
     "peer": Label(_PEER),
-    "pool": Label("A disaggregated pool that the region file names."),
+    "pool": Label("A pool that the region file names."),
+    "step": Label("How a request came to its pool.", tuple(PoolStep)),
+    "how": Label("How it showed that the pool was too short.", tuple(Misroute)),
     "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),
     "task": Label("The background loop."),

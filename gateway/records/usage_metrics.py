@@ -21,6 +21,8 @@ from gateway.request.usage import Counted, TokensUsed, tokens_used
 FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _PER_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+LENGTHS = tuple(float(2**power) for power in range(5, 21))
+"""Tokens: powers of two, as context windows are."""
 _SECOND_NS = 1_000_000_000
 
 
@@ -66,6 +68,9 @@ class UsageMetrics:
             self._cached_share.observe(cached_tokens / used.prompt, model)
         if record.origin is None:
             self._count_own(model, ran(leg.target), used, cached_tokens or 0, per_token_s)
+            if end.outcome is Outcome.COMPLETED:
+                self._request_prompt.observe(used.prompt, model)
+                self._request_total.observe(used.total, model)
         elif is_here:
             self._count_forwarded(model, used, cached_tokens or 0, per_token_s)
             if summary.is_event_stream and record.first_token_ns is not None:
@@ -109,6 +114,15 @@ class UsageMetrics:
             "model",
             "ran",
             "counted",
+        )
+        self._request_prompt = self._histogram(
+            "request_prompt_tokens", "Prompt tokens of each of clients' requests that completed.", LENGTHS, "model"
+        )
+        self._request_total = self._histogram(
+            "request_total_tokens",
+            "Prompt and output tokens together of each of clients' requests that completed.",
+            LENGTHS,
+            "model",
         )
         self._tenant_requests = self._counter(
             "tenant_requests", "Clients' requests by tenant and by how they ended.", "tenant", "outcome"

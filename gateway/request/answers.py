@@ -192,9 +192,13 @@ def with_opening(usage: TokenUsage, opening: TokenUsage) -> TokenUsage:
     )
 
 
+def believed(tokens: object) -> int | None:
+    """As far as it can be one: a count of tokens that somebody told."""
+    return tokens if type(tokens) is int and 0 <= tokens <= TOKENS_MAX else None
+
+
 def _count(counts: dict[str, Any], key: str) -> int | None:
-    value = counts.get(key)
-    return value if type(value) is int and 0 <= value <= TOKENS_MAX else None
+    return believed(counts.get(key))
 
 
 def _choices(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -84,6 +84,11 @@ class EventScanner:
         return self._examine(rest, is_last=True)
 
     @property
+    def is_crossing(self) -> bool:
+        """What was released last is a part of an event too large to be held, and its end is still to come."""
+        return self._framer.is_crossing
+
+    @property
     def is_finished(self) -> bool:
         """Did the stream come to a proper end, rather than break off between two events?"""
         if self.done or self._ends_by_type:

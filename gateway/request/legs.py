@@ -18,7 +18,8 @@ from typing import Protocol
 
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.value import value
-from gateway.core.vocabulary import LegResult, Place, RefusalReason, ReplicaId, RequestProfile
+from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile
+from gateway.request.answers import TokenUsage
 
 NONCE_BYTES = 16
 Headers = tuple[tuple[str, str], ...]
@@ -86,6 +87,8 @@ class LegHead:
     attempt: int = 0
     leg: int = 1
     """Which leg of which attempt brought it; set by whoever opened it."""
+    extras: tuple[Extra, ...] = ()
+    """What the answer holds only because we asked the engine for it: not for the client."""
 
 
 @dataclass(slots=True)
@@ -116,6 +119,12 @@ class Leg(Protocol):
 
     @property
     def head(self) -> LegHead: ...
+
+    @property
+    def counted(self) -> TokenUsage | None:
+        """What a peer's last word says was used, once the body is over: its stream may not say. None of an engine,
+        which says it nowhere else."""
+        ...
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, in pieces of any size. Raises LegFailure when the target dies or misbehaves

@@ -12,6 +12,7 @@ from typing import Self, assert_never
 from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import Event, LegEnded, RequestAbandoned
 from gateway.core.vocabulary import LegResult, RequestId
+from gateway.ground.waiter import Waiter
 
 Order = StartLeg | AcceptForward | RefuseForward | EndRequest
 """What a request's owner is told to do."""
@@ -123,7 +124,7 @@ class Mailbox:
         self._submit = submit
         self._on_closed = on_closed
         self._orders: deque[Order] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter = Waiter()
         self._legs: dict[tuple[int, int], LegScope] = {}
         """Those started and not ended, by attempt and leg."""
         self._error: Exception | None = None
@@ -144,11 +145,7 @@ class Mailbox:
     async def next(self) -> Order:
         """The oldest order not yet read; waits for one. Raises what a leg beside the owner's own has met."""
         while self._error is None and not self._orders:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._waiter.wait()
         if self._error is not None:
             raise self._error
         return self._orders.popleft()
@@ -180,7 +177,7 @@ class Mailbox:
         """A leg beside the owner's own met what ends the request, such as a client that has gone: the owner is told."""
         self._error = error
         self._stop_legs()
-        self._wake()
+        self._waiter.wake()
 
     def deliver(self, order: Order | StopLeg) -> None:
         """The driver's side: put an order in, and wake or interrupt whom it is about."""
@@ -204,15 +201,11 @@ class Mailbox:
             case _:
                 assert_never(order)
         self._orders.append(order)
-        self._wake()
+        self._waiter.wake()
 
     def _stop_legs(self) -> None:
         for scope in self._legs.values():
             scope.stop()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 def cancelled(request_id: RequestId, attempt: int, leg: int, detail: str) -> LegEnded:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gateway.core.effects import StartLeg
 from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
@@ -20,16 +21,19 @@ from gateway.request.answers import (
     first_id_of,
     inspect_answer,
     usage_at_end,
+    with_opening,
 )
 from gateway.request.assembling import Assembler
 from gateway.request.driver import Driver
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
+from gateway.request.extras import Withheld
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
 from gateway.request.model_names import Renamer
 from gateway.request.resuming import Rest, rest_of
 from gateway.request.rewriting import Rewriter, rewriter_for
+from gateway.request.too_long import too_long_in
 from gateway.request.transcript import PATHS, Hold, Transcript, Unsound
 
 EVENT_STREAM = "text/event-stream"
@@ -269,6 +273,7 @@ class Feed:
         "_has_sent",
         "_is_draining",
         "_is_theirs",
+        "_is_told",
         "_order",
         "_pieces",
         "_relay",
@@ -276,6 +281,8 @@ class Feed:
         "_scope",
         "_settings",
         "_usage",
+        "_voice",
+        "_withheld",
     )
 
     def __init__(self, relay: Relay, order: StartLeg, scope: LegScope, end: Callable[[LegEnded], None]) -> None:
@@ -290,8 +297,13 @@ class Feed:
         """The client has events of this leg."""
         self._ended: LegEnded | None = None
         """Once the client has all of the answer. What the engine does afterwards is between it and us."""
+        self._is_told = False
+        """It is known what it used, as far as anybody will say."""
         self._pieces = 0
         self._is_draining = False
+        self._withheld: Withheld | None = None
+        """Of a stream that tells more than its client asked for."""
+        self._voice = relay.put
         self._rewriter: Rewriter | None = None
         """Where it goes on with what another leg began."""
         self._is_theirs = False
@@ -355,11 +367,17 @@ class Feed:
         return await self._answer_client_error(head, body)
 
     async def _answer_client_error(self, head: LegHead, body: bytes) -> LegEnded:
+        """One that is about the request's length may be had from a longer pool: then nobody is told of it yet."""
         self._expect_nothing_sent(f"status {head.status}")
+        too_long = too_long_in(head.status, body)
+        if too_long is not None and self._order.may_be_longer:
+            return replace(
+                leg_ended(self._order, LegResult.TOO_LONG, f"status {head.status}: too long"), too_long=too_long
+            )
         body = self._relay.named_as_asked(body)
         await self._relay.begin(self._order, with_length(head, body))
         await self._relay.write(body)
-        return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
+        return replace(leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}"), too_long=too_long)
 
     def _expect_nothing_sent(self, what: str) -> None:
         if self._relay.has_begun:
@@ -434,6 +452,7 @@ class Feed:
         summary.is_event_stream = True
         is_decode = self._order.role is LegRole.DECODE
         scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max, may_give_up=is_decode)
+        self._withheld = Withheld(leg.head.extras) if leg.head.extras else None
         if is_decode:
             self._relay.decoding(self._order, lambda: scanner.events_since_token)
         try:
@@ -461,22 +480,21 @@ class Feed:
         relay.stored(self._order, scanner.response_id)
         await relay.begin(self._order, _without_length(leg.head))
         self._has_sent = True
-        put = relay.voice(self._order)
-        feed = scanner.feed
+        put = self._voice = relay.voice(self._order)
+        feed = scanner.feed if self._withheld is None else partial(self._feed, scanner)
         if (rewriter := relay.rewriter(self._order, leg.head)) is not None:
             self._rewriter = rewriter
             held = rewriter.rewrite(held)
-
-            def feed(data: bytes) -> bytes:
-                return rewriter.rewrite(scanner.feed(data))
-
-        has_room = put(held)
+            feed = partial(self._rewritten, feed, rewriter)
+        has_room = put(held) if held else True
         relay.first_token(self._order)  # the client has its token before anybody counts it
         if not has_room:
             await relay.sink.drain()
         if scanner.done:
             self._finish_soon(scanner)
         self._scope.watch(self._progress, self._settings.engine_stall_s)
+
+        feed = scanner.feed if self._withheld is None else partial(self._feed, scanner)
 
         def take(data: bytes) -> bool:
             self._pieces += 1
@@ -492,7 +510,7 @@ class Feed:
             self._is_draining = False
             if scanner.done:
                 self._finish_soon(scanner)
-        return await self._end_events(scanner)
+        return await self._end_events(leg, scanner)
 
     def _progress(self) -> int:
         """While the client is what we wait for, the engine is not to blame: there is a limit of its own on that."""
@@ -504,19 +522,21 @@ class Feed:
         held: list[bytes] = []
         size = 0
         async for data in chunks:
-            released = scanner.feed(data)
+            released = self._feed(scanner, data)
             held.append(released)
             size += len(released)
             if scanner.fault is not None or scanner.saw_token or size > self._settings.held_bytes_max:
                 return b"".join(held)
-        held.append(scanner.close())
+        held.append(self._close(scanner))
         if scanner.fault is None and not scanner.saw_token:
             raise LegFailure(LegResult.FAILED, "the stream ended without a token")
         return b"".join(held)
 
-    async def _end_events(self, scanner: EventScanner) -> LegEnded:
-        rest = b"" if scanner.fault is not None else scanner.close()
+    async def _end_events(self, leg: Leg, scanner: EventScanner) -> LegEnded:
+        rest = self._close(scanner)
         if scanner.fault is not None:
+            if rest:
+                self._voice(rest)
             raise self._broken_by(scanner.fault)
         if not scanner.is_finished:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
@@ -524,17 +544,44 @@ class Feed:
             rest = self._rewriter.rewrite(rest) + self._rewriter.close()
         if rest and not self._relay.put(rest):
             await self._relay.sink.drain()
-        if self._ended is None:
+        if not self._is_told:
             self._usage = self._usage_of_all(scanner.usage)
+            if leg.counted is not None:
+                self._usage = with_opening(self._usage or TokenUsage(), leg.counted)
         return self._completed()
+
+    def _feed(self, scanner: EventScanner, data: bytes) -> bytes:
+        """What of it is the client's."""
+        released = scanner.feed(data)
+        return released if self._withheld is None else self._withheld.feed(released, is_crossing=scanner.is_crossing)
+
+    def _close(self, scanner: EventScanner) -> bytes:
+        """The same, of what is left at the end."""
+        rest = scanner.close() if scanner.fault is None else b""
+        if self._withheld is None:
+            return rest
+        return self._withheld.feed(rest, is_crossing=scanner.is_crossing) + self._withheld.close()
 
     def _finish_soon(self, scanner: EventScanner) -> None:
         """All that the client wants has passed; what is left is the end of the response itself, which nobody waits for
         but the connection."""
         if self._ended is None:
             self._usage = self._usage_of_all(scanner.usage)
-            self._end(self._completed())
+            if self._may_be_counted_yet():
+                self._ended = leg_ended(self._order, LegResult.COMPLETED, "")
+            else:
+                self._end(self._completed())
             self._scope.hurry(self._settings.trailer_grace_s)
+
+    def _may_be_counted_yet(self) -> bool:
+        """A peer says with its last word what its stream does not: what its engine was asked for there, and not here.
+        It comes right behind."""
+        is_peer = self._order.target.kind is TargetKind.PEER
+        return is_peer and (self._usage is None or self._usage.prompt_tokens is None)
+
+    @staticmethod
+    def _rewritten(feed: Callable[[bytes], bytes], rewriter: Rewriter, data: bytes) -> bytes:
+        return rewriter.rewrite(feed(data))
 
     def _usage_of_all(self, usage: TokenUsage | None) -> TokenUsage | None:
         return usage if self._rewriter is None else self._rewriter.usage_of_all(usage)
@@ -561,7 +608,8 @@ class Feed:
         return await self._answer_client_error(replace(head, status=status, headers=JSON_HEADERS), body)
 
     def _completed(self) -> LegEnded:
-        if self._ended is None:
+        if self._ended is None or not self._is_told:
+            self._is_told = True
             self._ended = self._relay.completed(self._order, self._usage)
         return self._ended
 

@@ -10,6 +10,9 @@ from dataclasses import replace
 import click
 import uvloop
 
+from gateway.core.vocabulary import ReplicaRole
+from loadgen.demo.scenario import CONNECTOR
+from loadgen.engine.handoff import HandoffConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import serve_engines
 from loadgen.engine.server_config import EngineServerConfig
@@ -20,10 +23,17 @@ from loadgen.engine.server_config import EngineServerConfig
 @click.option("--model", required=True)
 @click.option("--preset", required=True, type=click.Choice(list(PRESETS)))
 @click.option("--slots", required=True, type=int, help="Requests that each engine runs at once.")
-def main(ports: Sequence[int], model: str, preset: str, slots: int) -> None:
+@click.option("--prefill", type=int, multiple=True, help="The port of an engine that reads prompts for others.")
+@click.option("--decode", type=int, multiple=True, help="The port of one that writes answers to what others have read.")
+def main(
+    ports: Sequence[int], *, model: str, preset: str, slots: int, prefill: Sequence[int], decode: Sequence[int]
+) -> None:
     """Serve one engine on each of PORTS until SIGTERM."""
     engine = replace(PRESETS[preset], sequences_max=slots)
-    uvloop.run(_serve([EngineServerConfig(model=model, engine=engine, port=port, ignore_eos=True) for port in ports]))
+    configs = [EngineServerConfig(model=model, engine=engine, port=port, ignore_eos=True) for port in ports]
+    handoffs = dict.fromkeys(prefill, HandoffConfig(CONNECTOR, ReplicaRole.PREFILL))
+    handoffs |= dict.fromkeys(decode, HandoffConfig(CONNECTOR, ReplicaRole.DECODE))
+    uvloop.run(_serve([replace(config, handoff=handoffs.get(config.port)) for config in configs]))
 
 
 async def _serve(configs: Sequence[EngineServerConfig]) -> None:

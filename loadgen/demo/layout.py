@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
 from loadgen.demo.processes import OUR_MODULES, DemoFailure
 from loadgen.demo.region_files import (
     CONTROLLER,
@@ -36,6 +36,7 @@ class Seat:
     """Of those of its region."""
     ports: GatewayPorts
     engines: tuple[int, ...]
+    """Those that only read prompts first."""
 
     @property
     def gateway_id(self) -> GatewayId:
@@ -47,6 +48,8 @@ class Layout:
     seats: tuple[Seat, ...]
     engines: dict[RegionName, tuple[int, ...]]
     controller: ControllerPorts | None
+    roles: dict[int, ReplicaRole]
+    """Of each engine's port."""
     networks: dict[RegionName, str]
     """Where each region's clients are said to be; nothing where gateways have no addresses of their own."""
 
@@ -77,7 +80,21 @@ def lay_out(
         seats.append(Seat(region, number, ports, engines[region.name][number :: region.gateways]))
     networks = {seat.region.name: network_of(index) for index, seat in enumerate(seats) if not seat.number}
     controller = ControllerPorts(next(free), next(free), next(free)) if scenario.has_controller else None
-    return Layout(tuple(seats), engines, controller, networks if own else {})
+    roles = {
+        port: role
+        for region in scenario.regions
+        for port, role in zip(engines[region.name], roles_of(region), strict=True)
+    }
+    return Layout(tuple(seats), engines, controller, roles, networks if own else {})
+
+
+def roles_of(region: RegionScenario) -> list[ReplicaRole]:
+    """Of its engines, in order."""
+    assert not region.prefill_engines or region.gateways == 1, "a pool has one gateway"
+    if not region.prefill_engines:
+        return [ReplicaRole.UNIFIED] * region.engines
+    readers, writers = region.prefill_engines, region.engines - region.prefill_engines
+    return [ReplicaRole.PREFILL] * readers + [ReplicaRole.DECODE] * writers
 
 
 def url_at(port: int, host: str = LOOPBACK) -> str:

@@ -29,7 +29,7 @@ from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import ZONE, has_addresses_of_its_own
 from loadgen.demo.report import RunResult
-from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, RegionScenario, real_scenario
+from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, RegionScenario, disaggregated_scenario, real_scenario
 from loadgen.demo.snippets import curl_snippet, dig_snippet, openai_snippet
 from loadgen.demo.story import (
     ALONE_RUN,
@@ -214,6 +214,7 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 @click.option("--seconds", type=click.FloatRange(1), help="How long each of the two runs sends load.", default=28.0)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, another load.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
+@click.option("--disaggregated", is_flag=True, help="One region's engines share their work: one reads, three write.")
 @click.option(
     "--llamacpp",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -221,10 +222,20 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 )
 @click.pass_context
 def demo(
-    context: click.Context, *, serve: bool, seconds: float, seed: int, as_json: bool, llamacpp: Path | None
+    context: click.Context,
+    *,
+    serve: bool,
+    seconds: float,
+    seed: int,
+    as_json: bool,
+    disaggregated: bool,
+    llamacpp: Path | None,
 ) -> None:
     """Run three regions on this machine and show what forwarding gains."""
-    scenario = replace(DemoScenario(), load_s=seconds, seed=seed)
+    if disaggregated and llamacpp is not None:
+        raise click.UsageError("--disaggregated is for emulated engines: llama.cpp hands nothing over")
+    scenario = disaggregated_scenario() if disaggregated else DemoScenario()
+    scenario = replace(scenario, load_s=seconds, seed=seed)
     folder = Path(tempfile.mkdtemp(prefix="nightside-demo-"))
     if llamacpp is not None:
         scenario = real_scenario(llamacpp.absolute())

@@ -16,7 +16,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.config import OverflowMode
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
 from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
 from loadgen.demo.members import Member, until_attached, until_ready
 from loadgen.demo.processes import Child, running_child
@@ -111,6 +111,9 @@ async def running_engines(
         running = running_child("llama.cpp", real, log, tasks, runner=[str(scenario.llamacpp)])
     else:
         options = ["--model", scenario.model, "--preset", scenario.preset, "--slots", str(scenario.slots)]
+        for port, role in layout.roles.items():
+            if role is not ReplicaRole.UNIFIED:
+                options += [f"--{role}", str(port)]
         running = running_child("the engines' process", ["loadgen.demo.engines", *options, *ports], log, tasks)
     async with running as child:
         await until_ready(child, [f"{url}/health" for urls in urls_of_engines(layout).values() for url in urls])
@@ -172,6 +175,8 @@ class _Start:
             overflow=self.overflow,
             seed=self.scenario.seed,
             dialect="vllm" if self.scenario.llamacpp is None else "llamacpp",
+            roles=[layout.roles[port] for port in seat.engines],
+            slots=self.scenario.slots,
             number=seat.number,
             controlled=controlled,
         )

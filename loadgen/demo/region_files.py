@@ -12,14 +12,16 @@ from pathlib import Path
 import yaml
 
 from gateway.core.config import OverflowMode
-from gateway.core.vocabulary import GatewayId, ModelName, RegionName
-from loadgen.demo.scenario import RegionScenario
+from gateway.core.vocabulary import GatewayId, ModelName, RegionName, ReplicaRole
+from loadgen.demo.scenario import CONNECTOR, RegionScenario
 
 LOOPBACK = "127.0.0.1"
 ZONE = "llm.demo.test"
 """The demo's one name."""
 CONTROLLER = "demo-controller"
 TRUST_DOMAIN = "demo.test"
+POOL = "shared"
+"""Of engines that share their work."""
 _PORTS = range(20_000, 30_000)
 """Below the ports that systems hand out to outgoing connections, so that none of those gets in between."""
 _ANSWERS_PER_S = 100_000
@@ -103,13 +105,20 @@ def region_file(
     overflow: OverflowMode,
     seed: int,
     dialect: str = "vllm",
+    roles: Sequence[ReplicaRole] = (),
+    slots: int = 0,
     number: int = 0,
     controlled: Controlled | None = None,
 ) -> str:
     """One gateway's configuration. `peers` says through which local port each other gateway is reached, `number` which
-    of its region's gateways this is."""
+    of its region's gateways this is. `roles` are those of the engines, which share their work if there are several;
+    `slots` is what each of those runs at once."""
     name = gateway_id(region.name, number)
-    document = {
+    replicas: list[dict[str, object]] = [
+        {"id": f"{name.removeprefix('gw-')}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
+        for number, url in enumerate(engines)
+    ]
+    document: dict[str, object] = {
         "gateway": name,
         "region": region.name,
         "jurisdiction": region.place.jurisdiction,
@@ -120,10 +129,7 @@ def region_file(
             "admin": f"{LOOPBACK}:{ports.admin}",
         },
         "seed": seed,
-        "replicas": [
-            {"id": f"{name.removeprefix('gw-')}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
-            for number, url in enumerate(engines)
-        ],
+        "replicas": replicas,
         "peers": [
             {
                 "gateway": peer_id,
@@ -136,9 +142,19 @@ def region_file(
         "placement": {"overflow": str(overflow)},
         "limits": {"drain": "2s"},
     }
+    if ReplicaRole.DECODE in roles:
+        document |= _sharing(replicas, roles, slots)
     if controlled is not None:
         document |= _controlled(region, ports, controlled)
     return yaml.safe_dump(document, sort_keys=False)
+
+
+def _sharing(replicas: Sequence[dict[str, object]], roles: Sequence[ReplicaRole], slots: int) -> dict[str, object]:
+    """Puts each replica into the one pool, and says what that is."""
+    for replica, role in zip(replicas, roles, strict=True):
+        replica |= {"pool": POOL, "role": str(role)}
+    pool = {"name": POOL, "kind": "disaggregated", "connector": str(CONNECTOR), "decode_batch_max": slots}
+    return {"pools": [pool], "decode": {"policy": "br_0"}}
 
 
 def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Controlled) -> dict[str, object]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gateway.core.vocabulary import Jurisdiction, ModelName, Place, RegionName
+from gateway.core.vocabulary import Connector, Jurisdiction, ModelName, Place, RegionName
 from loadgen.workload import WorkloadConfig
 
 FOLDER = Path(__file__).parent
 MODEL = ModelName("llama-3.1-8b-instruct")
+CONNECTOR = Connector.NIXL
+"""By which engines that share their work hand it over."""
 ROUND_TRIPS_FILE = FOLDER / "round_trips.csv"
 LLAMACPP_SERVER = FOLDER / "llamacpp_server.py"
 
@@ -20,6 +22,8 @@ class RegionScenario:
     clients: int
     engines: int = 4
     policies: Path = FOLDER / "policies"
+    prefill_engines: int = 0
+    """How many of them only read prompts, for the others that write answers; 0: each does both."""
     gateways: int = 1
     """They share the engines."""
     location: tuple[float, float] = (0.0, 0.0)
@@ -65,6 +69,14 @@ class DemoScenario:
     killed: str = "ap-northeast-1"
     """Whose gateway is killed in the last run: its replicas may be served from the United States, and its clients'
     requests anywhere."""
+
+
+def disaggregated_scenario() -> DemoScenario:
+    """Europe's engines share their work, one reads prompts and three write answers; those of the others do both. What
+    is too much for the United States lands on either kind."""
+    base = DemoScenario()
+    us, eu, jp = base.regions
+    return replace(base, regions=(us, replace(eu, prefill_engines=1), jp))
 
 
 def real_scenario(python: Path) -> DemoScenario:

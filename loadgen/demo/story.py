@@ -85,11 +85,16 @@ def _intro(scenario: DemoScenario, round_trips: RoundTripTable) -> str:
     lines = [
         f"{len(scenario.regions)} regions on this machine, each a gateway in its own process; clients: {regions}.",
         f"{engines} emulated engines ({scenario.preset}, {scenario.slots} slots each). Round trips: {distances}.",
+        *(f"Of those in {name}, {readers} read prompts for the others." for name, readers in _readers(scenario)),
         *(f"By its policy, what arrives in {name} stays there." for name in _closed_regions(scenario)),
         f"The same load goes out twice, {scenario.load_s:.0f} s each: {MESH_RUN} forwards overflow to other regions, "
         f"{ALONE_RUN} does not. {_about_death(scenario)}",
     ]
     return "\n".join(lines)
+
+
+def _readers(scenario: DemoScenario) -> Iterator[tuple[RegionName, int]]:
+    return ((region.name, region.prefill_engines) for region in scenario.regions if region.prefill_engines)
 
 
 def _about_death(scenario: DemoScenario) -> str:

@@ -309,8 +309,11 @@ def _levels(scale: Scale, left: float, right: float) -> list[Markup]:
     return marks
 
 
-def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str) -> Picture:
-    """Curves over a scale from zero, with a dot for each point; only the title where there are none."""
+def lines(
+    title: str, curves: Sequence[Line], x_name: str, y_name: str, x_words: Callable[[float], str] = "{:g}".format
+) -> Picture:
+    """Curves over a scale from zero, with a dot for each point; only the title where there are none. `x_words` says
+    what stands beneath each."""
     left, top, right, bottom = 56.0, 44.0, 700.0, 300.0
     heading = _text(8, 18, title, class_="title")
     marked = sorted({x for curve in curves for x, _ in curve.points})
@@ -323,7 +326,7 @@ def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str) -> Pictu
 
     up = from_zero(max(y for curve in curves for _, y in curve.points), bottom, top)
     marks = [heading, _text(8, 36, y_name), *_levels(up, left, right)]
-    marks += [_text(across(x), bottom + 16, f"{x:g}", "middle") for x in marked]
+    marks += [_text(across(x), bottom + 16, x_words(x), "middle") for x in marked]
     marks.append(_text(right, bottom + 32, x_name, "end"))
     key_x, key_y = left, bottom + 54
     for number, curve in enumerate(curves):

@@ -188,7 +188,7 @@ def _breaking_document(seed: int) -> dict[str, Any]:
     document = _disaggregated_document(seed) if seed % 3 == 2 else _mesh_document(seed)
     rng = random.Random(f"chaos/{seed}/breaking")
     places = _places_in(document | {"faults": []})
-    kills = [
+    kills: list[dict[str, Any]] = [
         {"kind": "replica_crash", "target": replica, "at": f"{rng.randrange(200, 1500)}ms", "lasts": "150ms"}
         | {"times": rng.choice((3, 6)), "every": f"{rng.choice((500, 800, 1300))}ms"}
         for replica in rng.sample(places.replicas, max(1, len(places.replicas) // 2))

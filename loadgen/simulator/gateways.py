@@ -261,7 +261,7 @@ class _Leg:
             prompt_tokens,
             output_tokens,
             detail,
-            self._rest() if may_go_on else None,
+            rest=self._rest() if may_go_on else None,
         )
         self.gateway.tell(ended)
         self.gateway.repeat_late(self.owner, ended)

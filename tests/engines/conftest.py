@@ -4,6 +4,9 @@ with the reason, unless `--require-engines` is given."""
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from tests.engines.real import (
     LLAMACPP_FOLDER,
+    ROOT,
     VLLM_FOLDER,
     Engine,
     all_up,
@@ -28,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-engines", action="store_true", help="Fail where a real engine cannot be had.")
 
 
-def _needs(folder: Path, config: pytest.Config) -> None:
+def needs(folder: Path, config: pytest.Config) -> None:
     reason = why_missing(folder)
     if reason and config.getoption("--require-engines"):
         pytest.fail(f"no real engine: {reason}")
@@ -48,7 +52,7 @@ class Engines:
 
 @pytest.fixture(scope="session")
 def running_engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    _needs(VLLM_FOLDER, request.config)
+    needs(VLLM_FOLDER, request.config)
     folder = tmp_path_factory.mktemp("vllm")
     engines = Engines(vllm(folder / "one.log"), vllm(folder / "two.log"))
     try:
@@ -82,7 +86,7 @@ class Pair:
 
 @pytest.fixture(scope="session")
 def running_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    _needs(VLLM_FOLDER, request.config)
+    needs(VLLM_FOLDER, request.config)
     folder = tmp_path_factory.mktemp("pair")
     pair = Pair(prefill_worker(folder / "prefill.log"), decode_worker(folder / "decode.log"))
     try:
@@ -104,8 +108,23 @@ async def pair(running_pair: Pair) -> Pair:
 
 
 @pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the plug-in that counts experts, installed from its sources as anybody would."""
+    folder = tmp_path_factory.mktemp("plugin")
+    sources = shutil.copytree(
+        ROOT / "engine_plugins/vllm_expert_counts",
+        folder / "sources",
+        ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"),
+    )
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
+    options = ["--no-build-isolation", "--no-deps", "--target", str(folder / "site")]
+    subprocess.run([*pip, *options, str(sources)], check=True)
+    return folder / "site"
+
+
+@pytest.fixture(scope="session")
 def llamacpp_environment(request: pytest.FixtureRequest) -> Path:
-    _needs(LLAMACPP_FOLDER, request.config)
+    needs(LLAMACPP_FOLDER, request.config)
     return LLAMACPP_FOLDER
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 _PIECE = 1 << 16
+_EVENT = b"data: {"
 
 
 class Cut:
@@ -21,12 +22,16 @@ class Cut:
     def order(self, after_events: int) -> None:
         self.after_events = after_events
 
-    def strikes(self, events: int) -> bool:
-        if self.after_events is None or events < self.after_events:
-            return False
+    def strikes_at(self, events: int, data: bytes) -> int | None:
+        """How much of `data`, which follows on so many events, still passes; None: all of it, and more."""
+        if self.after_events is None or events + data.count(_EVENT) < self.after_events:
+            return None
+        at = 0
+        for _ in range(self.after_events - events):
+            at = data.find(b"\n\n", data.find(_EVENT, at)) + 2
         self.after_events = None
         self.cuts += 1
-        return True
+        return at
 
 
 class Cutter:
@@ -58,11 +63,12 @@ class Cutter:
         """Events that have passed whole count; what is cut off is never half an event."""
         events = 0
         while data := await reader.read(_PIECE):
-            events += data.count(b"\ndata: {") + data.startswith(b"data: {")
-            writer.write(data)
+            at = self._cut.strikes_at(events, data)
+            events += data.count(_EVENT)
+            writer.write(data if at is None else data[:at])
             await writer.drain()
-            if self._cut.strikes(events):
-                writer.transport.abort()
+            if at is not None:
+                writer.close()
                 raise ConnectionResetError
         writer.close()
 

@@ -10,8 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ from tests.support.metrics_pages import sums_by_name
 
 ROOT: Final = Path(__file__).parents[2]
 VLLM_FOLDER: Final = ROOT / ".venv-engines"
+ORACLE_FOLDER: Final = ROOT / ".venv-engines-oracle"
+"""An older vLLM, which tells of every token which experts it picked."""
 LLAMACPP_FOLDER: Final = ROOT / ".venv-llamacpp"
 START_S = 240.0
 END_S = 30.0
@@ -39,6 +42,20 @@ KV_BLOCK_TOKENS = 32
 _BEHIND = (shutil.which("nice") or "nice", "-n", "10")
 LEASE_S = 20
 """How long a prefill worker here keeps what nobody fetches; vLLM's default is 30."""
+PIECE_TOKENS = 96
+"""Tokens a step of an engine that reads prompts in pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is served, by which vLLM, with which folders of packages for it to find plug-ins in."""
+
+    name: str
+    folder: Path = VLLM_FOLDER
+    plugins: tuple[Path, ...] = ()
+
+
+DENSE: Final = Model("tiny")
 
 
 def why_missing(folder: Path) -> str:
@@ -68,7 +85,7 @@ class Engine:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self._command = [str(each) for each in command]
-        self._log = log
+        self.log = log
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
@@ -78,7 +95,7 @@ class Engine:
         assert not self.is_running
         self._is_ending = False
         tether = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid())]
-        with self._log.open("ab") as output:
+        with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*tether, *self._command, *more],
                 cwd=ROOT,
@@ -104,7 +121,7 @@ class Engine:
     async def until_ready(self) -> None:
         async with asyncio.timeout(START_S):
             while not await self.is_healthy():
-                assert self.is_running, f"the engine ended while it started\n{log_tail(self._log)}"
+                assert self.is_running, f"the engine ended while it started\n{log_tail(self.log)}"
                 await asyncio.sleep(_POLL_S)
 
     async def is_healthy(self) -> bool:
@@ -185,18 +202,25 @@ def vllm(log: Path) -> Engine:
     return _vllm(log, {"max-num-queued-reqs": HELD_MAX}, {})
 
 
-def prefill_worker(log: Path) -> Engine:
+def prefill_worker(log: Path, model: Model = DENSE) -> Engine:
     """Keeps what it has read for whoever fetches it, `LEASE_S` at most. As long as it keeps anything it steps without a
     pause: on cores that it shares it would starve the very one that fetches, so it goes behind."""
-    return _nixl(log, {"kv_role": "kv_producer", "kv_connector_extra_config": {"kv_lease_duration": LEASE_S}}, _BEHIND)
+    role: dict[str, object] = {"kv_role": "kv_producer", "kv_connector_extra_config": {"kv_lease_duration": LEASE_S}}
+    return _nixl(log, role, model, _BEHIND)
 
 
-def decode_worker(log: Path) -> Engine:
+def decode_worker(log: Path, model: Model = DENSE) -> Engine:
     """Fetches what another one has read. What it cannot fetch is a failure, as by default."""
-    return _nixl(log, {"kv_role": "kv_consumer"})
+    return _nixl(log, {"kv_role": "kv_consumer"}, model)
 
 
-def _nixl(log: Path, role: dict[str, object], run: Sequence[str] = ()) -> Engine:
+def experts(log: Path, model: Model, more: Mapping[str, object], *flags: str) -> Engine:
+    """A vLLM that reads prompts in pieces, and lets tests empty its prefix cache."""
+    options = {"max-num-batched-tokens": PIECE_TOKENS, **more}
+    return _vllm(log, options, {"VLLM_SERVER_DEV_MODE": "1"}, model=model, flags=flags)
+
+
+def _nixl(log: Path, role: dict[str, object], model: Model, run: Sequence[str] = ()) -> Engine:
     """NIXL over loopback, from memory to memory."""
     config = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu", **role}
     environment = {
@@ -205,10 +229,18 @@ def _nixl(log: Path, role: dict[str, object], run: Sequence[str] = ()) -> Engine
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
     }
-    return _vllm(log, {"kv-transfer-config": json.dumps(config)}, environment, run)
+    return _vllm(log, {"kv-transfer-config": json.dumps(config)}, environment, run, model=model)
 
 
-def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str], run: Sequence[str] = ()) -> Engine:
+def _vllm(
+    log: Path,
+    more: dict[str, object],
+    more_environment: dict[str, str],
+    run: Sequence[str] = (),
+    *,
+    model: Model = DENSE,
+    flags: Sequence[str] = (),
+) -> Engine:
     """`run`: the command that runs it."""
     port = free_port()
     options: dict[str, object] = {
@@ -222,11 +254,12 @@ def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str], 
         "num-gpu-blocks-override": KV_BLOCKS,
         **more,
     }
-    flags = ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    switches = ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details", *flags]
     named = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-    serve: list[str | Path] = [VLLM_FOLDER / "bin/vllm", "serve", VLLM_FOLDER / "models/tiny"]
+    serve: list[str | Path] = [model.folder / "bin/vllm", "serve", VLLM_FOLDER / "models" / model.name]
     environment = {
-        "PATH": f"{VLLM_FOLDER / 'bin'}:{os.defpath}",
+        "PATH": f"{model.folder / 'bin'}:{os.defpath}",
+        "PYTHONPATH": os.pathsep.join(str(each) for each in model.plugins),
         "HOME": str(log.parent),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -238,7 +271,7 @@ def _vllm(log: Path, more: dict[str, object], more_environment: dict[str, str], 
         "TORCHDYNAMO_DISABLE": "1",
         **more_environment,
     }
-    return Engine([*run, *serve, *named, *flags], port, log, environment)
+    return Engine([*run, *serve, *named, *switches], port, log, environment)
 
 
 def _group_of(pid: int) -> int:

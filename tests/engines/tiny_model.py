@@ -1,4 +1,5 @@
-"""Makes a tiny model with random weights and a tokenizer of its own: `.venv-engines/bin/python tiny_model.py FOLDER`.
+"""Makes tiny models with random weights and a tokenizer of their own: `.venv-engines/bin/python tiny_model.py FOLDER`
+makes FOLDER/tiny, and FOLDER/tiny-moe, whose layers but one have experts.
 
 Run by .ci/setup-engines with vLLM's own packages; nothing is downloaded. What the model says means nothing, but with
 the same prompt and temperature 0 it says the same.
@@ -13,9 +14,12 @@ from pathlib import Path
 import torch  # type: ignore[import-not-found]
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # type: ignore[import-not-found]
 from transformers import (  # type: ignore[import-not-found]
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCABULARY = 2048
@@ -50,30 +54,50 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
     """Wider spread weights and an output layer of its own: with the usual ones it would repeat a single token."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        initializer_range=0.15,
-        bos_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.15,
+        "bos_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def make_dense(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     torch.manual_seed(0)
-    return Qwen2ForCausalLM(config)
+    return Qwen2ForCausalLM(Qwen2Config(num_hidden_layers=2, **shared_settings(tokenizer)))
+
+
+def make_moe(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """Four layers, the second of them dense: who counts layers has to tell those with experts from the others."""
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        num_hidden_layers=4,
+        mlp_only_layers=[1],
+        head_dim=32,
+        moe_intermediate_size=64,
+        num_experts=32,
+        num_experts_per_tok=4,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+        **shared_settings(tokenizer),
+    )
+    return Qwen3MoeForCausalLM(config)
 
 
 def main(folder: Path) -> None:
     tokenizer = make_tokenizer()
-    make_model(tokenizer).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    for name, make in (("tiny", make_dense), ("tiny-moe", make_moe)):
+        make(tokenizer).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
 
 
 if __name__ == "__main__":

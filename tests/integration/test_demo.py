@@ -18,7 +18,7 @@ import pytest
 
 from gateway.ground.clock import Clock
 from loadgen.demo.main import compare_runs
-from loadgen.demo.scenario import DemoScenario
+from loadgen.demo.scenario import DemoScenario, disaggregated_scenario
 from loadgen.interrupts import EXIT_INTERRUPTED
 from loadgen.names import NameResolver
 from loadgen.workload import Spread, WorkloadConfig
@@ -73,11 +73,13 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> str:
     raise AssertionError(f"ended without {pattern!r}:\n{''.join(lines)}")
 
 
-def small_scenario() -> DemoScenario:
-    """One little engine in each region, and more clients in the first than it can take at once."""
-    base = DemoScenario()
+def small_scenario(base: DemoScenario | None = None) -> DemoScenario:
+    """One little engine in each region, or two that share their work, and more clients in the first than it can take
+    at once."""
+    base = base or DemoScenario()
     regions = tuple(
-        replace(region, clients=clients, engines=1) for region, clients in zip(base.regions, (14, 2, 1), strict=True)
+        replace(region, clients=clients, engines=1 + region.prefill_engines)
+        for region, clients in zip(base.regions, (14, 2, 1), strict=True)
     )
     return replace(base, regions=regions, preset="tiny", slots=4, load_s=2.0, drain_s=8.0, workload=LIVELY)
 
@@ -103,6 +105,21 @@ def test_a_short_demo_forwards_overflow_within_policy_and_only_when_told_to(
     assert len([seen for seen in death["seen"].values() if seen is not None]) == 5, death["seen"]
     assert "what clients saw" in captured.err
     assert left_behind(tmp_path) == []
+
+
+def test_overflow_lands_on_engines_that_share_their_work_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scenario = small_scenario(disaggregated_scenario())
+    status = compare_runs(scenario, folder=tmp_path / "demo", as_json=True)
+    captured = capsys.readouterr()
+    document: dict[str, Any] = json.loads(captured.out)
+    assert (status, document["problems"]) == (0, []), captured.err
+    assert "Of those in eu-west-1, 1 read prompts for the others." in captured.err
+    mesh, _ = document["runs"]
+    assert mesh["total"]["completed"] == mesh["total"]["requests"] > 0
+    landed = {each["engine_region"] for each in mesh["answered"] if each["client_region"] == "us-east-1"}
+    assert "eu-west-1" in landed
 
 
 def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,6 +18,7 @@ import yaml
 from gateway.app.gateway import GatewayHandle
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
+from tests.fakes.kubernetes import FakeKubernetes, endpoint_slice, pod
 from tests.support.core import MODEL, US
 from tests.support.gateways import ask, free_replicas, region_document, serving_file, until
 
@@ -150,3 +152,79 @@ async def test_a_reload_changes_the_template(world: World) -> None:
         world.write(name="other.engines.test", id="other")
         assert await gateway.reloader.reload() == []
         await until(lambda: replicas(gateway) == [])
+
+
+class Cluster:
+    """Engines as vLLM's production stack and llm-d announce them, and a gateway that knows their labels alone."""
+
+    def __init__(self, world: World, api: FakeKubernetes) -> None:
+        self._world = world
+        self.api = api
+
+    def service(self, model: str, engine: FakeEngine, **how: bool) -> None:
+        """One of the production stack: of many ports the first is the engine's."""
+        ports = {"service-port": urlsplit(engine.url).port or 0, "zmq-port": 55555, "ucx-port": 9999}
+        labels = {
+            "environment": "test",
+            "release": "test",
+            "kubernetes.io/service-name": f"vllm-{model}-engine-service",
+        }
+        named = endpoint_slice(f"vllm-{model}-engine-service-x", "127.0.0.1", labels=labels, ports=ports, **how)
+        named["endpoints"][0]["targetRef"]["name"] = f"vllm-{model}-deployment"
+        self.api.put("endpointslices", named)
+
+    def decode_pod(self, name: str, engine: FakeEngine, **metadata: Any) -> None:
+        """One of llm-d's model service: a proxy beside the engine, and no Service."""
+        labels = {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": "llama", "llm-d.ai/role": "decode"}
+        made = pod(name, "127.0.0.1", labels=labels, **metadata)
+        vllm = {"name": "vllm", "ports": [{"name": "vllm", "containerPort": urlsplit(engine.url).port}]}
+        made["spec"]["containers"] = [{"name": "routing-proxy", "ports": [{"containerPort": 8000}]}, vllm]
+        self.api.put("pods", made)
+
+    @asynccontextmanager
+    async def serving(self, **found: str) -> AsyncIterator[GatewayHandle]:
+        told = {"id": "llama", "namespace": "engines", "api": self.api.url, "models": [MODEL], **found}
+        settings = {"interval_min": "10ms", "interval_max": "20ms"}
+        path = self._world.folder / "us.yaml"
+        probes = {"interval": "5ms"}
+        document = region_document(
+            self._world.folder, "us-1", US, probes=probes, discovery=settings, kubernetes_replicas=[told]
+        )
+        path.write_text(yaml.safe_dump(document))
+        async with serving_file(path) as gateway:
+            yield gateway
+
+
+@pytest.fixture
+async def cluster(world: World) -> AsyncIterator[Cluster]:
+    async with FakeKubernetes().serving() as api:
+        yield Cluster(world, api)
+
+
+async def test_engines_of_vllms_production_stack_are_found_as_they_are(world: World, cluster: Cluster) -> None:
+    cluster.service("one", world.one)
+    async with cluster.serving(selector="environment=test,release=test", port="service-port") as gateway:
+        assert replicas(gateway) == [name_of(world.one)]
+        assert await world.completed(gateway) == WHOLE
+        cluster.service("two", world.two, ready=False)
+        cluster.service("two", world.two)
+        await until(lambda: replicas(gateway) == sorted([name_of(world.one), name_of(world.two)]))
+
+
+async def test_a_pod_that_goes_gets_nothing_more_and_its_streams_go_on(world: World, cluster: Cluster) -> None:
+    go_on = asyncio.Event()
+    world.one.plays(stream_until(go_on, (ROLE, token("Hel")), (token("lo"), STOP, DONE)))
+    cluster.decode_pod("ms-llama-decode-a", world.one)
+    selector = "llm-d.ai/inference-serving=true,llm-d.ai/role=decode"
+    async with (
+        cluster.serving(selector=selector, kind="pods", port="vllm") as gateway,
+        ask(world.session, gateway.http_url) as response,
+    ):
+        assert await response.content.readany() == ROLE + token("Hel")
+        cluster.decode_pod("ms-llama-decode-b", world.two)
+        await until(lambda: len(replicas(gateway)) == 2)
+        cluster.decode_pod("ms-llama-decode-a", world.one, deletionTimestamp="2026-11-22T12:00:00Z")
+        await until(lambda: replicas(gateway) == [name_of(world.two)])
+        assert await world.completed(gateway) == WHOLE
+        go_on.set()
+        assert await response.content.read() == token("lo") + STOP + DONE

@@ -148,6 +148,7 @@ async def piped(
         call,  # type: ignore[arg-type]
         Clock(),
         window_bytes=window_bytes,
+        gap_ns=0,
         on_ignored=on_ignored,
         is_shortage=lambda _: False,
     )

@@ -5,9 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 
+from gateway.request.answers import TokenUsage
+
 
 class Pouring(ABC):
     """A leg that hands on its chunks one after the other."""
+
+    counted: TokenUsage | None = None
 
     @abstractmethod
     def chunks(self) -> AsyncIterator[bytes]: ...

@@ -15,6 +15,7 @@ from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
+    Extra,
     GatewayId,
     LegResult,
     Outcome,
@@ -25,6 +26,7 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.ground.clock import Clock
+from gateway.request.answers import TokenUsage
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.request.owner import OwnerContext, RequestOwner
@@ -62,11 +64,15 @@ class Reply:
     pieces: tuple[Piece, ...] = GOOD_STREAM
     status: int = 200
     headers: tuple[tuple[str, str], ...] = EVENT_STREAM
+    extras: tuple[Extra, ...] = ()
+    counted: TokenUsage | None = None
 
 
 class ScriptedLeg(Pouring):
     def __init__(self, reply: Reply, order: StartLeg) -> None:
-        self.head = LegHead(reply.status, reply.headers, RanAt(ReplicaId(order.target.id), US), order.attempt)
+        ran_at = RanAt(ReplicaId(order.target.id), US)
+        self.head = LegHead(reply.status, reply.headers, ran_at, order.attempt, extras=reply.extras)
+        self.counted = reply.counted
         self._pieces = iter(reply.pieces)
 
     async def chunks(self) -> AsyncIterator[bytes]:

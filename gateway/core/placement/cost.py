@@ -30,6 +30,8 @@ _NS_PER_BYTE_MAX: Final = 1_000_000.0
 """A hundred times the prior: whatever is slower than that was not reading."""
 _SAMPLE_BYTES_MIN: Final = 256
 """What reads less tells what a first token takes, and nothing of reading."""
+_STANDS_STILL_NS: Final = 1_000_000_000
+"""A queue that has not moved for so long does not only wait for a prompt to be read."""
 _INTERVAL_KEEPS: Final = 0.95
 """Of the average of intervals, when one more comes: the last twenty make it."""
 
@@ -37,15 +39,27 @@ _INTERVAL_KEEPS: Final = 0.95
 class _Books:
     """What is known of one replica besides what every policy may see."""
 
-    __slots__ = ("ended_ns", "holds", "interval_ns", "prefilled_ns")
+    __slots__ = ("began_ns", "ended_ns", "holds", "interval_ns", "prefilled_ns")
 
     def __init__(self) -> None:
         self.holds = Holds()
+        self.began_ns: int | None = None
+        """When the first leg was sent there."""
         self.ended_ns: int | None = None
         self.interval_ns = 0.0
         """Between ends of legs there, of late."""
         self.prefilled_ns = 0
         """When it gave the last first token."""
+
+    def leaving_ns(self, now_ns: int) -> float:
+        """Until somebody leaves. As long as nobody has, no less than it has taken since somebody last got a place, if
+        that is long: whoever waits behind the first answer that a slow engine writes does not wait for nothing."""
+        if self.interval_ns:
+            return self.interval_ns
+        if self.began_ns is None:
+            return 0.0
+        stood_still_ns = now_ns - max(self.began_ns, self.prefilled_ns, self.ended_ns or 0)
+        return float(stood_still_ns) if stood_still_ns >= _STANDS_STILL_NS else 0.0
 
 
 class Cost(Policy):
@@ -190,7 +204,7 @@ class Cost(Policy):
             ahead, ahead_bytes = books.holds.count, books.holds.bytes
             alike = books.holds.alike(_beginning(profile, blocks))
         reading_ns = self._slope_ns() * (fleet.replica_backlog_bytes(slot) + ahead_bytes)
-        leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.interval_ns
+        leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.leaving_ns(self._now_ns)
         return max(reading_ns, leaving_ns) * (1 + alike)
 
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
@@ -289,7 +303,10 @@ class Cost(Policy):
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
         if target.kind is TargetKind.REPLICA:
             self._turn = slot + 1
-            self._books[slot].holds.pushed_bytes += self._bytes_to_read(profile, slot)
+            books = self._books[slot]
+            books.holds.pushed_bytes += self._bytes_to_read(profile, slot)
+            if books.began_ns is None:
+                books.began_ns = self._now_ns
             self._caches.sent(profile, slot, matched_blocks, self._arrived_ns, self._now_ns)
 
     def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:

@@ -1,19 +1,33 @@
 """Which targets a class of requests may go to at all: the rules that no policy is asked about.
 
-Residency, forwarding, overflow and what failed a request before are judged here, each kind of target by itself.
+Residency, forwarding, overflow, pools and what failed a request before are judged here, each kind of target by itself.
+Of ours, those are meant first that are in the pool that a request is meant for; the others that take it are a last
+resort (`spill_replicas`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.core.config import OverflowMode, PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import RequestClass
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaRole, ReplicaSpec, TargetKind
+from gateway.core.vocabulary import (
+    GatewayId,
+    ModelName,
+    PoolName,
+    RegionName,
+    ReplicaId,
+    ReplicaRole,
+    ReplicaSpec,
+    TargetKind,
+)
 
 _CLASSES_CACHED_MAX = 1024
+PoolQueue = Callable[[ModelName, PoolName], int]
+"""How many requests wait for a model that are meant for that pool."""
 
 
 @dataclass(slots=True)
@@ -22,6 +36,9 @@ class _Targets:
 
     replicas_version: int = -1
     eligible_replicas: int = 0
+    """In whatever pool that takes it."""
+    preferred_replicas: int = 0
+    """Of these, in the pool that it is meant for."""
     peers_version: int = -1
     available_peers: int = 0
 
@@ -29,7 +46,15 @@ class _Targets:
 class Eligibility:
     """Masks by class. Costs do not grow with the number of replicas, but for those that are asked in a last resort."""
 
-    def __init__(self, region: RegionName, config: PlacementConfig, replicas: Replicas, peers: Peers) -> None:
+    def __init__(
+        self,
+        region: RegionName,
+        config: PlacementConfig,
+        replicas: Replicas,
+        peers: Peers,
+        pool_queue: PoolQueue = lambda _model, _pool: 0,
+    ) -> None:
+        self._pool_queue = pool_queue
         self._region = region
         self._config = config
         self._replicas = replicas
@@ -47,11 +72,37 @@ class Eligibility:
     # Replicas
 
     def eligible_replicas(self, request_class: RequestClass) -> int:
-        """Available or not."""
+        """Available or not, in whatever pool."""
         return self._targets_of(request_class).eligible_replicas
 
     def available_replicas(self, request_class: RequestClass) -> int:
-        return self._targets_of(request_class).eligible_replicas & self._replicas.available
+        return self._targets_of(request_class).preferred_replicas & self._replicas.available
+
+    def spill_replicas(self, request_class: RequestClass) -> int:
+        """Of ours in another pool that takes it, those that are available: while the pool that it is meant for is
+        overloaded, and nobody waits for the other; or whoever waits there, once nobody of its own pool answers."""
+        fit = request_class.fit
+        if fit is None or not fit.alternates:
+            return 0
+        targets = self._targets_of(request_class)
+        free = targets.eligible_replicas & ~targets.preferred_replicas & self._replicas.available
+        if not free or targets.preferred_replicas & self._replicas.available:
+            return 0
+        is_gone = self.is_gone(request_class)
+        if not is_gone and self._waiting_in(request_class, fit.preferred[0]) < self._config.spill_queue_length:
+            return 0
+        for pool in fit.alternates:
+            mask = free & self._replicas.in_pool(pool)
+            if mask and (is_gone or not self._waiting_in(request_class, pool)):
+                return mask
+        return 0
+
+    def is_gone(self, request_class: RequestClass) -> bool:
+        """Does nobody answer of the pool that it is meant for?"""
+        return not self._targets_of(request_class).preferred_replicas & self._replicas.reachable
+
+    def _waiting_in(self, request_class: RequestClass, pool: PoolName) -> int:
+        return self._pool_queue(request_class.model, pool)
 
     def closed_replicas(self, request_class: RequestClass) -> int:
         """Those that would serve it, had it arrived elsewhere."""
@@ -63,7 +114,7 @@ class Eligibility:
 
     def open_replicas(self, request_class: RequestClass) -> int:
         """Those that could take it, whatever they have to do."""
-        return self._targets_of(request_class).eligible_replicas & self._replicas.open
+        return self._targets_of(request_class).preferred_replicas & self._replicas.open
 
     # Other gateways
 
@@ -112,8 +163,9 @@ class Eligibility:
         within_reach = self._within_reach(request_class)
         if not within_reach:
             return 0
-        heard = self._peers.eligible(model, rule, connectors=request_class.connectors) & within_reach
-        unheard = self._peers.unheard(rule) & within_reach
+        fit = request_class.fit
+        heard = self._peers.eligible(model, rule, connectors=request_class.connectors, fit=fit) & within_reach
+        unheard = self._peers.unheard(rule) & within_reach if fit is None or fit.takes_unknown else 0
         is_known = bool(heard) or self._replicas.serves(model) or self._peers.serves(model)
         return heard | unheard if is_known else 0
 
@@ -166,7 +218,16 @@ class Eligibility:
         if targets.replicas_version != self._replicas.version or request_class.failed_replicas:
             targets.replicas_version = self._replicas.version
             targets.eligible_replicas = self._untried_replicas_or_all(request_class)
+            targets.preferred_replicas = self._preferred_among(targets.eligible_replicas, request_class)
         return targets
+
+    def _preferred_among(self, replicas: int, request_class: RequestClass) -> int:
+        if request_class.fit is None:
+            return replicas
+        mask = 0
+        for pool in request_class.fit.preferred:
+            mask |= self._replicas.in_pool(pool)
+        return replicas & mask
 
     def _untried_replicas_or_all(self, request_class: RequestClass) -> int:
         """A request avoids the replicas that failed it, as long as there is anywhere else it could ever go."""
@@ -179,7 +240,9 @@ class Eligibility:
     def _everywhere(self, request_class: RequestClass) -> int:
         """Every replica that may serve it, whatever failed it before."""
         wanted = request_class
-        mask = self._replicas.eligible(wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors)
+        mask = self._replicas.eligible(
+            wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors, fit=wanted.fit
+        )
         return mask & self._replicas.continuing if wanted.goes_on else mask
 
     def _available_peers(self, request_class: RequestClass) -> int:
@@ -191,7 +254,8 @@ class Eligibility:
 
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:
         """Peers that failed the request are asked again only when there is nobody else whom it could ever ask."""
-        available = self._peers.available(request_class.model, request_class.rule, connectors=request_class.connectors)
+        wanted = request_class
+        available = self._peers.available(wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit)
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
             return untried
@@ -202,7 +266,8 @@ class Eligibility:
         within_reach = self._within_reach(request_class)
         if not within_reach:
             return False
-        eligible = self._peers.eligible(request_class.model, request_class.rule, connectors=request_class.connectors)
+        wanted = request_class
+        eligible = self._peers.eligible(wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit)
         return bool(eligible & within_reach & ~request_class.failed_peers)
 
     def _within_reach(self, request_class: RequestClass) -> int:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from gateway.core.bits import select_slot, slots_of
 from gateway.core.config import PlacementConfig
 from gateway.core.peers import Peers
+from gateway.core.pools import PoolFit
 from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.replicas import Replicas
-from gateway.core.vocabulary import ModelName, RequestProfile
+from gateway.core.vocabulary import ModelCapacity, ModelName, RequestProfile
 
 ExactMatch = Callable[[RequestProfile, int], Match]
 """Which replicas of a mask have most of a request's prompt in their caches right now, and how much that is."""
@@ -26,6 +27,8 @@ class Fleet:
         self._replicas = replicas
         self._peers = peers
         self.rng = rng
+        self.fit: PoolFit | None = None
+        """Of the request that is placed at this moment: which of another gateway's pools count. None: all."""
         self.exact_match: ExactMatch | None = None
         """Whoever can look into the replicas' caches answers in place of the index: a simulation, to tell what that
         would be worth."""
@@ -89,6 +92,11 @@ class Fleet:
         state = self._peers.at(slot)
         return self._peers.queue_length(state, model) + len(state.unreflected)
 
+    def _served(self, slot: int, model: ModelName) -> list[ModelCapacity]:
+        """What another gateway has that this request would run on."""
+        served = [each for each in self._peers.at(slot).served if each.model == model]
+        return served if self.fit is None else self.fit.preferred_among(served)
+
     def peer_backlog_bytes(self, slot: int) -> int:
         """Of our own forwards there without a first token, the bytes of prompt that were not forwarded there before."""
         return self._peers.at(slot).backlog_bytes
@@ -97,10 +105,9 @@ class Fleet:
         """Requests on each of its replicas for the model on average, with our forwards that it has not counted yet."""
         state = self._peers.at(slot)
         replicas = load = 0
-        for capacity in state.served:
-            if capacity.model == model:
-                replicas += capacity.replicas
-                load += capacity.load
+        for capacity in self._served(slot, model):
+            replicas += capacity.replicas
+            load += capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
 
     def total_load(self, mask: int) -> int:
@@ -108,7 +115,7 @@ class Fleet:
         return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
-        return sum(each.replicas for each in self._peers.at(slot).served if each.model == model)
+        return sum([each.replicas for each in self._served(slot, model)])
 
     def least_peer_load(self, mask: int, model: ModelName) -> float:
         """On each replica of whoever of a mask has least; 0 for an empty one."""
@@ -118,13 +125,12 @@ class Fleet:
         """Bytes of prompt that whichever of its replicas has least to read has to read first, as it told last, with
         those of our forwards since."""
         state = self._peers.at(slot)
-        told = min((each.backlog_bytes for each in state.served if each.model == model), default=0)
+        told = min([each.backlog_bytes for each in self._served(slot, model)], default=0)
         return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Room in the KV cache of the replica there that has most; None: nobody knows."""
-        served = self._peers.at(slot).served
-        told = [each.free_tokens for each in served if each.model == model and each.free_tokens is not None]
+        told = [each.free_tokens for each in self._served(slot, model) if each.free_tokens is not None]
         return max(told, default=None)
 
     def peer_rtt_ns(self, slot: int) -> int:

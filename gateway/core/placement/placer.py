@@ -15,14 +15,14 @@ from gateway.core.config import PlacementConfig
 from gateway.core.events import LegEnded
 from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
-from gateway.core.placement.eligibility import Eligibility
+from gateway.core.placement.eligibility import Eligibility, PoolQueue
 from gateway.core.placement.fleet import ExactMatch, Fleet
 from gateway.core.placement.policy import Choice, Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import Hold, LegState, RequestClass, RequestState
 from gateway.core.value import value
-from gateway.core.vocabulary import Candidate, PlacementReason, RegionName, Standing, TargetKind
+from gateway.core.vocabulary import Candidate, PlacementReason, PoolStep, RegionName, Standing, TargetKind
 
 _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 """A target, why this one, and how many of the prompt's blocks it knows."""
@@ -40,6 +40,8 @@ class Placement:
     considered: tuple[Candidate, ...] = ()
     uncached_bytes: int = -1
     """What the target has to read of the prompt, where the policy knows better than by what matched."""
+    step: PoolStep | None = None
+    """By which it came to its pool, where pools were compared."""
 
 
 class Placer:
@@ -55,12 +57,13 @@ class Placer:
         rng: random.Random,
         *,
         plug_ins: PlugIns = no_plug_ins,
+        pool_queue: PoolQueue = lambda _model, _pool: 0,
     ):
         self._config = config
         self._replicas = replicas
         self._peers = peers
         self._plug_ins = plug_ins
-        self._eligibility = Eligibility(region, config, replicas, peers)
+        self._eligibility = Eligibility(region, config, replicas, peers, pool_queue)
         self._fleet = Fleet(config, replicas, peers, rng)
         self._take_policy(config)
 
@@ -150,6 +153,8 @@ class Placer:
         eligibility = self._eligibility
         if request_class.pinned is not None:
             return eligibility.pinned_target(request_class, takes_full=self.weighs_everybody) is not None
+        if request_class.fit is not None and eligibility.spill_replicas(request_class):
+            return True
         if self.weighs_everybody and eligibility.open_replicas(request_class):
             return True
         return bool(
@@ -161,7 +166,8 @@ class Placer:
 
     def has_replica(self, request_class: RequestClass) -> bool:
         """Is one of our own replicas available for this class right now?"""
-        return bool(self._eligibility.available_replicas(request_class))
+        eligibility = self._eligibility
+        return bool(eligibility.available_replicas(request_class) or eligibility.spill_replicas(request_class))
 
     def can_ever_reach(self, request_class: RequestClass) -> bool:
         """Is the pinned target still ours or known, and does the rule allow it?"""
@@ -188,11 +194,40 @@ class Placer:
     def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Choose a target and remember the prefix there; None when the request has to wait, and Hold when it is to wait
         for one replica."""
-        request_class = request.request_class
-        if request_class.pinned is not None:
+        fit = self._fleet.fit = request.request_class.fit
+        if request.request_class.pinned is not None:
             return self._place_pinned(request, now_ns)
+        placement = self._weigh(request, now_ns) if self.weighs_everybody else self._descend(request, now_ns)
+        if fit is None:
+            return placement
+        if isinstance(placement, Placement):
+            is_ours = placement.state.target.kind is TargetKind.REPLICA
+            return replace(placement, step=PoolStep.PREFERRED if is_ours else PoolStep.REMOTE)
+        return self._spill(request, now_ns) or placement
+
+    def _spill(self, request: RequestState, now_ns: int) -> Placement | None:
+        """To another pool of ours, as long as that is so free that it need not wait there either."""
+        mask = self._eligibility.spill_replicas(request.request_class)
+        if not mask:
+            return None
+        is_gone = self._eligibility.is_gone(request.request_class)
         if self.weighs_everybody:
-            return self._weigh(request, now_ns)
+            offer = Offer(mask)
+            offer.ready = mask & self._replicas.pushable
+            offer.arrived_ns = request.arrived_ns
+            choice = self._policy.weigh(request.profile, offer, now_ns)
+            if choice is None or choice.hold is not None:
+                return None
+            placement = self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice.uncached_bytes)
+        else:
+            found = self._find_replica(request, mask)
+            assert found is not None, "somebody is free"
+            placement = self._settle(request, found, mask.bit_count(), now_ns)
+        return replace(placement, step=PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED)
+
+    def _descend(self, request: RequestState, now_ns: int) -> Placement | None:
+        """Layer by layer."""
+        request_class = request.request_class
         local = self._eligibility.available_replicas(request_class)
         others = self._eligibility.available_siblings(request_class)
         found = self._find_in_region(request, local, others)
@@ -212,6 +247,7 @@ class Placer:
         remotes = self._eligibility.shadow_remotes(request.request_class)
         if not remotes:
             return None
+        self._fleet.fit = request.request_class.fit
         if not self.weighs_everybody:
             found = self._find_peer(request, remotes, is_remote=True)
             return None if found is None else self._placement(request, found, remotes.bit_count())
@@ -354,7 +390,11 @@ class Placer:
         request_class, slot = request.request_class, state.slot
         failed = request_class.failed_peers >> slot & 1
         standing = self._peers.standing_for(
-            state, request_class.model, request_class.rule, connectors=request_class.connectors
+            state,
+            request_class.model,
+            request_class.rule,
+            connectors=request_class.connectors,
+            fit=request_class.fit,
         )
         matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         load = self._fleet.peer_load(slot, request_class.model)

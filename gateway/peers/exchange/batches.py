@@ -1,7 +1,7 @@
-"""What goes out on one stream of an exchange: frames of all its forwards, batched once a turn, fair and within credit.
+"""What goes out on one stream of an exchange: frames of all its forwards, batched, fair and within credit.
 
-It holds no socket and no clock: words and bytes are put in, messages are taken out. It never sends more of a forward
-than the other side gave credit for, nor lets one forward's bytes hold up another's.
+It holds no socket: words and bytes are put in, messages are taken out. It never sends more of a forward than the other
+side gave credit for, nor lets one forward's bytes hold up another's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from gateway.ground.waiter import Waiter
 from gateway.ground.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -181,12 +182,14 @@ class Outgoing(Generic[_Frame]):
 class Outbox(Generic[_Frame]):
     """Of one stream. Whoever has something to say stands in line, and says a batch's share of it in its turn."""
 
-    def __init__(self, make_frame: Callable[[], _Frame], payload: str) -> None:
-        """`payload` is the field that a frame's bytes go into."""
+    def __init__(self, make_frame: Callable[[], _Frame], payload: str, *, gap_ns: int = 0) -> None:
+        """`payload` is the field that a frame's bytes go into. A message goes out no sooner than `gap_ns` after the one
+        before, unless that one could not hold all that there was to say."""
         self.make_frame: Callable[[], _Frame] = make_frame
         self.payload = payload
+        self._gap_s = gap_ns / 1e9
         self._line: deque[Outgoing[_Frame]] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter = Waiter()
         self._prologue = b""
         self._is_closed = False
 
@@ -196,17 +199,17 @@ class Outbox(Generic[_Frame]):
 
     def queue(self, outgoing: Outgoing[_Frame]) -> None:
         self._line.append(outgoing)
-        self._wake()
+        self._waiter.wake()
 
     def say(self, message: bytes) -> None:
         """Of the stream itself: the fields of a message that are no frames."""
         self._prologue += message
-        self._wake()
+        self._waiter.wake()
 
     def close(self) -> None:
         """Nothing more is put in: who sends is done with the last of it."""
         self._is_closed = True
-        self._wake()
+        self._waiter.wake()
 
     def next_message(self) -> bytes:
         """Everybody's turn, as long as there is room. Empty when nobody has anything to say."""
@@ -224,21 +227,21 @@ class Outbox(Generic[_Frame]):
         return b"".join(parts)
 
     async def send_all(self, write: Callable[[bytes], Awaitable[object]]) -> None:
-        """Until it is closed and empty. Whatever is put in while a message is being written goes out with the next."""
+        """Until it is closed and empty. Whatever is put in while a message is being written goes out with the next: a
+        message costs far more than the frames in it, and where many streams run, every turn of the loop has some."""
+        loop, due_s = asyncio.get_running_loop(), 0.0
         while True:
             if not self.is_empty:
+                if (early_s := due_s - loop.time()) > 0:
+                    await asyncio.sleep(early_s)
                 message = self.next_message()
                 if message:
                     await write(message)
+                    due_s = 0.0 if self._line else loop.time() + self._gap_s
             elif self._is_closed:
                 return
             else:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+                await self._waiter.wait()
 
 
 _Message = TypeVar("_Message", pb.ExchangeRequest, pb.ExchangeResponse)

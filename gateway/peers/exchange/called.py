@@ -75,7 +75,7 @@ class CalledStream:
         self._claim_fault = claim_fault
         self._on_ignored = on_ignored
         self._claim: Claim | None = None
-        self._outbox = Outbox(pb.AnswerFrame, "data")
+        self._outbox = Outbox(pb.AnswerFrame, "data", gap_ns=peering.batch_gap_ns)
         self._forwards: dict[int, CalledForward] = {}
         self._last_id = 0
         self._is_closing = False

@@ -79,6 +79,7 @@ class Carrier:
             self._begin(),
             self._clock,
             window_bytes=self._peering.forward_window_bytes,
+            gap_ns=self._peering.batch_gap_ns,
             on_ignored=self._on_ignored,
             is_shortage=self._is_shortage,
         )

@@ -17,6 +17,7 @@ import grpc.aio
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.ground.clock import Clock
 from gateway.ground.task_group import TaskGroup
+from gateway.ground.waiter import Waiter
 from gateway.ground.wire import WireError
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, has_unknown_fields, read_message
 from gateway.peers.exchange.grpc_internals import CallOver, writer_of
@@ -49,10 +50,12 @@ class OriginStream:
         clock: Clock,
         *,
         window_bytes: int,
+        gap_ns: int,
         on_ignored: Callable[[], None],
         is_shortage: Callable[[BaseException], bool],
     ) -> None:
-        """Of each forward the peer may have so many bytes on their way. `is_shortage` knows an error that is ours."""
+        """Of each forward the peer may have so many bytes on their way; messages are so far apart. `is_shortage`
+        knows an error that is ours."""
         self.window_bytes = window_bytes
         self.opened_ns = clock.now_ns()
         self.is_retiring = False
@@ -68,7 +71,7 @@ class OriginStream:
         self._clock = clock
         self._on_ignored = on_ignored
         self._is_shortage = is_shortage
-        self._outbox = Outbox(pb.OriginFrame, "request")
+        self._outbox = Outbox(pb.OriginFrame, "request", gap_ns=gap_ns)
         self._forwards: dict[int, OriginForward] = {}
         self._last_id = 0
         self._left = 0
@@ -245,7 +248,7 @@ class OriginForward:
         self._consumed = 0
         """Bytes that we took in and have given no new credit for."""
         self._take: Callable[[bytes], bool] | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter = Waiter()
         self._broken: LegFailure | Unserved | None = None
         self._passed_over = False
         """What it said last was of a kind that we do not know."""
@@ -264,7 +267,7 @@ class OriginForward:
     async def next(self) -> Word:
         while not self._words:
             self._raise_if_broken()
-            await self._wait()
+            await self._waiter.wait()
         word = self._words.popleft()
         if word.kind == "data":
             self._note_consumed(len(word.said))
@@ -281,7 +284,7 @@ class OriginForward:
             self._raise_if_broken()
             self._take = take
             try:
-                await self._wait()
+                await self._waiter.wait()
             finally:
                 has_room, self._take = self._take is not None, None
             if not has_room:
@@ -340,7 +343,7 @@ class OriginForward:
         if words or self._broken is not None:
             self.has_spoken = True
             self._words.extend(words)
-            self._wake()
+            self._waiter.wake()
         return bool(words) or is_last
 
     def _take_no_word(self, frame: pb.AnswerFrame, words: list[Word]) -> None:
@@ -360,7 +363,7 @@ class OriginForward:
         self.is_over = True
         self._broken = replace(why) if isinstance(why, LegFailure) else why
         self._out.drop()
-        self._wake()
+        self._waiter.wake()
 
     def _hand_on(self, data: bytes, take: Callable[[bytes], bool]) -> None:
         """Without waking anybody while there is room."""
@@ -368,13 +371,12 @@ class OriginForward:
             has_room = take(data)
         except Exception as error:  # noqa: BLE001 - it is the waiting task's, which raises it
             self._take = None
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_exception(error)
+            self._waiter.fail(error)
             return
         self._note_consumed(len(data))
         if not has_room:
             self._take = None
-            self._wake()
+            self._waiter.wake()
 
     def _note_consumed(self, size: int) -> None:
         """New credit, half a window at a time."""
@@ -387,14 +389,3 @@ class OriginForward:
     def _raise_if_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

@@ -32,6 +32,7 @@ from loadgen.bench.relay.figures import DIRECT, Figure, Reading, as_document, wi
 from loadgen.bench.relay.machine import describe_machine, is_core_compiled, usable_cores
 from loadgen.bench.relay.measures import (
     MEASURES,
+    OF_A_FRESH_RELAY,
     OF_PAIRS,
     OF_SIBLINGS,
     QUICK,
@@ -135,12 +136,15 @@ class Run:
         await self._measure_subject(number, direct, bench, measures)
 
     async def _measure_relay(self, number: int, relay: Relay, bench: Bench) -> None:
-        folder = self.folder / f"{number}-{relay.name.replace(' ', '-')}"
-        folder.mkdir()
         measures = [each for each in self.plan.measures if _is_measured(each, relay)]
+        afresh = [each for each in measures if each in OF_A_FRESH_RELAY]
         try:
-            async with self._running(relay, bench, folder) as subject:
-                await self._measure_subject(number, subject, bench, measures)
+            for part, those in (("", [each for each in measures if each not in afresh]), ("-afresh", afresh)):
+                folder = self.folder / f"{number}-{relay.name.replace(' ', '-')}{part}"
+                folder.mkdir()
+                if those:
+                    async with self._running(relay, bench, folder) as subject:
+                        await self._measure_subject(number, subject, bench, those)
         except* (BenchFailure, WrongAnswer, OSError) as failures:
             why = "; ".join(dict.fromkeys(str(each) or "it took too long" for each in leaves(failures)))
             self.faults[relay.name] = why

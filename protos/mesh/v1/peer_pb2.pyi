@@ -130,6 +130,8 @@ class ModelCapacity(_message.Message):
     BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
     FREE_TOKENS_FIELD_NUMBER: _builtins.int
     CONNECTOR_FIELD_NUMBER: _builtins.int
+    CONTEXT_TOKENS_MAX_FIELD_NUMBER: _builtins.int
+    THRESHOLD_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
@@ -147,6 +149,12 @@ class ModelCapacity(_message.Message):
     """Of a disaggregated pool, whose replicas are its prefill workers: how it hands over. Empty: the pool is unified. Whoever
     does not know the field forwards as ever, and what it forwards is taken for a call that cannot be handed over.
     """
+    context_tokens_max: _builtins.int
+    """Tokens that one request may come to on these replicas, its answer included. 0: nobody says, and then only those are
+    sent that every pool takes.
+    """
+    threshold_tokens: _builtins.int
+    """Requests that come to no more than this are meant for this pool, before any longer one. 0: whatever fits."""
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -161,10 +169,12 @@ class ModelCapacity(_message.Message):
         backlog_bytes: _builtins.int = ...,
         free_tokens: _builtins.int | None = ...,
         connector: _builtins.str = ...,
+        context_tokens_max: _builtins.int = ...,
+        threshold_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "free_tokens", b"free_tokens", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas", "threshold_tokens", b"threshold_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
     _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
@@ -174,21 +184,29 @@ Global___ModelCapacity: _TypeAlias = ModelCapacity  # noqa: Y015
 
 @_typing.final
 class ModelQueue(_message.Message):
+    """Those of a model that have a pool come before the one that has none, which counts all: whoever does not know pools goes
+    by the last.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     length: _builtins.int
+    pool: _builtins.str
+    """Of these, those that are meant for this pool. Empty: all."""
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         length: _builtins.int = ...,
+        pool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "model", b"model", "pool", b"pool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,6 +351,7 @@ class Profile(_message.Message):
     FOLLOWS_FIELD_NUMBER: _builtins.int
     IS_CONTROL_FIELD_NUMBER: _builtins.int
     CONNECTORS_FIELD_NUMBER: _builtins.int
+    BUDGET_TOKENS_FIELD_NUMBER: _builtins.int
     GOES_ON_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
@@ -346,6 +365,8 @@ class Profile(_message.Message):
     follows: _builtins.str
     """Key of the stored response that it refers to; empty if none."""
     is_control: _builtins.bool
+    budget_tokens: _builtins.int
+    """What the sender takes it to come to, its answer included: the receiver reckons with no less. 0: it has not asked."""
     goes_on: _builtins.bool
     """It is the rest of an answer that broke: only an engine that continues a text may have it."""
     @_builtins.property
@@ -366,11 +387,12 @@ class Profile(_message.Message):
         follows: _builtins.str = ...,
         is_control: _builtins.bool = ...,
         connectors: _abc.Iterable[_builtins.str] | None = ...,
+        budget_tokens: _builtins.int = ...,
         goes_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015
@@ -882,6 +904,7 @@ class Placement(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     LEG_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     kind: _builtins.str
@@ -903,6 +926,10 @@ class Placement(_message.Message):
     """It goes on with an answer that broke, for the how many'th time; 0: it does not."""
     @_builtins.property
     def considered(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
+    @_builtins.property
+    def pool(self) -> Global___PoolChoice:
+        """Only where pools were compared."""
+
     def __init__(
         self,
         *,
@@ -921,15 +948,59 @@ class Placement(_message.Message):
         refusal: _builtins.str = ...,
         detail: _builtins.str = ...,
         leg: _builtins.int = ...,
+        pool: Global___PoolChoice | None = ...,
         resume: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "considered", b"considered", "detail", b"detail", "kind", b"kind", "leg", b"leg", "matched_blocks", b"matched_blocks", "prompt_blocks", b"prompt_blocks", "reason", b"reason", "refusal", b"refusal", "region", b"region", "replicas_here", b"replicas_here", "result", b"result", "resume", b"resume", "target", b"target", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "considered", b"considered", "detail", b"detail", "kind", b"kind", "leg", b"leg", "matched_blocks", b"matched_blocks", "pool", b"pool", "prompt_blocks", b"prompt_blocks", "reason", b"reason", "refusal", b"refusal", "region", b"region", "replicas_here", b"replicas_here", "result", b"result", "resume", b"resume", "target", b"target", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Placement: _TypeAlias = Placement  # noqa: Y015
+
+@_typing.final
+class PoolChoice(_message.Message):
+    """Which pool a placement was in, and what that rested on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    PREFERRED_FIELD_NUMBER: _builtins.int
+    NEED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    IS_SOFT_FIELD_NUMBER: _builtins.int
+    REFUSED_TOKENS_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    pool: _builtins.str
+    """Empty at another gateway, which chooses."""
+    preferred: _builtins.str
+    need_tokens: _builtins.int
+    prompt_tokens: _builtins.int
+    output_tokens: _builtins.int
+    is_soft: _builtins.bool
+    refused_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        preferred: _builtins.str = ...,
+        need_tokens: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        is_soft: _builtins.bool = ...,
+        refused_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_soft", b"is_soft", "need_tokens", b"need_tokens", "output_tokens", b"output_tokens", "pool", b"pool", "preferred", b"preferred", "prompt_tokens", b"prompt_tokens", "refused_tokens", b"refused_tokens", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolChoice: _TypeAlias = PoolChoice  # noqa: Y015
 
 @_typing.final
 class Candidate(_message.Message):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.placement_plug_ins import PlugInUnusable, find_plug_in, find_policy, placement_faults, with_version
+from gateway.config.placement_plug_ins import find_plug_in, find_policy, placement_faults, with_version
+from gateway.config.plug_ins import PlugInUnusable
 from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.ground.faults import ConfigError
 from tests.support.plug_ins import SOURCE, put

@@ -83,6 +83,7 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
         "pools",
         "replicas",
         "dns_replicas",
+        "kubernetes_replicas",
         "peers",
         "models",
     )

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gateway.config.reading import read_region_file
-from gateway.config.targets import Dialect
+from gateway.config.targets import Dialect, KubernetesApi, KubernetesKind
 from gateway.core.config import CoreConfig, PlacementPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from gateway.ground.values import (
@@ -187,9 +187,58 @@ dns_replicas:
 """
 
 
+KUBERNETES = """\
+kubernetes_replicas:
+  - id: stack
+    selector: app=vllm
+    port: http
+    models: auto
+"""
+
+
+def test_labels_in_a_cluster_are_a_template_of_replicas(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a.b.c")
+    text = SMALLEST + KUBERNETES + "    namespace: engines\n    api: https://10.0.0.1:6443/\n    token_file: token\n"
+    file = read_region_file(region_at(tmp_path, text), environ={})
+    (found,) = file.as_config().kubernetes_replicas
+    assert (found.selector, found.namespace, found.port, found.scheme) == ("app=vllm", "engines", "http", "http")
+    assert found.api == KubernetesApi("https://10.0.0.1:6443", (tmp_path / "token").resolve())
+    assert found.kind is KubernetesKind.ENDPOINT_SLICES
+    assert (tmp_path / "token").resolve() in file.as_config().secret_files
+
+
+@pytest.mark.parametrize("host", ["10.96.0.1", "fd00::1"])
+def test_a_gateway_in_a_cluster_needs_to_be_told_nothing_of_it(tmp_path: Path, host: str) -> None:
+    (tmp_path / "namespace").write_text("engines\n")
+    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "6443"}
+    environ["NIGHTSIDE_SERVICE_ACCOUNT"] = str(tmp_path)
+    file = read_region_file(region_at(tmp_path, SMALLEST + KUBERNETES), environ)
+    (found,) = file.as_config().kubernetes_replicas
+    shown = f"[{host}]" if ":" in host else host
+    assert found.api == KubernetesApi(f"https://{shown}:6443", tmp_path / "token", tmp_path / "ca.crt")
+    assert found.namespace == "engines"
+
+
 @pytest.mark.parametrize(
     "text,expected",
     [
+        (SMALLEST + KUBERNETES, "line 9: kubernetes_replicas[0].api: is missing, and this gateway runs in no cluster"),
+        (
+            SMALLEST + KUBERNETES + "    api: https://k:6443\n",
+            "line 9: kubernetes_replicas[0].namespace: is missing",
+        ),
+        (
+            SMALLEST + KUBERNETES + "    api: http://k\n    token_file: t\n    namespace: e\n",
+            "line 13: kubernetes_replicas[0].api: is not https, and a token would be sent there",
+        ),
+        (
+            SMALLEST + KUBERNETES.replace("app=vllm", "app in; rm") + "    api: http://k\n    namespace: e\n",
+            "line 10: kubernetes_replicas[0].selector: 'app in; rm' is not a selector such as app=vllm,tier=engines",
+        ),
+        (
+            SMALLEST + KUBERNETES.replace("id: stack", "id: us-a") + "    api: http://k\n    namespace: e\n",
+            "line 9: kubernetes_replicas[0].id: 'us-a' is used twice",
+        ),
         (SMALLEST.replace("[llama]", "some"), "line 7: replicas[0].models: should be a valid tuple"),
         (
             SMALLEST.replace("[llama]", "auto\n    adapters: [a]"),

@@ -14,7 +14,7 @@ from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
 from gateway.core.vocabulary import GatewayId, ReplicaRole
 from gateway.discovery.dns import DnsSource, replicas_at
-from gateway.discovery.names import Location
+from gateway.discovery.templates import Location
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from tests.fakes.dns import FakeDns

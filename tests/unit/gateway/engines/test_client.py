@@ -13,6 +13,7 @@ import pytest
 from gateway.config.targets import Dialect
 from gateway.core.effects import StartLeg
 from gateway.core.vocabulary import (
+    Extra,
     LegResult,
     ReplicaId,
     replica_target,
@@ -103,6 +104,32 @@ class TestAnswers:
         body = b'{"cache_salt":"mine", "text":"' + b"x" * 100_000 + b'"}'
         await bench.read(body=body, cache_salt=CacheSalt("5a17", replaces_own=True))
         assert bench.engine.received[0].body == body.replace(b"mine", b"5a17")
+
+    async def test_an_engine_that_can_is_asked_for_what_is_wanted_besides_and_the_answer_says_so(
+        self, bench: Bench
+    ) -> None:
+        wanted = replace(order(), extras=(Extra.USAGE, Extra.TOKEN_IDS))
+        salt = CacheSalt("5a17", replaces_own=False)
+        asked = OutboundRequest(profile("r1"), PATH, HEADERS, b'{"model":"m"}', cache_salt=salt)
+        expected = {
+            Dialect.VLLM: b'"stream_options":{"include_usage":true},"return_token_ids":true,"cache_salt":"5a17",',
+            Dialect.LLAMACPP: b'"stream_options":{"include_usage":true},',
+            Dialect.OPENAI: b"",
+        }
+        for dialect, told in expected.items():
+            takes_salt = b"cache_salt" in told
+            bench.endpoints.replace([replace(bench.endpoint, dialect=dialect, takes_cache_salt=takes_salt)])
+            async with bench.client.open(wanted, asked, on_accepted=lambda: None) as leg:
+                assert len(leg.head.extras) == told.count(b"true")
+                assert b"".join([data async for data in leg.chunks()])
+            assert bench.engine.received[-1].body == b"{%b" % told + b'"model":"m"}'
+
+    async def test_whoever_wants_no_stream_is_told_its_usage_unasked(self, bench: Bench) -> None:
+        wanted = replace(order(), extras=(Extra.USAGE,))
+        asked = OutboundRequest(replace(profile("r1"), stream=False), PATH, HEADERS, b'{"model":"m"}')
+        async with bench.client.open(wanted, asked, on_accepted=lambda: None) as leg:
+            assert leg.head.extras == ()
+        assert bench.engine.received[-1].body == b'{"model":"m"}'
 
     async def test_a_large_body_arrives_whole(self, bench: Bench) -> None:
         body = bytes(range(256)) * 12_000

@@ -79,6 +79,22 @@ def test_a_client_s_stream_counts_where_it_came_in() -> None:
     assert used.total("forwards_output_tokens_total") == 0
 
 
+def test_lengths_are_kept_of_clients_requests_that_completed() -> None:
+    used = Used()
+    used.ask("a")
+    used.stream("a", **TOLD)
+    assert used.value("request_prompt_tokens_sum", model="llama") == 7
+    assert used.value("request_total_tokens_sum", model="llama") == 18
+    assert used.value("request_total_tokens_bucket", model="llama", le="32.0") == 1
+    used.ask("b")
+    used.stream("b", LegResult.FAILED, **TOLD)
+    assert used.total("request_total_tokens_count") == 1, "it was cut off"
+    runner = Used()
+    runner.forward("c")
+    runner.stream("c", **TOLD)
+    assert runner.total("request_total_tokens_count") == 0, "its origin counts it"
+
+
 def test_one_that_tells_no_usage_counts_by_its_events_and_says_so() -> None:
     used = Used()
     used.ask("a", prompt_bytes=40)

@@ -18,10 +18,11 @@ from gateway.core.vocabulary import (
     RequestId,
     replica_target,
 )
+from gateway.request.answers import TokenUsage
 from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary, SinkGone
 from gateway.request.mailbox import LegScope
-from gateway.request.relay import Feed, Relay
-from tests.fakes.engine import GOOD_STREAM, ROLE, token
+from gateway.request.relay import Feed, Relay, RelaySettings
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, token
 from tests.support.core import profile
 from tests.support.gateways import until
 from tests.support.owning import FAILED, GOOD, JSON, Reply, Scene, ScriptedLeg
@@ -224,3 +225,37 @@ async def test_every_leg_is_ended_before_the_request_is_given_up() -> None:
     scene.check()
     (abandoned,) = (index for index, event in enumerate(scene.events) if isinstance(event, LegEnded) and event.leg == 2)
     assert scene.events[abandoned - 1 : abandoned + 1] == scene.attempts_ended
+
+
+class TestCountedByAPeer:
+    """What its engine was asked for there is in no stream, and in the peer's last word."""
+
+    def scene(self) -> Scene:
+        scene = Scene(RelaySettings(trailer_grace_s=0.01))
+        scene.probe(waiting=1)
+        scene.hear()
+        return scene
+
+    async def test_its_last_word_counts_where_its_stream_says_nothing(self) -> None:
+        scene = self.scene()
+        reply = Reply((ROLE, token("a"), STOP, DONE), counted=TokenUsage(22, 6))
+        assert await scene.play(reply) is Outcome.COMPLETED
+        (ended,) = scene.attempts_ended
+        assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
+        (_, _, summary) = scene.finished[0]
+        assert (summary.prompt_tokens, summary.output_tokens) == (22, 6)
+
+    async def test_what_the_client_is_shown_counts_first(self) -> None:
+        scene = self.scene()
+        reply = Reply((ROLE, token("a"), STOP, USAGE, DONE), counted=TokenUsage(1, 1))
+        assert await scene.play(reply) is Outcome.COMPLETED
+        (ended,) = scene.attempts_ended
+        assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
+
+    async def test_a_peer_that_never_says_its_last_word_is_not_waited_for(self) -> None:
+        scene = self.scene()
+        reply = Reply((ROLE, token("a"), STOP, DONE, asyncio.Event()), counted=TokenUsage(22, 6))
+        assert await scene.play(reply) is Outcome.COMPLETED
+        (ended,) = scene.attempts_ended
+        assert (ended.result, ended.prompt_tokens) == (LegResult.COMPLETED, None)
+        assert scene.sink.body == ROLE + token("a") + STOP + DONE

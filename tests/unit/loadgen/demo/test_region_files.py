@@ -11,7 +11,7 @@ import pytest
 from controller.config import read_controller_file
 from gateway.core.config import OverflowMode
 from gateway.core.residency import may_accept, may_process
-from gateway.core.vocabulary import RegionName, TenantName
+from gateway.core.vocabulary import PoolKind, RegionName, ReplicaRole, TenantName
 from gateway.policy.file import load_policy
 from loadgen.demo.region_files import (
     CONTROLLER,
@@ -54,6 +54,30 @@ def test_a_gateway_reads_what_was_written(tmp_path: Path, overflow: OverflowMode
     assert {each.spec.models for each in config.replicas} == {(MODEL,)}
     assert {each.spec.place.region: each.address.port for each in config.peers} == {EU: 20006, AP: 20007}
     assert config.policy_file == REGIONS[US].policy_file
+
+
+def test_engines_that_share_their_work_are_one_pool(tmp_path: Path) -> None:
+    file = tmp_path / "eu.yaml"
+    file.write_text(
+        region_file(
+            REGIONS[EU],
+            ports=GatewayPorts(20001, 20002, 20003),
+            engines=["http://127.0.0.1:20004", "http://127.0.0.1:20005"],
+            model=MODEL,
+            peers=[],
+            overflow=OverflowMode.ON,
+            seed=1,
+            roles=[ReplicaRole.PREFILL, ReplicaRole.DECODE],
+            slots=12,
+        )
+    )
+    config = load_config(file, {})
+    (pool,) = config.pools
+    assert (pool.kind, pool.decode_batch_max) == (PoolKind.DISAGGREGATED, 12)
+    assert [(each.spec.pool, each.spec.role) for each in config.replicas] == [
+        (pool.name, ReplicaRole.PREFILL),
+        (pool.name, ReplicaRole.DECODE),
+    ]
 
 
 def test_one_that_is_controlled_says_so_with_its_own_address(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -159,6 +160,23 @@ class TestAtAReplica:
         assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(80 * MS * WEIGHT / 2.5)
         told.reads(0, 100_000)
         assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(SECOND * WEIGHT / 2.5)
+
+    def test_before_anybody_has_left_it_is_no_less_than_the_queue_has_stood_still(self) -> None:
+        told = Told()
+        told.load(0, running=1, waiting=1)
+        told.now_ns = 9 * SECOND
+        assert told.costs(prompt("a"), 0).waiting_ns == 0, "nothing of ours runs there: there is nothing to go by"
+        told.send(prompt("b"), 0)
+        moves: list[Callable[[], object]] = [
+            lambda: None,
+            lambda: told.policy.prefilled(0, 100, 0, told.now_ns),
+            lambda: told.policy.ended(0, told.now_ns),
+        ]
+        for moved in moves:
+            moved()
+            for passed_ms, counts_ms in ((999, 0), (1001, 2000)):
+                told.now_ns += passed_ms * MS
+                assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(counts_ms * MS * WEIGHT / 2)
 
     def test_the_time_between_two_ends_is_of_late(self) -> None:
         told = Told()

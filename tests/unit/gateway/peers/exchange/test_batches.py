@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -171,6 +172,40 @@ async def test_a_turn_of_the_loop_is_one_message_whatever_is_being_written() -> 
         box.close()
         await sending
     assert written == [50, 10]
+
+
+async def _written(box: Outbox[pb.AnswerFrame], then: Sequence[Outgoing[pb.AnswerFrame]] = ()) -> list[int]:
+    """Frames in each message that goes out of what was put, and of a chunk of each of `then`, as far as none waits."""
+    written: list[int] = []
+
+    async def write(message: bytes) -> None:
+        written.append(len(frames(message)))
+
+    sending = asyncio.get_running_loop().create_task(box.send_all(write))
+    await turning_while(lambda: not written)
+    for out in then:
+        out.put(CHAT)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    return written
+
+
+async def test_after_a_silence_a_message_goes_at_once_and_the_next_one_gathers_for_the_gap() -> None:
+    box = Outbox(pb.AnswerFrame, "data", gap_ns=3600 * 10**9)
+    outs = [Outgoing(box, number, PLENTY) for number in range(50)]
+    outs[0].put(CHAT)
+    assert await _written(box, outs) == [1]
+    assert len(frames(box.next_message())) == 50
+
+
+async def test_who_has_more_to_say_than_a_message_takes_does_not_wait() -> None:
+    box = Outbox(pb.AnswerFrame, "data", gap_ns=3600 * 10**9)
+    out = Outgoing(box, 1, PLENTY)
+    out.put(bytes(3 * BATCH_BYTES_MAX))
+    assert await _written(box) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

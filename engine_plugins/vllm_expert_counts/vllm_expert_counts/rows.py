@@ -1,0 +1,72 @@
+"""One row a KV block: how often each expert of each layer was picked by the tokens in it. On the host; the same on an
+accelerator is in `device_rows.py`. Knows nothing of requests, and of blocks only their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+BYTE_TOKENS = 255
+"""A token picks an expert once at most, so that a byte counts for a block of as many tokens."""
+
+
+Total = Callable[[], NDArray[np.uint32]]
+"""Layers by experts. Read it once the step is over: an accelerator may still be adding."""
+
+
+class Rows(Protocol):
+    """`picks`: of each token, layer and rank which expert the gate picked, where the engine's own capture has them."""
+
+    def clear(self, blocks: NDArray[np.int64]) -> None: ...
+
+    def copy(self, source: int, target: int) -> None: ...
+
+    def add(self, blocks: NDArray[np.int64], tokens: NDArray[np.int64], picks: Any) -> None: ...
+
+    def total(self, blocks: Sequence[int] | NDArray[np.int64]) -> Total:
+        """Summed over these blocks, as they are now."""
+
+    def of_tokens(self, tokens: NDArray[np.int64], picks: Any) -> Total:
+        """Of these tokens of a step alone."""
+
+
+class HostRows:
+    def __init__(self, blocks: int, block_tokens: int, layers: int, experts: int) -> None:
+        self._layers, self._experts = layers, experts
+        self._rows = np.zeros((blocks, layers * experts), dtype=np.uint8 if block_tokens <= BYTE_TOKENS else np.uint16)
+        self._columns = (np.arange(layers, dtype=np.int64) * experts)[None, :, None]
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes
+
+    def clear(self, blocks: NDArray[np.int64]) -> None:
+        self._rows[blocks] = 0
+
+    def copy(self, source: int, target: int) -> None:
+        self._rows[target] = self._rows[source]
+
+    def add(self, blocks: NDArray[np.int64], tokens: NDArray[np.int64], picks: NDArray[Any]) -> None:
+        if len(tokens) == 0:
+            return
+        known, places = np.unique(blocks, return_inverse=True)
+        width = self._layers * self._experts
+        cells = self._cells(tokens, picks) + (places * width)[:, None, None]
+        added = np.bincount(cells.ravel(), minlength=len(known) * width).reshape(len(known), width)
+        self._rows[known] += added.astype(self._rows.dtype)
+
+    def total(self, blocks: Sequence[int] | NDArray[np.int64]) -> Total:
+        summed: NDArray[np.uint32] = self._rows[np.asarray(blocks, dtype=np.int64)].sum(axis=0, dtype=np.uint32)
+        return lambda: summed.reshape(self._layers, self._experts)
+
+    def of_tokens(self, tokens: NDArray[np.int64], picks: NDArray[Any]) -> Total:
+        counted = np.bincount(self._cells(tokens, picks).ravel(), minlength=self._layers * self._experts)
+        return lambda: counted.astype(np.uint32).reshape(self._layers, self._experts)
+
+    def _cells(self, tokens: NDArray[np.int64], picks: NDArray[Any]) -> NDArray[np.int64]:
+        cells: NDArray[np.int64] = picks[tokens].astype(np.int64) + self._columns
+        return cells

@@ -1,0 +1,71 @@
+"""Counts as JSON: what a hand-off carries, and the lines of a calibration file. Versioned, little-endian, deflated."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEY = "nightside_expert_counts"
+"""In `kv_transfer_params`, asked for and answered."""
+CARRIED = "nightside_expert_counts_carried"
+"""On a step's output, from a worker to the scheduler."""
+DOCUMENT = "document"
+"""In a request's `vllm_xargs`: which text it is from."""
+VERSION = 1
+_LEVEL = 1
+_CEILING = 65_535
+
+
+def handed_over(counts: NDArray[np.uint32], tokens: int, model: str) -> dict[str, object]:
+    """`counts`: layers by experts, over the prompt's tokens. Above 65,535 it says 65,535."""
+    layers, experts = counts.shape
+    return {
+        "v": VERSION,
+        "layers": layers,
+        "experts": experts,
+        "model": model,
+        "tokens": tokens,
+        "counts": _packed(_saturated(counts)),
+    }
+
+
+def calibration_line(
+    request_id: str, document: str, model: str, *, prefill: NDArray[np.uint32], decode: NDArray[np.uint32], steps: int
+) -> str:
+    """`decode`: summed over `steps` steps of one token each."""
+    layers, experts = prefill.shape
+    line = {
+        "v": VERSION,
+        "id": request_id,
+        "document": document,
+        "model": model,
+        "layers": layers,
+        "experts": experts,
+        "prefill": _packed(_saturated(prefill)),
+        "decode": _packed(decode.astype("<u4")),
+        "steps": steps,
+    }
+    return json.dumps(line, separators=(",", ":"))
+
+
+def is_asked_for(kv_transfer_params: object) -> bool:
+    """Whoever hands over gets counts, and whoever asks for them by name; nobody else pays for them."""
+    is_handed_over = isinstance(kv_transfer_params, dict) and kv_transfer_params.get("do_remote_decode") is True
+    return is_handed_over or is_asked_for_by_name(kv_transfer_params)
+
+
+def is_asked_for_by_name(kv_transfer_params: object) -> bool:
+    return isinstance(kv_transfer_params, dict) and kv_transfer_params.get(KEY) is True
+
+
+def _saturated(counts: NDArray[np.uint32]) -> NDArray[Any]:
+    return np.minimum(counts, _CEILING).astype("<u2")
+
+
+def _packed(counts: NDArray[Any]) -> str:
+    return base64.b64encode(zlib.compress(counts.tobytes(), _LEVEL)).decode("ascii")

@@ -1,0 +1,70 @@
+"""What a region file may say of a Kubernetes cluster, and what a process in one knows of it. It asks nobody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Strict
+
+from gateway.config.targets import KubernetesApi
+
+SERVICE_ACCOUNT_VARIABLE = "NIGHTSIDE_SERVICE_ACCOUNT"
+"""Where a pod's token is mounted, if not where clusters mount it."""
+_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SELECTOR = re.compile(r"[A-Za-z0-9._/,=!() -]{1,1024}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The one that a process runs in."""
+
+    api: KubernetesApi
+    namespace: str | None
+
+
+def cluster_around(environ: Mapping[str, str]) -> Cluster | None:
+    """As each pod is told of it; None outside of any."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        return None
+    folder = Path(environ.get(SERVICE_ACCOUNT_VARIABLE, _SERVICE_ACCOUNT))
+    bracketed = f"[{host}]" if ":" in host else host
+    api = KubernetesApi(f"https://{bracketed}:{port}", folder / "token", folder / "ca.crt")
+    return Cluster(api, _namespace_in(folder / "namespace"))
+
+
+def _namespace_in(file: Path) -> str | None:
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if _LABEL.fullmatch(text) else None
+
+
+def _check_namespace(text: str) -> str:
+    if _LABEL.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not the name of a namespace")
+    return text
+
+
+def _check_port_name(text: str) -> str:
+    if _PORT_NAME.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is neither a port nor the name of one")
+    return text
+
+
+def _check_selector(text: str) -> str:
+    if _SELECTOR.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a selector such as app=vllm,tier=engines")
+    return text
+
+
+Namespace = Annotated[str, Strict(), AfterValidator(_check_namespace)]
+PortName = Annotated[str, Strict(), AfterValidator(_check_port_name)]
+Selector = Annotated[str, Strict(), AfterValidator(_check_selector)]

@@ -1,0 +1,48 @@
+"""Finds what other packages bring under an entry point group of ours. It loads only what is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+
+class PlugInUnusable(Exception):
+    """There is nothing of that name here, or what there is is none. In words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an entry point names, imported. Nobody has looked at what it is yet."""
+
+    brought: object
+    entry_point: EntryPoint
+
+    @property
+    def version(self) -> str:
+        """Of the package that brings it."""
+        return self.entry_point.dist.version if self.entry_point.dist else "unknown"
+
+    def unusable(self, fault: str) -> PlugInUnusable:
+        return PlugInUnusable(f"{self.entry_point.name!r} of {_package_of(self.entry_point)} {fault}")
+
+
+def load_plug_in(group: str, name: str, ours: Iterable[str]) -> Found:
+    """`ours`: what there is besides, to be told of. Raises PlugInUnusable."""
+    found = list(entry_points(group=group, name=name))
+    if not found:
+        names = [*ours, *sorted({each.name for each in entry_points(group=group)})]
+        raise PlugInUnusable(f"{name!r} is none of {', '.join(names)}")
+    if len(found) > 1:
+        raise PlugInUnusable(f"{name!r} is brought by {' and '.join(map(_package_of, found))}")
+    (entry_point,) = found
+    try:
+        return Found(entry_point.load(), entry_point)
+    except Exception as error:  # whatever a stranger's module raises
+        raise PlugInUnusable(
+            f"{entry_point.name!r} cannot be loaded from {_package_of(entry_point)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _package_of(entry_point: EntryPoint) -> str:
+    return f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else entry_point.value

@@ -1,0 +1,184 @@
+"""What lengths come to in practice: what is learnt from what engines counted and refused, and how often a request went
+to a pool that was too short for it.
+
+It never places anything; it tells the estimator and the replicas what they were wrong about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gateway.core.effects import StartLeg
+from gateway.core.events import LegEnded
+from gateway.core.intake import at_least
+from gateway.core.peers import PeerState
+from gateway.core.placement.placer import Placement
+from gateway.core.replicas import ReplicaState
+from gateway.core.requests import LegState, RequestState
+from gateway.core.state import GatewayState
+from gateway.core.value import value
+from gateway.core.vocabulary import (
+    Extra,
+    LegResult,
+    LegRole,
+    ModelName,
+    PoolChoice,
+    PoolName,
+    PoolStep,
+    ReplicaId,
+    Word,
+)
+
+_POOLS_MAX: Final = 1024
+"""Pairs of model and pool that are counted; over it, whatever comes is not."""
+_CUT_TOKENS: Final = 16
+"""An answer that ends so near to what its pool takes has been cut by it: engines count in blocks."""
+
+
+class Misroute(Word):
+    """In which way a pool was too short for a request."""
+
+    REFUSED = "refused"
+    """Its engine took nothing so long."""
+    CUT = "cut"
+    """Its answer ended where the pool has no more room, and its client had named no end."""
+
+
+class PoolCounts:
+    """Of one model and pool, since this gateway began."""
+
+    __slots__ = ("cut", "placed", "refused")
+
+    def __init__(self) -> None:
+        self.placed: dict[PoolStep, int] = {}
+        self.refused = 0
+        self.cut = 0
+
+    @property
+    def misrouted(self) -> int:
+        return self.refused + self.cut
+
+
+@value
+class PoolFigures:
+    """For the metrics page."""
+
+    counts: dict[tuple[ModelName, PoolName], PoolCounts]
+    waiting: dict[tuple[ModelName, PoolName], int]
+    """All that were ever counted, and those that nobody waits for now."""
+    preempted: dict[PoolName, int]
+    learnt: dict[ReplicaId, int]
+    """What replicas take, where that is less than was written down."""
+
+
+class Lengths:
+    """One gateway's. Asked only about requests whose budget counts."""
+
+    def __init__(self, core: GatewayState) -> None:
+        self._core = core
+        self.sorted = False
+        """Some of those who wait may be sorted by budgets."""
+        self.counts: dict[tuple[ModelName, PoolName], PoolCounts] = {}
+
+    def figures(self) -> PoolFigures:
+        core = self._core
+        return PoolFigures(
+            self.counts,
+            dict.fromkeys(self.counts, 0) | core.waiting.pool_lengths(),
+            core.replicas.preempted,
+            {state.spec.replica_id: state.context_seen for state in core.replicas if state.context_seen},
+        )
+
+    def on_order(self, order: StartLeg, request: RequestState, state: ReplicaState | PeerState) -> StartLeg:
+        """The order with what budgets add to it."""
+        assert request.budget is not None, "its budget counts"
+        choice = order.decision.pool
+        if choice is not None and choice.pool is not None and order.role is not LegRole.DECODE:
+            counts = self._counts_of(request.profile.model, choice.pool)
+            if counts is not None:
+                counts.placed[choice.step] = counts.placed.get(choice.step, 0) + 1
+        may_be_longer = (
+            order.role is LegRole.WHOLE and not request.was_too_long_before and self._has_longer(request, state)
+        )
+        if isinstance(state, PeerState):
+            return replace(order, may_be_longer=may_be_longer, budget_tokens=request.budget.total_tokens)
+        if order.role is LegRole.WHOLE:
+            order = replace(order, extras=(*order.extras, Extra.USAGE))
+        return replace(order, may_be_longer=may_be_longer) if may_be_longer else order
+
+    def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
+        """Counts of engines that are not ours count as well: whoever forwards learns from what comes back. True: some
+        replica takes less than was known."""
+        if event.too_long is not None:
+            return self._refused(request, leg, event)
+        if event.result is LegResult.COMPLETED and leg.role is not LegRole.PREFILL:
+            was_cut = self._was_cut(request, leg, event)
+            if request.origin_gateway_id is None:  # of a forward, its origin knows what it looked like, and learns
+                self._core.token_budget.observe(request.profile, event.prompt_tokens, event.output_tokens, was_cut)
+            if was_cut and isinstance(leg.state, ReplicaState):
+                counts = self._counts_of(request.profile.model, leg.state.spec.pool)
+                if counts is not None:
+                    counts.cut += 1
+        return False
+
+    def _refused(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
+        """From now on it is known to be too long for that, whatever it was taken for."""
+        state, told = leg.state, event.too_long
+        assert told is not None, "its engine said so"
+        assert request.budget is not None, "its budget counts"
+        request.is_too_long = True
+        limit_tokens, is_news = told.limit_tokens or 0, False
+        if isinstance(state, ReplicaState):
+            counts = self._counts_of(request.profile.model, state.spec.pool)
+            if counts is not None and self._has_longer(request, state):
+                counts.refused += 1
+            known = self._core.replicas.context_of(state)
+            is_news = self._core.replicas.learn_context(state, limit_tokens)
+            limit_tokens = limit_tokens or known
+        request.refused_tokens = limit_tokens
+        tokens = max(request.budget.total_tokens, limit_tokens + 1 if limit_tokens else 0, told.asked_tokens or 0)
+        request.budget = at_least(request.budget, tokens)
+        return is_news
+
+    def _was_cut(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
+        if request.profile.output_tokens_max is not None or not isinstance(leg.state, ReplicaState):
+            return False
+        context = self._core.replicas.context_of(leg.state)
+        if not context or event.prompt_tokens is None or event.output_tokens is None:
+            return False
+        return event.prompt_tokens + event.output_tokens >= context - _CUT_TOKENS
+
+    def _has_longer(self, request: RequestState, state: ReplicaState | PeerState) -> bool:
+        """Is there a pool that may take what this target does not?"""
+        wanted = request.request_class
+        ladder = self._core.ladders.of(wanted.model, wanted.rule, wanted.origin, wanted.connectors)
+        if ladder is None or wanted.fit is None:
+            return False
+        if isinstance(state, PeerState):
+            return bool(wanted.fit.preferred)
+        context = self._core.replicas.context_of(state)
+        return bool(context) and ladder.longest_tokens > context
+
+    def _counts_of(self, model: ModelName, pool: PoolName) -> PoolCounts | None:
+        counts = self.counts.get((model, pool))
+        if counts is None and len(self.counts) < _POOLS_MAX:
+            counts = self.counts[model, pool] = PoolCounts()
+        return counts
+
+
+def choice_of(request: RequestState, placement: Placement) -> PoolChoice | None:
+    """For the record; None of what was placed without comparing pools."""
+    fit, budget = request.request_class.fit, request.budget
+    if fit is None or budget is None or placement.step is None:
+        return None
+    return PoolChoice(
+        placement.step,
+        placement.state.spec.pool if isinstance(placement.state, ReplicaState) else None,
+        fit.preferred[0] if fit.preferred else None,
+        fit.need_tokens,
+        budget.prompt_tokens,
+        budget.output_tokens,
+        budget.is_soft,
+        request.refused_tokens,
+    )

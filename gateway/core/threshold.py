@@ -1,0 +1,169 @@
+"""A short pool's threshold that tunes itself: it comes down when that pool preempts, turns away, cuts short or keeps
+requests waiting while the long one does not, and goes up again when it does not (token-budget paper, §7).
+
+It is given what ended and when, and answers with a number of tokens within its bounds. It moves at most once
+an interval, only on enough evidence, and without a reason never away from where it was set. It never looks at a
+request.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.config import ThresholdConfig
+from gateway.core.value import value
+from gateway.core.vocabulary import Word
+
+_WINDOWS_MAX: Final = 30
+"""Intervals that evidence is gathered for at most: what is older says little of now."""
+_BELOW_CEILING: Final = 0.95
+"""So near it goes back to where it had to come down from, before it tries beyond."""
+_DOUBT_DOUBLINGS_MAX: Final = 5
+
+
+class Trouble(Word):
+    """What went wrong with a request in the short pool."""
+
+    PREEMPTED = "preempted"
+    """Its engine took its blocks away for others."""
+    REJECTED = "rejected"
+    """Its engine, or the pool's queue, turned it away."""
+    MISROUTED = "misrouted"
+    """It was longer than the pool takes: refused for its length, or its answer was cut there."""
+
+
+class Move(Word):
+    """Why a threshold changed."""
+
+    TROUBLE = "trouble"
+    """Down: too many went wrong in the short pool."""
+    SHORT_LATE = "short_late"
+    """Down: the short pool keeps them waiting, and the long one does not."""
+    LONG_LATE = "long_late"
+    """Up: the other way round."""
+    HOME = "home"
+    """Back towards where it was set, with nothing against it."""
+
+
+@value
+class Moved:
+    """One change, for the record."""
+
+    from_tokens: int
+    to_tokens: int
+    move: Move
+
+
+class _Counts:
+    """Since the last look."""
+
+    __slots__ = ("late", "requests", "troubled")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.troubled = 0
+        self.late = 0
+
+    @property
+    def trouble_share(self) -> float:
+        return self.troubled / self.requests if self.requests else 0.0
+
+    @property
+    def late_share(self) -> float:
+        return self.late / self.requests if self.requests else 0.0
+
+
+class Threshold:
+    """Of one model's short pool."""
+
+    def __init__(self, config: ThresholdConfig, home_tokens: int, limit_tokens: int, now_ns: int) -> None:
+        """`home_tokens`: what was configured. `limit_tokens`: the pool's window, which it never goes beyond."""
+        assert 0 < home_tokens <= limit_tokens, "a threshold is within its pool's window"
+        self._config = config
+        self._home = home_tokens
+        self._limit = limit_tokens
+        self.tokens = home_tokens
+        self._ceiling: int | None = None
+        """Where it last had to come down from; None while it never had to, or that is long ago."""
+        self._doubts = 0
+        """How often in a row that came of trying beyond."""
+        self._ceiling_until_ns = 0
+        self._looked_ns = now_ns
+        self._short = _Counts()
+        self._long = _Counts()
+        self.moves: dict[Move, int] = dict.fromkeys(Move, 0)
+
+    @property
+    def least_tokens(self) -> int:
+        return min(self._config.tokens_min, self._home)
+
+    def configure(self, config: ThresholdConfig, home_tokens: int, limit_tokens: int) -> None:
+        """Where it stands stays, within the new bounds."""
+        assert 0 < home_tokens <= limit_tokens, "a threshold is within its pool's window"
+        self._config, self._home, self._limit = config, home_tokens, limit_tokens
+        self.tokens = min(max(self.tokens, self.least_tokens), limit_tokens)
+
+    def ended(self, *, in_short: bool, trouble: Trouble | None = None, first_token_after_ns: int | None = None) -> None:
+        """One request, wherever it ran. `first_token_after_ns`: from its arrival; None where there was none. What goes
+        wrong in the long pool says nothing of the threshold."""
+        counts = self._short if in_short else self._long
+        counts.requests += 1
+        if trouble is not None:
+            counts.troubled += 1
+        if first_token_after_ns is not None and first_token_after_ns > self._config.late_ns:
+            counts.late += 1
+
+    def adjust(self, now_ns: int) -> Moved | None:
+        """At most one step. To be asked now and then, such as whenever a request has ended."""
+        since_ns, config = now_ns - self._looked_ns, self._config
+        if since_ns < config.interval_ns:
+            return None
+        is_enough = self._short.requests + self._long.requests >= config.requests_min
+        move = self._reason() if is_enough else None
+        if is_enough or since_ns > _WINDOWS_MAX * config.interval_ns:
+            self._short, self._long, self._looked_ns = _Counts(), _Counts(), now_ns
+        tokens = self._target(move, now_ns)
+        if move is None or tokens == self.tokens:
+            return None
+        moved = Moved(self.tokens, tokens, move)
+        self.moves[move] += 1
+        self.tokens = tokens
+        return moved
+
+    # Parts
+
+    def _reason(self) -> Move | None:
+        config, short, long = self._config, self._short, self._long
+        if short.troubled > 1 and short.trouble_share > config.trouble_share:
+            return Move.TROUBLE
+        if short.late > 1 and short.late_share > config.late_share and short.late_share > long.late_share:
+            return Move.SHORT_LATE
+        if long.late > 1 and long.late_share > config.late_share:
+            return Move.LONG_LATE
+        return Move.HOME if self.tokens != self._home else None
+
+    def _target(self, move: Move | None, now_ns: int) -> int:
+        """Where that leads, within all bounds."""
+        if move is None:
+            return self.tokens
+        if move is Move.TROUBLE or move is Move.SHORT_LATE:
+            self._came_down(now_ns)
+            return max(self.least_tokens, int(self.tokens * self._config.tighten))
+        raised = max(self.tokens + 1, int(self.tokens * self._config.relax))
+        if move is Move.HOME:
+            if self.tokens > self._home:
+                return max(self._home, int(self.tokens / self._config.relax))
+            raised = min(raised, self._home)
+        return min(raised, self._limit, self._allowed(raised, now_ns))
+
+    def _came_down(self, now_ns: int) -> None:
+        """The sooner it has to come down after it tried beyond, the longer it waits before it tries again."""
+        tried_beyond = self._ceiling is not None and self.tokens >= int(self._ceiling * _BELOW_CEILING)
+        self._doubts = min(self._doubts + 1, _DOUBT_DOUBLINGS_MAX) if tried_beyond else 0
+        self._ceiling = self.tokens
+        self._ceiling_until_ns = now_ns + (self._config.patience_ns << self._doubts)
+
+    def _allowed(self, raised: int, now_ns: int) -> int:
+        if self._ceiling is None or now_ns >= self._ceiling_until_ns:
+            return raised
+        return max(self.tokens, int(self._ceiling * _BELOW_CEILING))

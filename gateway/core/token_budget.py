@@ -1,0 +1,312 @@
+"""How many tokens a request will come to, learnt from what engines counted of earlier ones: no tokenizer, no text.
+
+Too few is the dear mistake (the request goes where it does not fit), too many the cheap one, so what is estimated is on
+the high side. It only estimates: which pool a request goes to is decided elsewhere. (Token-budget-aware pool routing,
+§2.1; where ours departs from it, the reason stands beside it.)
+"""
+
+from __future__ import annotations
+
+from math import ceil, exp2, log2
+from typing import Final
+
+from gateway.core.config import TokenBudgetConfig
+from gateway.core.value import value
+from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
+
+RATIO_MIN: Final = 1.0
+"""No token is less than a byte, but for those that come of no text."""
+RATIO_MAX: Final = 8.0
+"""Bytes a token: no language has more. Long runs of blanks do, and they are not to be reckoned with."""
+_CJK_START_MAX: Final = 2.0
+"""The paper starts CJK like all else, at twice what it measured of it: the dear mistake."""
+_FAR: Final = 4.0
+"""So many mean deviations from what is known an answer is believed, at most: ..."""
+_DEVIATION_MIN_SHARE: Final = 0.1
+"""... and of the mean, at least this share counts as a deviation there. What goes on being different widens the
+deviations, and is followed then."""
+_KNOWN_WEIGHT: Final = 4.0
+"""Before so many answers nothing is far from what is known."""
+_TENANT_WEIGHT: Final = 8.0
+"""After so many answers a tenant is estimated by its own."""
+_START_WEIGHT: Final = 0.05
+"""Of the ratio to start from: the first answer of any length takes its place."""
+_UNSURE_SHARE: Final = 0.25
+"""Of the mean: what it may be off while a single answer is known."""
+_LIGHT_BYTES: Final = 256
+"""A prompt of so many bytes teaches half as much as a long one: around a short one, what its engine adds weighs more
+than its text."""
+_LIGHT_BYTES_A_TOKEN: Final = 16
+"""So does what came of no text, which is only guessed."""
+_ABSURD: Final = 16.0
+"""A count so many times off all bounds is none."""
+_MODELS_MAX: Final = 4096
+"""Pairs of model and category."""
+_BUCKETS_AN_OCTAVE: Final = 4
+_BUCKETS: Final = 1 + 20 * _BUCKETS_AN_OCTAVE
+_LENGTHS_MAX: Final = 1024
+"""Answers; then each counts half from there on."""
+_LENGTHS_KNOWN: Final = 20
+"""Answers before which their lengths say nothing."""
+NO_TENANT: Final = TenantName("")
+"""Of what is learnt from all of them."""
+
+
+@value
+class Estimate:
+    """What one request is reckoned with."""
+
+    prompt_tokens: int
+    output_tokens: int
+    is_soft: bool
+    """The client named no maximum: the answer may be longer."""
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+
+@value
+class LearntRatio:
+    """What is known of the bytes that make a token."""
+
+    model: ModelName
+    tenant: TenantName
+    category: Category
+    weight: float
+    mean: float
+    deviation: float
+
+
+@value
+class LearntLengths:
+    """Of answers without a maximum, how many were of which length: by the fourth root of two."""
+
+    model: ModelName
+    category: Category
+    counts: tuple[int, ...]
+
+
+@value
+class TokenBudgetSnapshot:
+    """All that is learnt, oldest first."""
+
+    ratios: tuple[LearntRatio, ...] = ()
+    lengths: tuple[LearntLengths, ...] = ()
+
+
+class Ratio:
+    """Bytes a token: a mean and a mean deviation, each of the last answers above all."""
+
+    __slots__ = ("deviation", "mean", "weight")
+
+    def __init__(self, mean: float, deviation: float = 0.0, weight: float = 0.0) -> None:
+        self.mean = mean
+        self.deviation = deviation
+        self.weight = weight
+        """How many answers are in it, no more than the decay lets count."""
+
+    def cautious(self, caution: float) -> float:
+        """c* = ĉ − γ·σ̂"""
+        return max(RATIO_MIN, self.mean - caution * self.deviation)
+
+    def learn(self, seen: float, weight: float, decay: float) -> None:
+        """One more answer: its bytes a token, and what it counts, at most 1.
+
+        β rises with what is known, up to `decay`: an average with β alone would still lean on its start after 50.
+        """
+        seen = min(max(seen, RATIO_MIN), RATIO_MAX)
+        if self.weight >= _KNOWN_WEIGHT:
+            far = _FAR * max(self.deviation, _DEVIATION_MIN_SHARE * self.mean)
+            seen = min(max(seen, self.mean - far), self.mean + far)
+        if self.weight > 0.0:
+            share = weight / (self.weight + weight)
+            self.deviation += share * (abs(seen - self.mean) - self.deviation)
+        self.mean += weight / (max(self.weight, _START_WEIGHT) + weight) * (seen - self.mean)
+        if self.weight == 0.0:
+            self.deviation = _UNSURE_SHARE * self.mean
+        self.weight = min(self.weight + weight, decay / (1.0 - decay))
+
+
+class Lengths:
+    """Of answers that nobody limited."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self, counts: tuple[int, ...] = (0,) * _BUCKETS) -> None:
+        self._counts = list(counts)
+        self._total = sum(self._counts)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(self._counts)
+
+    def learn(self, tokens: int) -> None:
+        if self._total >= _LENGTHS_MAX:
+            self._counts = [count // 2 for count in self._counts]
+            self._total = sum(self._counts)
+        self._counts[_bucket_of(tokens)] += 1
+        self._total += 1
+
+    def quantile(self, share: float) -> int | None:
+        """Tokens that this share of the answers did not go beyond; None while too few are known."""
+        if self._total < _LENGTHS_KNOWN:
+            return None
+        left = share * self._total
+        for bucket, count in enumerate(self._counts):
+            left -= count
+            if left <= 0.0:
+                return _tokens_of(bucket)
+        return _tokens_of(_BUCKETS - 1)
+
+
+class TokenBudget:
+    """Of one gateway, over all models."""
+
+    def __init__(self, config: TokenBudgetConfig) -> None:
+        self._config = config
+        self._shared: dict[tuple[ModelName, Category], Ratio] = {}
+        self._own: dict[tuple[ModelName, TenantName, Category], Ratio] = {}
+        self._lengths: dict[tuple[ModelName, Category], Lengths] = {}
+        # All three: whoever was heard of last comes last.
+        self.observed = 0
+        """How often something was learnt."""
+
+    def configure(self, config: TokenBudgetConfig) -> None:
+        """What is learnt stays."""
+        self._config = config
+        while len(self._own) > config.tenants_max:
+            del self._own[next(iter(self._own))]
+
+    def estimate(self, profile: RequestProfile) -> Estimate:
+        """Costs a few look-ups."""
+        prompt_tokens = ceil(text_bytes_of(profile) / self.bytes_a_token(profile)) + profile.extra_prompt_tokens
+        if profile.output_tokens_max is not None:
+            return Estimate(prompt_tokens, profile.output_tokens_max, is_soft=False)
+        return Estimate(prompt_tokens, self._output_tokens(profile), is_soft=True)
+
+    def bytes_a_token(self, profile: RequestProfile) -> float:
+        """What to reckon with: the tenant's own once enough is known, else what all have in common."""
+        model, category = profile.model, profile.category
+        own = self._own.get((model, profile.tenant, category))
+        if own is not None and own.weight >= _TENANT_WEIGHT:
+            return own.cautious(self._config.caution)
+        shared = self._shared.get((model, category))
+        if shared is not None and shared.weight > 0.0:
+            return shared.cautious(self._config.caution)
+        return self._start(category)
+
+    def observe(
+        self,
+        profile: RequestProfile,
+        prompt_tokens: int | None,
+        output_tokens: int | None,
+        was_cut: bool = False,
+    ) -> None:
+        """What its engine counted; None, or nonsense, teaches nothing. `was_cut`: its answer ended because the pool has
+        no room for more, and would have been longer."""
+        if profile.is_control:
+            return
+        if prompt_tokens is not None:
+            self._learn_prompt(profile, prompt_tokens)
+        if output_tokens is not None and output_tokens > 0 and profile.output_tokens_max is None:
+            self._learn_output(profile, 2 * output_tokens if was_cut else output_tokens)
+
+    def snapshot(self) -> TokenBudgetSnapshot:
+        shared = [_learnt(model, NO_TENANT, category, each) for (model, category), each in self._shared.items()]
+        own = [_learnt(model, tenant, category, each) for (model, tenant, category), each in self._own.items()]
+        lengths = [LearntLengths(model, category, each.counts) for (model, category), each in self._lengths.items()]
+        return TokenBudgetSnapshot((*shared, *own), tuple(lengths))
+
+    def restore(self, snapshot: TokenBudgetSnapshot) -> None:
+        """Before anything is learnt. What is out of all bounds is left out."""
+        for each in snapshot.ratios:
+            if _is_sound(each):
+                ratio = Ratio(each.mean, each.deviation, each.weight)
+                if each.tenant == NO_TENANT:
+                    self._keep_shared(each.model, each.category, ratio)
+                else:
+                    self._keep_own(each.model, each.tenant, each.category, ratio)
+        for known in snapshot.lengths:
+            if len(known.counts) == _BUCKETS and min(known.counts) >= 0 and sum(known.counts) <= _LENGTHS_MAX:
+                self._keep_lengths(known.model, known.category, Lengths(known.counts))
+
+    # Parts
+
+    def _start(self, category: Category) -> float:
+        start = self._config.ratio_start
+        return min(start, _CJK_START_MAX) if category is Category.CJK else start
+
+    def _output_tokens(self, profile: RequestProfile) -> int:
+        known = self._lengths.get((profile.model, profile.category))
+        tokens = None if known is None else known.quantile(self._config.output_share)
+        return self._config.output_start_tokens if tokens is None else tokens
+
+    def _learn_prompt(self, profile: RequestProfile, prompt_tokens: int) -> None:
+        """Not from one that goes on behind a stored response: what stands there is counted, and not seen."""
+        text_bytes, extra = text_bytes_of(profile), profile.extra_prompt_tokens
+        if text_bytes <= 0 or prompt_tokens <= 0 or profile.follows:
+            return
+        seen = text_bytes / max(1, prompt_tokens - extra)
+        if not RATIO_MIN / _ABSURD <= seen <= RATIO_MAX * _ABSURD:
+            return
+        weight = text_bytes / (text_bytes + _LIGHT_BYTES + _LIGHT_BYTES_A_TOKEN * extra)
+        model, tenant, category = profile.model, profile.tenant, profile.category
+        shared = self._shared.pop((model, category), None)
+        if shared is None:
+            shared = Ratio(self._start(category))
+        own = self._own.pop((model, tenant, category), None)
+        if own is None:
+            own = Ratio(self._start(category))
+        self.observed += 1
+        shared.learn(seen, weight, self._config.decay)
+        own.learn(seen, weight, self._config.decay)
+        self._keep_shared(model, category, shared)
+        self._keep_own(model, tenant, category, own)
+
+    def _learn_output(self, profile: RequestProfile, tokens: int) -> None:
+        lengths = self._lengths.pop((profile.model, profile.category), None)
+        if lengths is None:
+            lengths = Lengths()
+        self.observed += 1
+        lengths.learn(tokens)
+        self._keep_lengths(profile.model, profile.category, lengths)
+
+    def _keep_shared(self, model: ModelName, category: Category, ratio: Ratio) -> None:
+        if len(self._shared) >= _MODELS_MAX:
+            del self._shared[next(iter(self._shared))]
+        self._shared[model, category] = ratio
+
+    def _keep_own(self, model: ModelName, tenant: TenantName, category: Category, ratio: Ratio) -> None:
+        if len(self._own) >= self._config.tenants_max:
+            del self._own[next(iter(self._own))]
+        self._own[model, tenant, category] = ratio
+
+    def _keep_lengths(self, model: ModelName, category: Category, lengths: Lengths) -> None:
+        if len(self._lengths) >= _MODELS_MAX:
+            del self._lengths[next(iter(self._lengths))]
+        self._lengths[model, category] = lengths
+
+
+def text_bytes_of(profile: RequestProfile) -> int:
+    return profile.text_bytes or profile.prompt_bytes
+
+
+def _learnt(model: ModelName, tenant: TenantName, category: Category, ratio: Ratio) -> LearntRatio:
+    return LearntRatio(model, tenant, category, ratio.weight, ratio.mean, ratio.deviation)
+
+
+def _is_sound(learnt: LearntRatio) -> bool:
+    """Also where a number is none: that is not less than anything."""
+    return (
+        RATIO_MIN <= learnt.mean <= RATIO_MAX and 0.0 <= learnt.deviation <= RATIO_MAX and 0.0 < learnt.weight <= 1000.0
+    )
+
+
+def _bucket_of(tokens: int) -> int:
+    """The first whose bound is no less."""
+    return min(_BUCKETS - 1, ceil(_BUCKETS_AN_OCTAVE * log2(max(1, tokens))))
+
+
+def _tokens_of(bucket: int) -> int:
+    return ceil(exp2(bucket / _BUCKETS_AN_OCTAVE))

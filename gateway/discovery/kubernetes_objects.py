@@ -1,0 +1,105 @@
+"""What EndpointSlices and pods say of engines: where each is, and whether it may be had. What is not as expected is
+left out; it never fails.
+
+Objects come as the API tells them, as plain JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from ipaddress import ip_address
+from typing import Any
+
+from gateway.config.targets import KubernetesKind
+from gateway.discovery.templates import Location, is_one_servers
+
+
+class Condition(Enum):
+    READY = auto()
+    UNREADY = auto()
+    """It does not answer its own probe: it may be loading, or be too busy to."""
+    GOING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    who: str
+    """What tells one engine from another: a pod's port that two Services stand for, at two addresses, is one."""
+    location: Location
+    condition: Condition
+
+
+def path_of(kind: KubernetesKind, namespace: str) -> str:
+    match kind:
+        case KubernetesKind.ENDPOINT_SLICES:
+            return f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        case KubernetesKind.PODS:
+            return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def name_of(item: dict[str, Any]) -> str:
+    return str(_dict(item, "metadata").get("name", ""))
+
+
+def seen_in(kind: KubernetesKind, item: dict[str, Any], port: int | str) -> Iterator[Seen]:
+    match kind:
+        case KubernetesKind.ENDPOINT_SLICES:
+            yield from _in_slice(item, port)
+        case KubernetesKind.PODS:
+            yield from _in_pod(item, port)
+
+
+def _in_slice(item: dict[str, Any], port: int | str) -> Iterator[Seen]:
+    number = port if isinstance(port, int) else _named(_dicts(item, "ports"), port, "port")
+    for endpoint in _dicts(item, "endpoints"):
+        conditions = _dict(endpoint, "conditions")
+        addresses = endpoint.get("addresses")
+        if conditions.get("terminating") is True:
+            condition = Condition.GOING
+        else:  # nothing said means ready
+            condition = Condition.UNREADY if conditions.get("ready") is False else Condition.READY
+        target = str(_dict(endpoint, "targetRef").get("name", ""))
+        for address in addresses[:1] if isinstance(addresses, list) else ():  # a second one means nothing
+            yield from _seen(target, address, number, condition)
+
+
+def _in_pod(item: dict[str, Any], port: int | str) -> Iterator[Seen]:
+    spec, status, name = _dict(item, "spec"), _dict(item, "status"), name_of(item)
+    ports = [each for container in _dicts(spec, "containers") for each in _dicts(container, "ports")]
+    number = port if isinstance(port, int) else _named(ports, port, "containerPort")
+    if _dict(item, "metadata").get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+        condition = Condition.GOING
+    else:
+        condition = Condition.READY if _is_ready(status) else Condition.UNREADY
+    yield from _seen(name, status.get("podIP"), number, condition)
+
+
+def _is_ready(status: dict[str, Any]) -> bool:
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in _dicts(status, "conditions"))
+
+
+def _seen(target: str, address: object, port: object, condition: Condition) -> Iterator[Seen]:
+    if not isinstance(address, str) or not isinstance(port, int) or not 0 < port < 65536:
+        return
+    try:
+        location = Location(ip_address(address), port, target)
+    except ValueError:
+        return  # a slice of host names
+    if is_one_servers(location):
+        yield Seen(f"{target or address}:{port}", location, condition)
+
+
+def _named(ports: list[dict[str, Any]], name: str, key: str) -> object:
+    return next((each.get(key) for each in ports if each.get("name") == name), None)
+
+
+def _dict(item: dict[str, Any], key: str) -> dict[str, Any]:
+    part = item.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _dicts(item: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    part = item.get(key)
+    return [each for each in part if isinstance(each, dict)] if isinstance(part, list) else []

@@ -1,0 +1,71 @@
+"""What the metrics page says of pools that are told apart by budgets: how requests came to them, who waits for them,
+and how often one was too short. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.core.lengths import Misroute, PoolFigures
+
+
+class PoolLevels(Collector):
+    """Asks the core at each scrape. Pools, and the models that they serve, are those that an operator named."""
+
+    def __init__(self, figures: Callable[[], PoolFigures]) -> None:
+        self._figures = figures
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._figures()
+        yield from _counts(figures)
+        yield from _levels(figures)
+
+
+def _counts(figures: PoolFigures) -> Iterator[Metric]:
+    placed = CounterMetricFamily(
+        "nightside_pool_placements",
+        "Placements by budget, by the pool of ours and the step that led there.",
+        labels=["model", "pool", "step"],
+    )
+    misrouted = CounterMetricFamily(
+        "nightside_pool_misroutes",
+        "Requests that went to a pool too short for them, by how that showed.",
+        labels=["model", "pool", "how"],
+    )
+    preempted = CounterMetricFamily(
+        "nightside_pool_preemptions",
+        "Sequences that engines of a pool put back into their queues for want of room, where they tell.",
+        labels=["pool"],
+    )
+    for (model, pool), counts in figures.counts.items():
+        for step, count in counts.placed.items():
+            placed.add_metric([model, pool, step], count)
+        misrouted.add_metric([model, pool, Misroute.REFUSED], counts.refused)
+        misrouted.add_metric([model, pool, Misroute.CUT], counts.cut)
+    for pool, count in figures.preempted.items():
+        preempted.add_metric([pool], count)
+    yield placed
+    yield misrouted
+    yield preempted
+
+
+def _levels(figures: PoolFigures) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily(
+        "nightside_pool_queue_length", "Requests that wait and are meant for a pool of ours.", labels=["model", "pool"]
+    )
+    learnt = GaugeMetricFamily(
+        "nightside_replica_context_tokens_learnt",
+        "What a replica's engine takes, where it refused a request that by the region file it takes.",
+        labels=["replica"],
+    )
+    for (model, pool), length in figures.waiting.items():
+        waiting.add_metric([model, pool], length)
+    for replica_id, tokens in figures.learnt.items():
+        learnt.add_metric([replica_id], tokens)
+    yield waiting
+    yield learnt

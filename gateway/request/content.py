@@ -1,0 +1,263 @@
+"""How much of a request's body is text for the model, what else there is besides, and what kind of text it is.
+
+Counts what engines will read rather than what was sent: escapes count as the characters that they stand for, and a
+picture as some tokens, however long its data are. The kind is told from a few windows of the text, so that a long
+prompt costs no more than a short one. Nothing of the text is kept, and no request fails because of what is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from gateway.config.classifiers import SAMPLED, Classifier, find_classifier
+from gateway.config.content import ContentConfig
+from gateway.core.value import value
+from gateway.core.vocabulary import Category, ModelName, TenantName
+from gateway.request.bodies import Body, is_set
+from gateway.request.classifying import SAMPLE_BYTES, classify
+
+_MEDIA: Final = frozenset(
+    b'"%b"' % each
+    for each in (
+        b"image_url",
+        b"image",
+        b"input_image",
+        b"input_audio",
+        b"audio_url",
+        b"video_url",
+        b"file",
+        b"input_file",
+        b"document",
+    )
+)
+_TEXTS: Final = ("instructions", "system", "messages", "input", "prompt", "query", "documents")
+"""Members of bodies that prompts are made of, besides tools."""
+_MESSAGE_TOKENS: Final = 5
+"""Around each message, as ChatML has it: where it begins, whose it is, and where it ends."""
+_OPENING_TOKENS: Final = 3
+"""Before the answer."""
+_TOOLS_TOKENS: Final = 64
+"""Of what templates say about tools, besides the tools themselves."""
+_DEPTH_MAX: Final = 6
+_ITEMS_MAX: Final = 8192
+"""Of a text with more braces than this nothing is taken apart: what a client sends may not hold up all others."""
+_WHOLE_BYTES_MAX: Final = 64 * 1024
+"""A longer text's escapes are counted in a few windows."""
+_WINDOWS: Final = 4
+_ESCAPED_WINDOW: Final = 6 * SAMPLE_BYTES // _WINDOWS
+"""So many bytes of JSON are enough for a window of text, if all of it is written in escapes."""
+_COUNTED_WINDOW: Final = 4096
+_ESCAPE: Final = b"\\"
+_ESCAPE_LENGTH_MAX: Final = 12
+"""Of a character beyond the basic plane."""
+_HIGH_SURROGATES: Final = (rb"\ud8", rb"\ud9", rb"\uda", rb"\udb")
+_ABSENT = msgspec.Raw()
+_Read = TypeVar("_Read")
+
+
+@value
+class Content:
+    """What a body holds."""
+
+    text_bytes: int
+    """At least 1: none at all means that nobody has looked."""
+    extra_tokens: int
+    category: Category
+
+
+NOTHING_READ: Final = Content(0, 0, Category.MIXED)
+
+
+class ContentReader:
+    """Looks at bodies, where somebody asks how many tokens they come to."""
+
+    def __init__(self, config: Callable[[], ContentConfig], counts: Callable[[ModelName], bool]) -> None:
+        """`counts`: are the pools of this model told apart by tokens? Of any other no body is looked at."""
+        self._config = config
+        self._counts = counts
+
+    def read(self, body: Body, model: ModelName, tenant: TenantName, said: Category | None) -> Content | None:
+        """`said`: of which kind the client says that it is. None: nobody asks."""
+        if not self._counts(model):
+            return None
+        config = self._config()
+        category = said or config.tenants.get(tenant)
+        classifier = classify if config.classifier == SAMPLED else find_classifier(config.classifier)
+        return content_of(body, image_tokens=config.image_tokens, category=category, classifier=classifier)
+
+
+class _Item(msgspec.Struct):
+    """A message, a part of one, or an item of a responses call."""
+
+    type: msgspec.Raw = _ABSENT
+    role: msgspec.Raw = _ABSENT
+    content: msgspec.Raw = _ABSENT
+    text: msgspec.Raw = _ABSENT
+    name: msgspec.Raw = _ABSENT
+    arguments: msgspec.Raw = _ABSENT
+    output: msgspec.Raw = _ABSENT
+    input: msgspec.Raw = _ABSENT
+    thinking: msgspec.Raw = _ABSENT
+    reasoning_content: msgspec.Raw = _ABSENT
+    tool_calls: msgspec.Raw = _ABSENT
+
+
+_ITEM = msgspec.json.Decoder(_Item)
+_ITEMS = msgspec.json.Decoder(list[_Item])
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+_STRING = msgspec.json.Decoder(str)
+
+
+def content_of(
+    body: Body, *, image_tokens: int, category: Category | None = None, classifier: Classifier = classify
+) -> Content:
+    """`category`: what it is said to be, by whoever knows: then nobody looks."""
+    found = _Found()
+    tools = getattr(body, "tools", _ABSENT)
+    if is_set(tools):
+        found.texts.append(memoryview(tools))
+        found.tokens += _TOOLS_TOKENS
+    for name in _TEXTS:
+        part = getattr(body, name, _ABSENT)
+        if is_set(part):
+            found.take(part, _DEPTH_MAX)
+    if found.messages:
+        found.tokens += found.messages * _MESSAGE_TOKENS + _OPENING_TOKENS
+    text = b"".join(found.texts)
+    text_bytes, sample = _measured(text, wants_sample=category is None)
+    if category is None:
+        category = classifier(sample) if sample else Category.MIXED
+    return Content(max(1, text_bytes), found.tokens + found.media * image_tokens, category)
+
+
+class _Found:
+    """What has been met so far, in the order of the body."""
+
+    __slots__ = ("media", "messages", "texts", "tokens")
+
+    def __init__(self) -> None:
+        self.texts: list[memoryview] = []
+        """As they stand in the body: within their quotes, with their escapes."""
+        self.messages = 0
+        self.media = 0
+        self.tokens = 0
+
+    def take(self, raw: msgspec.Raw, depth: int) -> None:
+        view = memoryview(raw)
+        if not view or depth == 0:
+            return
+        match view[0]:
+            case 0x22:  # a string
+                if bytes(view[1:6]) == b"data:":
+                    self.media += 1
+                else:
+                    self.texts.append(view[1:-1])
+            case 0x5B:  # an array
+                self._take_all(raw, view, depth)
+            case 0x7B:  # an object
+                self._take_item(_decoded(_ITEM, raw), view, depth)
+            case _:
+                pass
+
+    def _take_all(self, raw: msgspec.Raw, view: memoryview, depth: int) -> None:
+        if _is_number(view[1:_ESCAPE_LENGTH_MAX]):
+            self.tokens += bytes(view).count(b",") + 1
+            return
+        if _has_many(view):
+            self.texts.append(view)
+            return
+        items = _decoded(_ITEMS, raw)
+        if items is not None:
+            for item in items:
+                self._take_item(item, view, depth)
+            return
+        for each in _decoded(_RAWS, raw) or ():
+            self.take(each, depth - 1)
+
+    def _take_item(self, item: _Item | None, view: memoryview, depth: int) -> None:
+        if item is None:
+            self.texts.append(view)
+            return
+        self.messages += item.role is not _ABSENT
+        if bytes(item.type) in _MEDIA:
+            self.media += 1
+            return
+        for part in (item.content, item.text, item.output, item.arguments, item.thinking, item.reasoning_content):
+            if part is not _ABSENT:
+                self.take(part, depth - 1)
+        for written in (item.tool_calls, item.input, item.name):  # templates write these as JSON
+            if is_set(written):
+                self.texts.append(memoryview(written))
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Read], raw: msgspec.Raw) -> _Read | None:
+    """None where it is something else."""
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _has_many(view: memoryview) -> bool:
+    text = bytes(view)
+    return text.count(b"{") > _ITEMS_MAX or (text.count(b'",') > _ITEMS_MAX and text.count(b",") > 8 * _ITEMS_MAX)
+
+
+def _is_number(beginning: memoryview) -> bool:
+    return bytes(beginning).lstrip()[:1].isdigit()
+
+
+def _measured(text: bytes, *, wants_sample: bool) -> tuple[int, bytes]:
+    """How many bytes of UTF-8 this inside of JSON strings means, and some of them."""
+    if _ESCAPE not in text:
+        return len(text), _sample(text) if wants_sample else b""
+    if len(text) <= _WHOLE_BYTES_MAX:
+        meant = _unescaped(text)
+        return len(meant), _sample(meant) if wants_sample else b""
+    windows = _windows(text, _COUNTED_WINDOW)
+    meant_bytes = sum(len(_unescaped(window)) for window in windows)
+    share = meant_bytes / max(1, sum(map(len, windows)))
+    parts = [_unescaped(window)[: SAMPLE_BYTES // _WINDOWS] for window in _windows(text, _ESCAPED_WINDOW)]
+    return round(share * len(text)), b"".join(parts)
+
+
+def _sample(text: bytes) -> bytes:
+    if len(text) <= SAMPLE_BYTES:
+        return text
+    size = SAMPLE_BYTES // _WINDOWS
+    return b"".join([text[start : start + size] for start in _starts(len(text), size)])
+
+
+def _starts(length: int, size: int) -> list[int]:
+    """Of windows that stand evenly apart, away from beginning and end."""
+    return [(2 * index + 1) * (length - size) // (2 * _WINDOWS) for index in range(_WINDOWS)]
+
+
+def _windows(text: bytes, size: int) -> list[bytes]:
+    """Of JSON, cut where neither an escape nor a character is cut in two."""
+    return [text[_border(text, start) : _border(text, start + size)] for start in _starts(len(text), size)]
+
+
+def _border(text: bytes, at: int) -> int:
+    """At or a little before: the beginning of a character or of an escape."""
+    while at > 0 and text[at] & 0xC0 == 0x80:
+        at -= 1
+    escape = text.rfind(_ESCAPE, max(0, at - _ESCAPE_LENGTH_MAX // 2), at)
+    if escape < 0:
+        return at
+    while escape > 0 and text[escape - 1] == _ESCAPE[0]:
+        escape -= 1
+    if text[escape - 6 : escape - 2].lower() in _HIGH_SURROGATES:
+        escape -= 6
+    return escape
+
+
+def _unescaped(text: bytes) -> bytes:
+    """In UTF-8. As it stands, where it is the inside of no string after all."""
+    try:
+        return _STRING.decode(b'"%b"' % text).encode("utf-8", "replace")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return text

@@ -1,0 +1,72 @@
+"""Whether an engine's error says that a request is too long for it, and what it says of its limit. Pure.
+
+Each engine says so in words of its own; a message that is in none of these is about something else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from gateway.core.events import TooLong
+from gateway.request.engine_errors import decode, message_of
+
+_STATUSES: Final = frozenset({400, 413, 422})
+_TOKENS_MAX: Final = 10**9
+"""No engine has a context, or counts a prompt, of so many."""
+_LIMITS: Final = (
+    re.compile(r"This model's maximum context length is ([0-9]{1,10}) tokens"),  # vLLM, OpenAI
+    re.compile(r"max_tokens=[0-9]+ cannot be greater than max_model_len=([0-9]{1,10})\b"),  # vLLM, of the answer alone
+    re.compile(r"Requested token count exceeds the model's maximum context length of ([0-9]{1,10}) tokens"),  # SGLang
+    re.compile(
+        r"The input \([0-9]+ tokens\) is longer than the model's context length \(([0-9]{1,10}) tokens\)"
+    ),  # SGLang
+    re.compile(r"request \([0-9]+ tokens\) exceeds the available context size \(([0-9]{1,10}) tokens\)"),  # llama.cpp
+    re.compile(r"Input validation error: `inputs` tokens \+ `max_new_tokens` must be <= ([0-9]{1,10})\b"),  # TGI
+)
+"""Each from the message's first letter on: further on engines quote what a client wrote, which could say anything."""
+_ASKED: Final = re.compile(
+    r"for a total of (?:at least )?([0-9]{1,10}) tokens"  # vLLM
+    r"|requested a total of ([0-9]{1,10}) tokens"  # SGLang
+    r"|you requested ([0-9]{1,10}) tokens"  # vLLM before 0.10, and others
+    r"|prompt contains at least ([0-9]{1,10}) input tokens"  # vLLM: it stops counting there
+    r"|The input \(([0-9]{1,10}) tokens\) is longer"  # SGLang
+    r"|request \(([0-9]{1,10}) tokens\) exceeds"  # llama.cpp
+)
+_SAID_WITHIN: Final = 400
+"""Letters in which it has said what it has to say."""
+_LLAMA_TYPE: Final = "exceed_context_size_error"
+_CODES: Final = frozenset({"context_length_exceeded", _LLAMA_TYPE})
+"""OpenAI's, which others have taken over."""
+
+
+def too_long_in(status: int, body: bytes) -> TooLong | None:
+    """Of an error's whole body. None: it is about something else."""
+    if status not in _STATUSES:
+        return None
+    error, text = _error_in(body), message_of(body)[:_SAID_WITHIN]
+    limit = _limit_in(text)
+    if limit is None and not any(error.get(key) in _CODES for key in ("code", "type")):
+        return None
+    if error.get("type") == _LLAMA_TYPE:
+        return TooLong(_number(error.get("n_ctx")) or limit, _number(error.get("n_prompt_tokens")))
+    asked = _ASKED.search(text)
+    return TooLong(limit, None if asked is None else _number(int(next(filter(None, asked.groups())))))
+
+
+def _limit_in(text: str) -> int | None:
+    for pattern in _LIMITS:
+        found = pattern.match(text)
+        if found is not None:
+            return _number(int(found[1]))
+    return None
+
+
+def _error_in(body: bytes) -> dict[str, Any]:
+    document = decode(body)
+    error = document.get("error") if isinstance(document, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _number(told: object) -> int | None:
+    return told if isinstance(told, int) and not isinstance(told, bool) and 0 < told < _TOKENS_MAX else None

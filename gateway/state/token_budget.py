@@ -1,0 +1,62 @@
+"""Keeps over a restart what is learnt of the tokens that requests come to. It holds no text: models, tenants, figures.
+
+What cannot be read is told and not used, and what cannot be written is told and tried again: requests are estimated
+either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.token_budget import TokenBudget, TokenBudgetSnapshot
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.state_files import StateFile, StateUnusable
+from gateway.ground.threads import finish_in_thread
+
+_SECOND_NS = 1_000_000_000
+
+
+class TokenBudgetKeeper:
+    """Of one gateway."""
+
+    def __init__(self, gateway_id: GatewayId, folder: Path, live: TokenBudget, log: FilteringBoundLogger) -> None:
+        path = folder / f"{gateway_id}.token_budget.json"
+        self._file: StateFile[TokenBudgetSnapshot] = StateFile(path, "token budget", 1, TokenBudgetSnapshot)
+        self._live = live
+        self._log = log
+        self._saved = 0
+
+    def restore(self, take: Callable[[TokenBudgetSnapshot], None]) -> None:
+        """Before anything is served."""
+        try:
+            found = self._file.read()
+        except StateUnusable as error:
+            self._log.error("what was learnt of requests' tokens is not used", detail=str(error))
+            return
+        if found is not None:
+            take(found)
+
+    async def run(self, interval_ns: int) -> None:
+        """Save, again and again; once more when it is cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(interval_ns / _SECOND_NS)
+                await self.save()
+        finally:
+            await self.save()
+
+    async def save(self) -> None:
+        """Unless nothing was learnt since."""
+        observed = self._live.observed
+        if observed == self._saved:
+            return
+        try:
+            await finish_in_thread(self._file.write, self._live.snapshot())
+        except OSError as error:
+            self._log.error("what is learnt of requests' tokens is not kept over a restart", detail=str(error))
+        else:
+            self._saved = observed

@@ -1,0 +1,155 @@
+"""How long requests are: prompts and answers together, each with how often it comes. It draws and counts; it reads no
+file and plans nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+SHAPES_MAX = 20_000
+"""Of a recorded load with more requests, every so manieth is taken."""
+
+
+class Shape(NamedTuple):
+    """What one request asks of an engine."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Shapes in the order of their totals, and the weight of each: it need not be a whole number."""
+
+    shapes: Sequence[Shape]
+    weights: Sequence[float]
+
+    def __post_init__(self) -> None:
+        assert len(self.shapes) == len(self.weights) > 0, "a weight for each shape, and at least one of them"
+        assert all(each.prompt_tokens > 0 and each.output_tokens > 0 for each in self.shapes), "nothing is empty"
+        assert all(weight > 0 for weight in self.weights), "what never comes is no shape"
+
+    @cached_property
+    def _up_to(self) -> list[float]:
+        """The weights, added up."""
+        return list(accumulate(self.weights))
+
+    @cached_property
+    def _totals(self) -> list[int]:
+        return [each.total_tokens for each in self.shapes]
+
+    @property
+    def weight(self) -> float:
+        return self._up_to[-1]
+
+    @property
+    def total_tokens_max(self) -> int:
+        return self._totals[-1]
+
+    def share_up_to(self, total_tokens: int) -> float:
+        """F: how much of all requests is no longer than that."""
+        count = bisect_right(self._totals, total_tokens)
+        return self._up_to[count - 1] / self.weight if count else 0.0
+
+    def cut(self, total_tokens: int) -> tuple[Lengths | None, Lengths | None]:
+        """Those up to it, and those beyond; None where there are none."""
+        count = bisect_right(self._totals, total_tokens)
+        return self._part(0, count), self._part(count, len(self.shapes))
+
+    def _part(self, start: int, end: int) -> Lengths | None:
+        return Lengths(self.shapes[start:end], self.weights[start:end]) if start < end else None
+
+    def mean(self, of: Callable[[Shape], float]) -> float:
+        return sum(of(shape) * weight for shape, weight in zip(self.shapes, self.weights, strict=True)) / self.weight
+
+    def quantile(self, share: float) -> int:
+        """The total that so many requests are no longer than."""
+        place = bisect_right(self._up_to, share * self.weight)
+        return self._totals[min(place, len(self._totals) - 1)]
+
+    def draw(self, rng: random.Random) -> Shape:
+        place = bisect_right(self._up_to, rng.random() * self.weight)
+        return self.shapes[min(place, len(self.shapes) - 1)]
+
+
+def lengths_of(weighted: Iterable[tuple[Shape, float]]) -> Lengths:
+    """In any order; a shape that comes twice is one. Raises ValueError where there is none."""
+    together: dict[Shape, float] = {}
+    for shape, weight in weighted:
+        if shape.prompt_tokens > 0 and shape.output_tokens > 0 and weight > 0:
+            together[shape] = together.get(shape, 0.0) + weight
+    if not together:
+        raise ValueError("no request has a prompt and an answer")
+    ordered = sorted(together.items(), key=lambda each: (each[0].total_tokens, each[0]))
+    return Lengths([shape for shape, _ in ordered], [weight for _, weight in ordered])
+
+
+def recorded(shapes: Sequence[Shape]) -> Lengths:
+    """Each request once; of very many, evenly spread ones. Raises ValueError where none can be used."""
+    step = -(-len(shapes) // SHAPES_MAX) or 1
+    return lengths_of((shape, 1.0) for shape in shapes[::step])
+
+
+class Step(NamedTuple):
+    """So much of all requests has a total up to `tokens`, and more than the step before."""
+
+    tokens: float
+    share: float
+
+
+def from_steps(steps: Sequence[Step], output_share: tuple[float, float], *, seed: int, draws: int) -> Lengths:
+    """Totals uniform within each step from the one before (the first from 1), and of each an answer whose share is
+    drawn from a normal distribution (mean, deviation) and kept within 2 and 95 %: token-budget paper, Appendix A.
+
+    Draws are spread over each step in proportion, so that shares are exact and few draws do.
+    """
+    rng = random.Random(f"{seed}/lengths")
+    found: list[tuple[Shape, float]] = []
+    low = 1.0
+    for high, share in steps:
+        count = max(1, round(draws * share))
+        for number in range(count if share > 0 else 0):
+            total = max(2, round(low + (high - low) * (number + rng.random()) / count))
+            answer_share = min(0.95, max(0.02, rng.gauss(*output_share)))
+            answer = min(total - 1, max(1, round(total * answer_share)))
+            found.append((Shape(total - answer, answer), share / count))
+        low = high
+    return lengths_of(found)
+
+
+def paired(prompts: Callable[[float], float], answers: Callable[[float], float], *, seed: int, draws: int) -> Lengths:
+    """Of two quantile functions, drawn independently: where only the marginals are known."""
+    rng = random.Random(f"{seed}/paired")
+    places = [(number + 0.5) / draws for number in range(draws)]
+    others = places[:]
+    rng.shuffle(others)
+    return lengths_of(
+        (Shape(max(1, round(prompts(one))), max(1, round(answers(other)))), 1.0)
+        for one, other in zip(places, others, strict=True)
+    )
+
+
+def quantiles_of(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """Of a cumulative curve, (value, share up to it) in order: straight lines between its points."""
+    values, shares = [value for value, _ in points], [share for _, share in points]
+
+    def at(share: float) -> float:
+        place = bisect_right(shares, share)
+        if place == 0:
+            return values[0]
+        if place == len(shares):
+            return values[-1]
+        span = shares[place] - shares[place - 1]
+        return values[place - 1] + (values[place] - values[place - 1]) * (share - shares[place - 1]) / span
+
+    return at

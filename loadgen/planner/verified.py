@@ -1,0 +1,242 @@
+"""Plays a slice of a pool with the engine model until its objectives are just met: what an instance carries in the
+steady state. Requests come as a Poisson process and go to the instance with the fewest; the first third is not counted.
+
+Virtual time, seeded, and bounded in requests and in rounds: the same call gives the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
+from loadgen.engine.sequences import EngineRequest
+from loadgen.planner.lengths import Lengths, Shape
+
+_SECOND_NS = 1_000_000_000
+_MS_NS = 1_000_000
+_LATE_SHARE = 0.01
+"""What a 99th percentile lets pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Each of them at the 99th percentile; beside them nobody may be preempted or rejected."""
+
+    ttft_s: float = 2.0
+    tpot_ms: float = 80.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How much is played."""
+
+    seed: int = 1
+    instances: int = 4
+    """A slice: a larger pool queues no more than that."""
+    requests_min: int = 1_500
+    requests_max: int = 6_000
+    rounds: int = 6
+    """Of halving the distance between a rate that is met and one that is not."""
+
+    def requests(self, slots: int) -> int:
+        """So that all slots are taken and left six times (Little's law), within the bounds."""
+        return min(self.requests_max, max(self.requests_min, 6 * self.instances * slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What the slice's requests lived through."""
+
+    requests: int
+    ttft_p50_s: float
+    ttft_p99_s: float
+    tpot_p50_ms: float
+    tpot_p99_ms: float
+    preemptions: int
+    rejections: int
+    is_cut_short: bool = False
+    """It was past hope before all had come: times are those of whom it had served."""
+
+    def meets(self, slo: Slo) -> bool:
+        return not self.why_not(slo)
+
+    def why_not(self, slo: Slo) -> str:
+        """The first objective that is missed, in words; empty where all are met."""
+        if self.preemptions:
+            return f"{self.preemptions} preempted"
+        if self.rejections:
+            return f"{self.rejections} rejected"
+        if self.ttft_p99_s > slo.ttft_s or self.is_cut_short:
+            return f"TTFT p99 {self.ttft_p99_s:.2f} s"
+        if self.tpot_p99_ms > slo.tpot_ms:
+            return f"TPOT p99 {self.tpot_p99_ms:.0f} ms"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The highest rate of one instance at which all objectives were met, and how it was then."""
+
+    rate_per_s: float
+    """0: none was found."""
+    played: Played | None
+    limited_by: str
+    """What was missed just above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    at_ns: int
+    shape: Shape
+
+
+@dataclass(slots=True)
+class _Asked:
+    arrived_ns: int
+    output_tokens: int
+    is_counted: bool
+    first_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Tally:
+    slo: Slo | None
+    """None: play to the end, whatever is missed."""
+    late_max: float
+    ttft_ns: list[int] = field(default_factory=list)
+    tpot_ns: list[float] = field(default_factory=list)
+    late: int = 0
+    preemptions: int = 0
+    rejections: int = 0
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self.slo is not None and (self.late > self.late_max or self.preemptions > 0 or self.rejections > 0)
+
+
+class _Instance:
+    """One engine, and who is there."""
+
+    def __init__(self, config: EngineConfig, tally: _Tally) -> None:
+        self._model = EngineModel(config)
+        self._tally = tally
+        self._asked: dict[str, _Asked] = {}
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._asked)
+
+    def submit(self, number: int, arrival: Arrival, *, is_counted: bool) -> None:
+        name, shape = f"{number}", arrival.shape
+        request = EngineRequest(name, shape.prompt_tokens, shape.output_tokens)
+        if self._model.submit(request, arrival.at_ns) is not None:
+            self._tally.rejections += 1
+            return
+        self._asked[name] = _Asked(arrival.at_ns, shape.output_tokens, is_counted)
+
+    def run_until(self, now_ns: int) -> None:
+        for output in self._model.advance(now_ns):
+            match output:
+                case FirstToken():
+                    self._first_token(self._asked[output.request_id], output.at_ns)
+                case Finished():
+                    self._finished(self._asked.pop(output.request_id), output.at_ns)
+                case Preempted():
+                    self._tally.preemptions += 1
+                case _:
+                    pass
+
+    def run_out(self) -> None:
+        while self._asked and not self._tally.is_hopeless:
+            next_ns = self._model.next_change_ns()
+            assert next_ns is not None, "whoever is there comes to an end"
+            self.run_until(next_ns)
+
+    def _first_token(self, asked: _Asked, at_ns: int) -> None:
+        if asked.first_ns:
+            return
+        asked.first_ns = at_ns
+        if asked.is_counted:
+            waited_ns = at_ns - asked.arrived_ns
+            self._tally.ttft_ns.append(waited_ns)
+            if self._tally.slo is not None and waited_ns > self._tally.slo.ttft_s * _SECOND_NS:
+                self._tally.late += 1
+
+    def _finished(self, asked: _Asked, at_ns: int) -> None:
+        if asked.is_counted and asked.output_tokens > 1:
+            self._tally.tpot_ns.append((at_ns - asked.first_ns) / (asked.output_tokens - 1))
+
+
+def poisson(lengths: Lengths, rate_per_s: float, requests: int, seed: int) -> Iterator[Arrival]:
+    """Of one seed the same requests at every rate, closer together."""
+    rng = random.Random(f"{seed}/planner")
+    at_s = 0.0
+    for _ in range(requests):
+        at_s += rng.expovariate(1.0) / rate_per_s
+        yield Arrival(round(at_s * _SECOND_NS), lengths.draw(rng))
+
+
+def play(
+    config: EngineConfig,
+    arrivals: Iterator[Arrival],
+    requests: int,
+    instances: int,
+    *,
+    slo: Slo | None = None,
+    warm_up_share: float = 1 / 3,
+) -> Played:
+    """With objectives it stops as soon as they cannot be met any more."""
+    warm_up = int(requests * warm_up_share)
+    tally = _Tally(slo, _LATE_SHARE * (requests - warm_up))
+    slice_ = [_Instance(config, tally) for _ in range(instances)]
+    for number, arrival in enumerate(arrivals):
+        for each in slice_:
+            each.run_until(arrival.at_ns)
+        if tally.is_hopeless:
+            break
+        min(slice_, key=lambda each: each.outstanding).submit(number, arrival, is_counted=number >= warm_up)
+    for each in slice_:
+        each.run_out()
+    return Played(
+        len(tally.ttft_ns),
+        _ranked(tally.ttft_ns, 0.5) / _SECOND_NS,
+        _ranked(tally.ttft_ns, 0.99) / _SECOND_NS,
+        _ranked(tally.tpot_ns, 0.5) / _MS_NS,
+        _ranked(tally.tpot_ns, 0.99) / _MS_NS,
+        tally.preemptions,
+        tally.rejections,
+        tally.is_hopeless,
+    )
+
+
+def _ranked(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+
+def carried(config: EngineConfig, lengths: Lengths, highest_per_s: float, slo: Slo, trial: Trial) -> Carried:
+    """Between a hundredth of what a formula promises and all of it; in rounds, so within some percent."""
+    requests = trial.requests(config.sequences_max)
+
+    def at(rate_per_s: float) -> Played:
+        arrivals = poisson(lengths, rate_per_s * trial.instances, requests, trial.seed)
+        return play(config, arrivals, requests, trial.instances, slo=slo)
+
+    low, high = 0.4 * highest_per_s, highest_per_s
+    best = at(low)
+    limited_by = best.why_not(slo)
+    if limited_by:
+        low, high, best = 0.01 * highest_per_s, low, at(0.01 * highest_per_s)
+        if why := best.why_not(slo):
+            return Carried(0.0, None, why)
+    for _ in range(trial.rounds):
+        middle = math.sqrt(low * high)
+        found = at(middle)
+        if found.meets(slo):
+            low, best = middle, found
+        else:
+            high, limited_by = middle, found.why_not(slo)
+    return Carried(low, best, limited_by or "nothing: it carries what the formula promises")

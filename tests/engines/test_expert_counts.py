@@ -1,0 +1,368 @@
+"""The plug-in for vLLM that counts experts, in real engines with a tiny random MoE. What it should count is told by an
+older vLLM, which can say of every token which experts it picked: `routed_experts`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.engines.conftest import Pair, needs
+from tests.engines.real import (
+    KV_BLOCK_TOKENS,
+    ORACLE_FOLDER,
+    PIECE_TOKENS,
+    VLLM_FOLDER,
+    Engine,
+    Model,
+    all_up,
+    decode_worker,
+    experts,
+    prefill_worker,
+)
+from tests.support.core import MODEL
+from tests.support.expert_counts import unpacked
+
+pytestmark = pytest.mark.timeout(900)
+
+KEY = "nightside_expert_counts"
+LAYERS, EXPERTS, TOP_K = (0, 2, 3), 32, 4
+"""Of tests/engines/tiny_model.py: its second layer is dense."""
+HAND_OVER = {"do_remote_decode": True, "do_remote_prefill": False}
+TOKENS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """`on` has the plug-in, `off` has not, `oracle` is the older one."""
+
+    on: Engine
+    off: Engine
+    oracle: Engine
+
+
+@pytest.fixture(scope="session")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration") / "recorded.jsonl"
+
+
+@pytest.fixture(scope="session")
+def running_counting(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, plugin: Path, calibration: Path
+) -> Iterator[Counting]:
+    needs(VLLM_FOLDER, request.config)
+    needs(ORACLE_FOLDER, request.config)
+    folder = tmp_path_factory.mktemp("experts")
+    record = {"additional-config": json.dumps({KEY: {"record": str(calibration)}})}
+    older = Model("tiny-moe", ORACLE_FOLDER, (plugin,))
+    counting = Counting(
+        experts(folder / "on.log", Model("tiny-moe", plugins=(plugin,)), record),
+        experts(folder / "off.log", Model("tiny-moe"), {}),
+        experts(folder / "oracle.log", older, {}, "--enable-return-routed-experts"),
+    )
+    engines = (counting.on, counting.off, counting.oracle)
+    try:
+        asyncio.run(all_up(engines))
+        yield counting
+    finally:
+        for engine in engines:
+            engine.kill()
+
+
+@pytest.fixture
+async def counting(running_counting: Counting) -> Counting:
+    await running_counting.on.until_holding(0)
+    return running_counting
+
+
+def words(rng: random.Random, tokens: int) -> list[int]:
+    return [rng.randrange(3, 2000) for _ in range(tokens)]
+
+
+async def complete(
+    session: aiohttp.ClientSession, engine: Engine, prompt: Sequence[int], **more: object
+) -> dict[str, Any]:
+    body = {
+        "model": MODEL,
+        "prompt": list(prompt),
+        "temperature": 0,
+        "max_tokens": 1,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        **more,
+    }
+    async with session.post(f"{engine.url}/v1/completions", json=body) as answer:
+        said: dict[str, Any] = await answer.json()
+        assert answer.status == 200, said
+        return said
+
+
+def read(said: dict[str, Any], prompt: Sequence[int]) -> list[list[int]]:
+    """Layers by experts."""
+    counts = said["kv_transfer_params"][KEY]
+    told = (counts["v"], counts["layers"], counts["experts"], counts["tokens"])
+    assert told == (1, len(LAYERS), EXPERTS, len(prompt))
+    assert counts["model"].startswith("Qwen3MoeForCausalLM/")
+    table: list[list[int]] = np.array(unpacked(counts["counts"], "<u2")).reshape(len(LAYERS), EXPERTS).tolist()
+    assert {sum(layer) for layer in table} == {len(prompt) * TOP_K}
+    return table
+
+
+async def counted(
+    session: aiohttp.ClientSession, engine: Engine, prompt: Sequence[int], **more: object
+) -> list[list[int]]:
+    return read(await complete(session, engine, prompt, kv_transfer_params={KEY: True}, **more), prompt)
+
+
+async def picked(session: aiohttp.ClientSession, oracle: Engine, prompt: Sequence[int], **more: object) -> NDArray[Any]:
+    """Tokens by layers by rank, of the prompt and of all that was said but its last token."""
+    said = await complete(session, oracle, prompt, **more)
+    return np.load(io.BytesIO(base64.b64decode(said["choices"][0]["routed_experts"])))  # type: ignore[no-any-return]
+
+
+def histogram(picks: NDArray[Any]) -> list[list[int]]:
+    return [np.bincount(picks[:, layer].ravel(), minlength=EXPERTS).tolist() for layer in LAYERS]
+
+
+async def expected(session: aiohttp.ClientSession, oracle: Engine, prompt: Sequence[int]) -> list[list[int]]:
+    return histogram((await picked(session, oracle, prompt))[: len(prompt)])
+
+
+async def reset_cache(session: aiohttp.ClientSession, engine: Engine) -> None:
+    async with session.post(f"{engine.url}/reset_prefix_cache") as answer:
+        assert answer.status == 200
+
+
+async def hits(engine: Engine) -> float:
+    return (await engine.counters())["vllm:prefix_cache_hits_total"]
+
+
+class TestCounts:
+    @pytest.mark.parametrize("tokens", [1, KV_BLOCK_TOKENS, PIECE_TOKENS + 5, 10 * KV_BLOCK_TOKENS, 700])
+    async def test_they_are_what_the_gate_picked(
+        self, counting: Counting, session: aiohttp.ClientSession, tokens: int
+    ) -> None:
+        prompt = words(random.Random(tokens), tokens)
+        assert await counted(session, counting.on, prompt) == await expected(session, counting.oracle, prompt)
+
+    async def test_a_hit_on_some_a_hit_on_all_and_a_cold_cache_count_the_same(
+        self, counting: Counting, session: aiohttp.ClientSession
+    ) -> None:
+        rng = random.Random(1)
+        prompt = words(rng, 9 * KV_BLOCK_TOKENS)
+        other = prompt[: 5 * KV_BLOCK_TOKENS + 7] + words(rng, 100)
+        right = {True: await expected(session, counting.oracle, other)}
+        cold = await counted(session, counting.on, prompt)
+        before = await hits(counting.on)
+        assert await counted(session, counting.on, other) == right[True]
+        assert await hits(counting.on) == before + 5 * KV_BLOCK_TOKENS
+        assert await counted(session, counting.on, prompt) == cold
+        assert await hits(counting.on) == before + (5 + 8) * KV_BLOCK_TOKENS, "its last block is computed again"
+        await reset_cache(session, counting.on)
+        assert await counted(session, counting.on, prompt) == cold
+        assert await hits(counting.on) == before + (5 + 8) * KV_BLOCK_TOKENS
+        assert cold == await expected(session, counting.oracle, prompt)
+
+    async def test_what_was_said_counts_for_whoever_goes_on_from_there(
+        self, counting: Counting, session: aiohttp.ClientSession
+    ) -> None:
+        """Blocks of an answer are as good for a hit as those of a prompt."""
+        prompt = words(random.Random(2), 50)
+        said = await complete(session, counting.on, prompt, max_tokens=60, min_tokens=60)
+        talk = [*prompt, *said["choices"][0]["token_ids"], *words(random.Random(3), 20)]
+        before = await hits(counting.on)
+        assert await counted(session, counting.on, talk) == await expected(session, counting.oracle, talk)
+        assert await hits(counting.on) >= before + 3 * KV_BLOCK_TOKENS
+
+    async def test_many_at_once_that_push_each_other_out(
+        self, counting: Counting, session: aiohttp.ClientSession
+    ) -> None:
+        """More than the cache holds: blocks are taken from each other, and who has no room begins again."""
+        rng = random.Random(4)
+        shared = words(rng, 3 * KV_BLOCK_TOKENS)
+        prompts = [shared * (number % 2) + words(rng, 500 + 37 * number) for number in range(8)]
+        before = await counting.on.counters()
+        async with asyncio.TaskGroup() as tasks:
+            asked = [
+                tasks.create_task(counted(session, counting.on, prompt, max_tokens=700, min_tokens=700))
+                for prompt in prompts
+            ]
+        after = await counting.on.counters()
+        assert after["vllm:num_preemptions_total"] > before["vllm:num_preemptions_total"]
+        for prompt, task in zip(prompts, asked, strict=True):
+            assert task.result() == await expected(session, counting.oracle, prompt)
+
+    async def test_nobody_is_told_who_did_not_ask(self, counting: Counting, session: aiohttp.ClientSession) -> None:
+        for params in (None, {}, {KEY: False}, {"do_remote_prefill": False}):
+            said = await complete(session, counting.on, [5, 6, 7], kv_transfer_params=params)
+            assert KEY not in (said["kv_transfer_params"] or {})
+
+    async def test_what_is_said_is_what_is_said_without_it(
+        self, counting: Counting, session: aiohttp.ClientSession
+    ) -> None:
+        rng = random.Random(5)
+        shared = words(rng, 200)
+        for prompt in [words(rng, 20), shared, [*shared, *words(rng, 150)], words(rng, 400), shared]:
+            asked = {"max_tokens": 40, "min_tokens": 40, "logprobs": 3}
+            on = await complete(session, counting.on, prompt, kv_transfer_params={KEY: True}, **asked)
+            off = await complete(session, counting.off, prompt, **asked)
+            assert on["choices"] == off["choices"]
+            assert on["usage"] == off["usage"]
+
+
+class TestRecording:
+    async def test_prompts_and_answers_are_recorded(
+        self, counting: Counting, session: aiohttp.ClientSession, calibration: Path
+    ) -> None:
+        prompt = words(random.Random(6), 77)
+        said = await complete(
+            session, counting.on, prompt, max_tokens=TOKENS, vllm_xargs={"document": "page 7"}, request_id="recorded-1"
+        )
+        picks = await picked(session, counting.oracle, prompt, max_tokens=TOKENS)
+        assert len(picks) == len(prompt) + TOKENS - 1
+        await complete(session, counting.on, [5])  # its step tells the worker that the one before is over
+        async with asyncio.timeout(30):
+            while not (found := [line for line in recorded(calibration) if "recorded-1" in line["id"]]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # another process
+        (line,) = found
+        assert said["id"] in line["id"]
+        assert (line["v"], line["document"], line["steps"]) == (1, "page 7", TOKENS - 1)
+        shape = (line["layers"], line["experts"])
+        assert shape == (len(LAYERS), EXPERTS)
+        assert np.array(unpacked(line["prefill"], "<u2")).reshape(shape).tolist() == histogram(picks[: len(prompt)])
+        assert np.array(unpacked(line["decode"], "<u4")).reshape(shape).tolist() == histogram(picks[len(prompt) :])
+
+
+def recorded(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture(scope="session")
+def running_moe_pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, plugin: Path
+) -> Iterator[Pair]:
+    needs(VLLM_FOLDER, request.config)
+    folder = tmp_path_factory.mktemp("moe-pair")
+    model = Model("tiny-moe", plugins=(plugin,))
+    pair = Pair(prefill_worker(folder / "prefill.log", model), decode_worker(folder / "decode.log", model))
+    try:
+        asyncio.run(all_up(pair))
+        yield pair
+    finally:
+        for engine in pair:
+            engine.kill()
+
+
+class TestPair:
+    @pytest.mark.parametrize("hit", [False, True], ids=["cold", "partial hit"])
+    async def test_counts_come_with_the_hand_over(
+        self, running_moe_pair: Pair, running_counting: Counting, session: aiohttp.ClientSession, hit: bool
+    ) -> None:
+        pair, counting = running_moe_pair, running_counting
+        rng = random.Random(7 + hit)
+        prompt = words(rng, 300)
+        if hit:
+            await complete(session, pair.prefill, prompt[:170])
+        said = await complete(session, pair.prefill, prompt, kv_transfer_params=HAND_OVER)
+        assert read(said, prompt) == await expected(session, counting.oracle, prompt)
+        params = said["kv_transfer_params"]
+        assert params.pop(KEY)
+        assert params["do_remote_prefill"] is True
+        decoded = await complete(
+            session, pair.decode, prompt, max_tokens=TOKENS, kv_transfer_params=params, stream=False
+        )
+        alone = await complete(session, counting.off, prompt, max_tokens=TOKENS)
+        assert decoded["choices"] == alone["choices"]
+
+    async def test_what_came_from_elsewhere_is_not_counted(
+        self, running_moe_pair: Pair, session: aiohttp.ClientSession
+    ) -> None:
+        """The decode worker knows nothing of the experts of a prompt that it has fetched, and says nothing."""
+        pair = running_moe_pair
+        prompt = words(random.Random(9), 5 * KV_BLOCK_TOKENS + 3)
+        handed = await complete(session, pair.prefill, prompt, kv_transfer_params=HAND_OVER)
+        params = {**handed["kv_transfer_params"], KEY: True}
+        decoded = await complete(session, pair.decode, prompt, kv_transfer_params=params)
+        assert KEY not in (decoded["kv_transfer_params"] or {})
+
+
+class TestNeverInTheWay:
+    async def test_another_version_is_refused_and_serves(
+        self, running_counting: Counting, session: aiohttp.ClientSession
+    ) -> None:
+        oracle = running_counting.oracle
+        said = await complete(session, oracle, [5, 6, 7], kv_transfer_params={KEY: True})
+        assert said["choices"][0]["token_ids"]
+        assert KEY not in (said["kv_transfer_params"] or {})
+        assert "expert counts are made for vLLM 0.32" in oracle.log.read_text()
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            ("vllm_expert_counts.worker_hooks:_set_up",),
+            ("vllm.model_executor.layers.fused_moe.routed_experts_capturer:RoutedExpertsCapturer.capture",),
+            ("vllm_expert_counts.counting:Counter.step", "vllm_expert_counts.scheduler_hooks:_take"),
+        ],
+        ids=["while it starts", "inside a layer", "after a step"],
+    )
+    async def test_a_plug_in_that_fails_is_off_and_the_engine_serves(
+        self,
+        running_counting: Counting,
+        session: aiohttp.ClientSession,
+        plugin: Path,
+        tmp_path: Path,
+        broken: tuple[str, ...],
+    ) -> None:
+        saboteur = sabotage(tmp_path / "saboteur", broken)
+        engine = experts(tmp_path / "broken.log", Model("tiny-moe", plugins=(plugin, saboteur)), {})
+        try:
+            await engine.be_up()
+            for length in (5, 150, 150):
+                prompt = words(random.Random(length), length)
+                said = await complete(session, engine, prompt, max_tokens=TOKENS, kv_transfer_params={KEY: True})
+                alone = await complete(session, running_counting.off, prompt, max_tokens=TOKENS)
+                assert said["choices"] == alone["choices"]
+                assert KEY not in (said["kv_transfer_params"] or {})
+        finally:
+            engine.kill()
+        log = engine.log.read_text()
+        assert "RuntimeError: sabotage" in log, "nothing was broken"
+        assert "expert counts are off in the" in log
+
+
+def sabotage(folder: Path, broken: Sequence[str]) -> Path:
+    """A plug-in that breaks ours: each `module:name` raises when it is called."""
+    (folder / "saboteur-1.dist-info").mkdir(parents=True)
+    (folder / "saboteur-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: saboteur\nVersion: 1\n")
+    (folder / "saboteur-1.dist-info/entry_points.txt").write_text("[vllm.general_plugins]\nzz = saboteur:register\n")
+    (folder / "saboteur.py").write_text(f"BROKEN = {list(broken)!r}\n{SABOTEUR}")
+    return folder
+
+
+SABOTEUR = """
+from importlib import import_module
+
+
+def fail(*_arguments, **_named):
+    raise RuntimeError("sabotage")
+
+
+def register():
+    for each in BROKEN:
+        module, path = each.split(":")
+        owner, *inside = import_module(module), *path.split(".")
+        for name in inside[:-1]:
+            owner = getattr(owner, name)
+        setattr(owner, inside[-1], fail)
+"""
