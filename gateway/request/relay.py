@@ -494,8 +494,6 @@ class Feed:
             self._finish_soon(scanner)
         self._scope.watch(self._progress, self._settings.engine_stall_s)
 
-        feed = scanner.feed if self._withheld is None else partial(self._feed, scanner)
-
         def take(data: bytes) -> bool:
             self._pieces += 1
             released = feed(data)

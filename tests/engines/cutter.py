@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 _PIECE = 1 << 16
 _EVENT = b"data: {"
+_PAUSE_S = 0.003
 
 
 class Cut:
@@ -65,8 +66,11 @@ class Cutter:
         while data := await reader.read(_PIECE):
             at = self._cut.strikes_at(events, data)
             events += data.count(_EVENT)
-            writer.write(data if at is None else data[:at])
-            await writer.drain()
+            for event in (data if at is None else data[:at]).splitlines(keepends=True):
+                writer.write(event)
+                await writer.drain()
+                if event.startswith(_EVENT):  # what comes all at once may be broken before any of it has gone on
+                    await asyncio.sleep(_PAUSE_S)
             if at is not None:
                 writer.close()
                 raise ConnectionResetError
